@@ -7,13 +7,14 @@
 
 namespace gradwire::autograd {
 
-// Runs `function` on `inputs` and keeps nothing of what its backward will need but the inputs: the backward
-// runs it once more. Saves memory for time. It may call other workers; those calls are made twice too.
+// Runs `function` on `inputs` and returns its results. Keeps only the inputs for the backward pass, which
+// runs `function` a second time: this trades time for memory. `function` may call other workers; those calls
+// are made twice too.
 //
-// In the backward pass of an autograd context the gradients of whatever else `function` uses, its parameters,
-// go into the context; in libtorch's own backward they go into `.grad`. `function` must do the same both
-// times: random numbers are not replayed. It must not change its inputs. Gradients of gradients
-// (create_graph) do not pass through. Throws what `function` throws.
+// The gradients of other tensors that `function` uses, for example its parameters, go into the context in the
+// backward pass of an autograd context, and into `.grad` in libtorch's own backward. `function` must compute
+// the same both times: random numbers are not replayed. It must not change its inputs. Gradients of gradients
+// (create_graph) are not supported. Throws what `function` throws.
 //
 //   auto block = [this](const std::vector<at::Tensor>& x) { return std::vector{block_(x[0])}; };
 //   at::Tensor y = checkpoint(block, {x})[0];

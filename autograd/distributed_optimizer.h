@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/clip_grad.h"
 #include "gradwire/autograd/context.h"
@@ -24,37 +25,38 @@
 
 namespace gradwire::autograd {
 
-// How a DistributedOptimizer steps, beside the options of O itself.
+// Options of a DistributedOptimizer, in addition to those of O itself.
 struct DistributedOptimizerOptions {
   // See autograd/optimizer/optimizer_shard.h.
   Consistency consistency = Consistency::kWait;
-  // How many trainers kSync gathers.
+  // Number of trainers whose gradients kSync gathers.
   int64_t trainers = 1;
-  // Optimizers of several trainers with the same name share one optimizer and its state on each owner. Empty:
-  // its own.
+  // Optimizers of several trainers with the same name share one optimizer and its state on each owner. If
+  // empty, the optimizer is not shared.
   std::string name;
-  // How long a step (with a closure: all of its evaluations), the making of the optimizer, or any other call
-  // of its may take.
+  // Limit for a step (with a closure: for all of its evaluations), for construction, and for any other call
+  // of the optimizer.
   absl::Duration timeout = absl::Seconds(60);
-  // A step in which a parameter has no gradient (kSync: from no trainer) logs a warning, once for each
-  // optimizer, that names the parameter and its owner: the usual cause is a forward outside the context. With
-  // this it throws FailedPrecondition instead, and an owner that lacks a gradient does not step.
+  // If false, a step in which a parameter has no gradient (kSync: from any trainer) logs a warning once for
+  // each optimizer. The warning names the parameter and its owner; the usual cause is a forward outside the
+  // context. If true, such a step throws FailedPrecondition, and an owner that lacks a gradient does not
+  // step.
   bool require_gradients = false;
 };
 
-// Parameters with options of their own, on any owners; without: the optimizer's.
+// A group of parameters, on any owners, that may have options of its own.
 template <class Options>
 struct ParameterGroup {
-  std::vector<rpc::RRef<at::Tensor>> parameters;  // No parameter is in two groups.
-  std::optional<Options> options;                 // None: the optimizer's.
+  std::vector<rpc::RRef<at::Tensor>> parameters;  // A parameter may be in one group only.
+  std::optional<Options> options;                 // If empty, the optimizer's default options.
 };
 
 namespace optimizer_internal {
 
-// Name, consistency, trainers, require_gradients.
+// The settings in a request to an owner: name, consistency, trainers, require_gradients.
 using WireSettings = std::tuple<std::string, Consistency, int64_t, bool>;
 
-// The options that an owner's optimizer is made with.
+// The options that an owner's optimizer was constructed with.
 template <class Options>
 struct MadeWith {
   std::vector<Options> groups;
@@ -79,14 +81,15 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<OptimizerSha
     return std::make_unique<O>(std::move(groups), with.defaults);
   } else {
     if (parameters.size() != 1) {
-      throw Error(absl::InvalidArgumentError(
-          "it has no constructor that takes parameter groups (std::vector<OptimizerParamGroup>, Options)"));
+      throw Error(
+          absl::InvalidArgumentError("the optimizer has no constructor for parameter groups "
+                                     "(std::vector<OptimizerParamGroup>, Options); use one group"));
     }
     return std::make_unique<O>(std::move(parameters[0]), with.groups.at(0));
   }
 }
 
-// The factory that each owner runs. `options`: of each group.
+// The factory that each owner runs. `options` has one element for each group.
 template <class O>
 rpc::RRef<OptimizerShard> make_shard(const std::vector<OptimizerShard::Group>& groups,
                                      const std::vector<typename OptimizerTraits<O>::Options>& options,
@@ -94,7 +97,9 @@ rpc::RRef<OptimizerShard> make_shard(const std::vector<OptimizerShard::Group>& g
                                      const WireSettings& settings) {
   using Options = typename OptimizerTraits<O>::Options;
   if (groups.empty() || options.size() != groups.size()) {
-    throw Error(absl::InvalidArgumentError("each group of parameters needs its options"));
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("malformed request to make an optimizer: got options for ", options.size(),
+                     " parameter groups, expected ", groups.size(), ", at least one")));
   }
   const auto with = std::make_shared<const MadeWith<Options>>(MadeWith<Options>{options, defaults});
   OptimizerShard::Settings made{std::get<0>(settings),
@@ -110,19 +115,21 @@ rpc::RRef<OptimizerShard> make_shard(const std::vector<OptimizerShard::Group>& g
   });
 }
 
+// NaN if the options have no learning rate.
 template <class Options>
 double learning_rate_of(const Options& options) {
   if constexpr (std::is_base_of_v<torch::optim::OptimizerOptions, Options>) {
     try {
       return options.get_lr();
     } catch (const c10::Error&) {
-      // It has none.
+      // These options have no learning rate.
     }
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-// An optimizer of one's own says so in its traits: static constexpr bool kNeedsClosure = true.
+// Whether O evaluates the loss during step(). A custom optimizer declares it in its OptimizerTraits:
+// static constexpr bool kNeedsClosure = true.
 template <class O>
 constexpr bool needs_closure() {
   if constexpr (requires { OptimizerTraits<O>::kNeedsClosure; }) {
@@ -134,20 +141,21 @@ constexpr bool needs_closure() {
 
 }  // namespace optimizer_internal
 
-// An optimizer O (torch::optim's, or one's own registered with GRADWIRE_OPTIMIZER) whose parameters live on
-// any number of workers: an O beside the parameters on each owner, all stepped in one round with the
-// gradients of a context. There is nothing to set to zero: gradients live and die with their contexts.
+// An optimizer whose parameters live on any number of workers. Each owner of parameters has an optimizer of
+// type O for them (from torch::optim, or a custom one registered with GRADWIRE_OPTIMIZER), and all of these
+// step in one round with the gradients of a context. There is no zero_grad: gradients are destroyed with
+// their context.
 //
-// A parameter without a gradient in the context stays as it is, its state too, as in torch::optim; an owner
-// without any does nothing.
+// A parameter without a gradient in the context does not change, and its state does not either, as in
+// torch::optim. An owner without any gradient does nothing.
 //
-// All of it throws Error, whose message names the function and the worker: NotFound (the context is unknown
-// or released), DeadlineExceeded (kWait: other contexts' backward did not come; kSync: not every trainer
-// came), Unavailable (an owner, or with kSync a trainer, was lost), Unknown (the optimizer threw),
-// FailedPrecondition (require_gradients, and a parameter has none). Where one owner fails the others may have
-// stepped.
+// All methods throw Error, whose message names the function and the worker: NotFound (the context is unknown
+// or released), DeadlineExceeded (kWait: another context did not run its backward in time; kSync: a trainer
+// did not step in time), Unavailable (an owner, or with kSync a trainer, was lost), Unknown (the optimizer
+// threw), FailedPrecondition (require_gradients is set and a parameter has no gradient). If one owner fails,
+// the others may have stepped.
 //
-// Thread-safe but for construction and destruction, and for schedulers. Copies refer to the same optimizer.
+// Thread-safe, except for construction, destruction and schedulers. Copies refer to the same optimizer.
 template <class O>
 class DistributedOptimizer {
  public:
@@ -155,19 +163,21 @@ class DistributedOptimizer {
   using Options = typename OptimizerTraits<O>::Options;
   // Parameters on any workers.
   using Parameters = std::vector<rpc::RRef<at::Tensor>>;
-  // Runs forward and backward in the context that it is given, which is current, and returns the loss.
+  // A function that runs forward and backward in the context that it gets, which is current, and returns the
+  // loss.
   using Closure = OptimizerShards::Closure;
 
-  // Some of the parameters, with options of their own.
+  // A group of parameters with options of its own.
   using Group = ParameterGroup<Options>;
 
-  // Returns when every owner has its part. Acts on Agent::current(). Throws Error, InvalidArgument, where an
-  // optimizer of that name exists with another type, options, consistency, number of trainers or parameters;
-  // without parameters, or with one twice; or where O does not accept its options.
+  // Constructs an O on every owner and returns when all exist. Uses Agent::current(). Throws Error,
+  // InvalidArgument, if an optimizer of that name exists with another type, other options, consistency,
+  // number of trainers or parameters; if there are no parameters, or a parameter is listed twice; or if O
+  // rejects its options.
   DistributedOptimizer(const Parameters& parameters, const Options& options,
                        const DistributedOptimizerOptions& settings = {})
       : DistributedOptimizer(std::vector<Group>{Group{parameters, std::nullopt}}, options, settings) {}
-  // As the first constructor, with groups; `defaults` are the options of those without their own.
+  // Same as the first constructor, with groups. `defaults` are the options of groups without their own.
   DistributedOptimizer(const std::vector<Group>& groups, const Options& defaults,
                        const DistributedOptimizerOptions& settings = {}) {
     OptimizerShards::Settings shared{
@@ -196,7 +206,7 @@ class DistributedOptimizer {
   }
 
   // Returns when all owners have stepped with the gradients of `context` (kSync: of all trainers' contexts).
-  // An optimizer that evaluates the loss itself, LBFGS, cannot step so: FailedPrecondition.
+  // FailedPrecondition for an optimizer that evaluates the loss itself, as LBFGS does: use step(closure).
   void step(const ContextRef& context) {
     if constexpr (kNeedsClosure) {
       shards_->refuse_step_without_closure();
@@ -205,10 +215,10 @@ class DistributedOptimizer {
     }
   }
 
-  // As torch::optim's step(closure): evaluates the closure, on this thread and in a fresh context each time,
-  // and steps; returns the loss of the first evaluation. LBFGS evaluates it as often as its options allow,
-  // and takes no notice of other trainers' forwards meanwhile; one worker must own all its parameters:
-  // FailedPrecondition. An exception of the closure comes out as it is.
+  // Same as torch::optim's step(closure): evaluates the closure on this thread, in a fresh context each time,
+  // then steps. Returns the loss of the first evaluation. LBFGS evaluates the closure as often as its options
+  // allow and ignores other trainers' forwards in the meantime; FailedPrecondition if its parameters have
+  // more than one owner. Rethrows an exception of the closure unchanged.
   at::Tensor step(const Closure& closure) {
     if constexpr (kNeedsClosure) {
       return shards_->step_with_closure(closure);
@@ -223,24 +233,24 @@ class DistributedOptimizer {
   void set_learning_rate(double rate) {
     shards_->set_learning_rates(std::vector<double>(shards_->num_groups(), rate));
   }
-  // As the owners have them; NaN where O has none.
+  // Returns the learning rate of each group from the owners; NaN if O has no learning rate.
   std::vector<double> learning_rates() { return shards_->learning_rates(); }
 
-  // An optimizer for libtorch's schedulers and those derived from its LRScheduler:
+  // The object to pass to libtorch's schedulers and to classes derived from its LRScheduler:
   //   torch::optim::StepLR schedule(optimizer.schedulable(), /*step_size=*/30, /*gamma=*/0.1);
-  // It has this optimizer's groups, with their learning rates and nothing else. The rates that a scheduler
-  // sets travel with the next step, without a call of its own. Not to be used while another thread is in a
+  // It has this optimizer's groups with their learning rates, but no parameters. The rates that a scheduler
+  // sets are sent with the next step, without an extra call. Must not be used while another thread is in a
   // call of this optimizer. Lives as long as the optimizer.
   torch::optim::Optimizer& schedulable() { return shards_->schedulers(); }
 
-  // The options of all groups and the state of all parameters, from all owners, as bytes. Throws Error:
-  // Unimplemented where O does not save itself as libtorch's optimizers do.
+  // Returns the options of all groups and the state of all parameters, from all owners, as bytes. Throws
+  // Error, Unimplemented, if O does not save itself as libtorch's optimizers do.
   std::string save() { return shards_->save(); }
-  // Makes them what they were when `bytes` were saved, so that training goes on as if it had not stopped
-  // (parameters, and the place of a scheduler in its schedule, are for the caller to save). Each parameter is
-  // known by its group and its place there; who owns it may have changed. Throws Error, InvalidArgument,
-  // before anything is changed, where the bytes were changed, or come from another optimizer or from
-  // parameters of other number, shape or dtype. No steps may be under way, of other trainers neither.
+  // Restores the options and states that `bytes` contain, so that training continues as if it had not
+  // stopped. The caller must save the parameters, and the position of a scheduler in its schedule. A
+  // parameter is identified by its group and its position in the group, so its owner may have changed. Throws
+  // Error, InvalidArgument, before anything is changed, if the bytes were modified, or if they belong to
+  // another optimizer or to parameters of another number, shape or dtype. REQUIRES: no trainer is in a step.
   void load(const std::string& bytes) { shards_->load(bytes); }
 
  private:
@@ -251,8 +261,8 @@ class DistributedOptimizer {
 
 }  // namespace gradwire::autograd
 
-// At namespace scope, in a library that both programs link with alwayslink: lets owners make optimizers of
-// type O.
+// Registers the optimizer type O, so that owners can construct it. Use it at namespace scope, in a library
+// that the programs of trainers and owners both link with alwayslink.
 #define GRADWIRE_OPTIMIZER(O)                                                                      \
   GRADWIRE_RPC_AS(                                                                                 \
       std::string("gradwire::autograd::make_") + ::gradwire::autograd::OptimizerTraits<O>::name(), \

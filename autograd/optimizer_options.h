@@ -14,13 +14,14 @@
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/codec_containers.h"
 
-// How the options of libtorch's optimizers travel.
+// Codecs for the options of libtorch's optimizers, which are sent to the owners of parameters.
 namespace gradwire::autograd {
 
-// The options that an optimizer is constructed with, and its name on the wire. Specialise it, and Codec for
-// the options, for an optimizer of your own; then GRADWIRE_OPTIMIZER(MyOptimizer) in a library that both
-// programs link. It is constructed from (std::vector<OptimizerParamGroup>, Options), or, without groups, from
-// (std::vector<Tensor>, Options). kNeedsClosure = true: its step() asks for the loss.
+// The type of the options that an optimizer is constructed with, and its name on the wire. For a custom
+// optimizer, specialise OptimizerTraits, and Codec for its options; then write
+// GRADWIRE_OPTIMIZER(MyOptimizer) in a library that both programs link. The optimizer must have a constructor
+// (std::vector<OptimizerParamGroup>, Options), or (std::vector<Tensor>, Options) if it has no groups.
+// kNeedsClosure = true means that its step() evaluates the loss.
 template <class O>
 struct OptimizerTraits;
 
@@ -44,7 +45,7 @@ GRADWIRE_STOCK_OPTIMIZER_(LBFGS, true)
 namespace gradwire::rpc {
 namespace optimizer_internal {
 
-// Options travel as a tuple of their fields.
+// Encodes options as a tuple of their fields.
 template <class Options, class Tuple, const char* kName, Tuple (*kPack)(const Options&),
           Options (*kUnpack)(const Tuple&)>
 struct OptionsCodec {

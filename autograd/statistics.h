@@ -7,25 +7,27 @@
 
 namespace gradwire::autograd {
 
-// Sizes and counters of one agent's autograd part.
+// Sizes and counters of the autograd part of one agent.
 struct AutogradStatistics {
-  // Contexts that live here: opened here, or reached from another worker, and not released yet.
+  // Live contexts: opened here or reached by a message of another worker, and not released yet.
   std::size_t contexts = 0;
   // Releases that other workers have not confirmed yet.
   std::size_t cleanups_under_way = 0;
-  // Messages of contexts that had been released when they came; they were dropped. Since the agent started.
+  // Messages that were dropped because their context was released before they arrived. Since the agent
+  // started.
   uint64_t late_messages = 0;
-  // Released contexts that are remembered, so that late messages do not make them again. Bounded, as the next
-  // one (autograd/context/context_table.h).
+  // Released contexts that the agent remembers, so that late messages do not create them again. Bounded
+  // (autograd/context/context_table.h).
   std::size_t released_contexts = 0;
-  // The workers that those contexts were opened on.
+  // Workers whose contexts the agent has or remembers. Bounded in the same way.
   std::size_t context_origins = 0;
-  // Passes that live contexts remember, ended ones too; bounded for each context.
+  // Passes that live contexts remember, including ended ones. Bounded for each context.
   std::size_t passes = 0;
-  // Ends of contexts that workers claimed which take no part in them. Since the agent started.
+  // Requests to end a context that were refused, because their sender takes no part in the context. Since the
+  // agent started.
   uint64_t refused_cleanups = 0;
-  // Gradients that ended here at a tensor which an answer had brought outside every context, and so did not
-  // reach what it was computed from. Since the agent started.
+  // Gradients that ended at a tensor that an answer had brought outside every context. They did not reach the
+  // leaves that the tensor was computed from. Since the agent started.
   uint64_t unjoined_gradients = 0;
 };
 

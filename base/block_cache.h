@@ -5,8 +5,8 @@
 
 namespace gradwire {
 
-// Blocks of kBytes that a thread has freed and will use again: for objects of some KiB that come and go with
-// every message, which malloc takes from and gives back to shared lists.
+// A per-thread cache of freed blocks of kBytes each. It serves objects of some KiB that are allocated and
+// freed with every message; malloc would take them from lists that all threads share.
 template <std::size_t kBytes, std::size_t kAlignment = alignof(std::max_align_t)>
 class BlockCache {
  public:
@@ -34,13 +34,13 @@ class BlockCache {
     int count = 0;
     void* blocks[kMaxKept];
   };
-  // True once kept_ is destroyed: blocks that the thread frees later are not kept. It is not a member of
+  // True once kept_ is destroyed: blocks that the thread frees later are not kept. This is not a member of
   // Kept, because the compiler may drop a store into an object that is being destroyed.
   static inline thread_local bool closed_ = false;
   static inline thread_local Kept kept_;
 };
 
-// For std::allocate_shared.
+// An allocator for std::allocate_shared that takes single objects from the BlockCache.
 template <class T>
 struct BlockAllocator {
   using value_type = T;

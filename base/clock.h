@@ -5,18 +5,19 @@
 
 namespace gradwire {
 
-// The time that deadlines are reckoned in: monotonic, so that a corrected wall clock neither fires nor delays
-// them. Only differences of now() mean anything. Injected wherever time matters; ManualClock stands in for it
-// in tests. Thread-safe. A clock outlives everything that was given it.
+// The source of time for deadlines. It is monotonic, so a correction of the wall clock neither fires nor
+// delays a deadline. Only differences of now() have a meaning. Code that depends on time gets a Clock
+// injected; tests use ManualClock instead. Thread-safe. A clock must outlive all objects that refer to it.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time now() const = 0;
-  // Waits on `condition` (whose `mutex` is held) until notified or until `deadline`; may wake early.
+  // Waits on `condition` until it is notified or until `deadline`; may return early. The caller holds
+  // `mutex`.
   virtual void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 
-  // The machine's own clock; lives for ever.
+  // The monotonic clock of the machine. It is never destroyed.
   static Clock& system();
 };
 

@@ -307,7 +307,7 @@ TEST(CoroutineLifetime, LongLoopsDoNotGrowTheStack) {
   pool->shutdown();
 }
 
-TEST(CoroutineLifetime, ManyThreadsCompleteWhatIsBeingAwaited) {
+TEST(CoroutineLifetime, ManyThreadsCompleteAwaitedFutures) {
   auto pool = std::make_shared<ThreadPool>(ThreadPool::Options{.num_threads = 3});
   for (int round = 0; round < 200; ++round) {
     Promise<int> promise(round % 2 == 0 ? pool : nullptr);

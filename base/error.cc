@@ -25,8 +25,8 @@ std::string describe(const absl::Status& status) {
   return text;
 }
 
-// An Error with an OK status would turn a failure into a success wherever it is caught.
-const absl::Status& refuse_ok(absl::Status& status) {
+// An Error with an OK status would turn a failure into a success where it is caught.
+const absl::Status& replace_ok(absl::Status& status) {
   if (status.ok()) status = absl::InternalError("an Error was thrown with an OK status");
   return status;
 }
@@ -41,10 +41,12 @@ std::string type_name(const std::exception& exception) {
 }  // namespace
 
 Error::Error(absl::Status status)
-    : std::runtime_error(describe(refuse_ok(status))),
+    : std::runtime_error(describe(replace_ok(status))),
       status_(std::move(status)),
       worker_(worker_of(status_)) {}
 
+// The first worker is kept: it is the one nearest to the cause. Workers that only pass the error on do not
+// replace it.
 absl::Status with_worker(absl::Status status, absl::string_view worker) {
   if (!status.ok() && !worker.empty() && !status.GetPayload(kWorkerPayload)) {
     status.SetPayload(kWorkerPayload, absl::Cord(worker));
@@ -63,6 +65,8 @@ absl::Status with_context(const absl::Status& status, absl::string_view context)
                      worker_of(status));
 }
 
+// Exceptions of libraries that base does not know are translated by a function that an upper layer
+// installs. An exception that is not translated becomes kUnknown, with its type in the message.
 absl::Status status_from_exception(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);

@@ -11,16 +11,16 @@
 
 namespace gradwire {
 
-// What the public interface throws: an absl::Status and, where it came from another process, the name of that
-// worker.
+// The exception that the public interface throws. It holds an absl::Status and, if the error arose in another
+// process, the name of that worker.
 //
-// Codes have one meaning each:
+// Each code has one meaning:
 //   Unavailable         the peer cannot be reached, has left or is dead
-//   DeadlineExceeded    the time given was not enough
-//   Cancelled           the caller gave up
-//   Aborted             the pass or group was aborted, or the peer came back as a new incarnation
-//   NotFound            no such function, worker or context
-//   InvalidArgument     an argument, a signature or a frame that cannot be right
+//   DeadlineExceeded    the timeout was too short
+//   Cancelled           the caller cancelled the operation
+//   Aborted             the pass or group was aborted, or the peer was restarted as a new incarnation
+//   NotFound            the function, worker or context does not exist
+//   InvalidArgument     an argument, a signature or a frame is invalid
 //   FailedPrecondition  the wrong state or the wrong owner
 //   ResourceExhausted   a limit was reached
 //   PermissionDenied, Unauthenticated
@@ -28,12 +28,12 @@ namespace gradwire {
 //   Internal            a defect of this library
 class Error : public std::runtime_error {
  public:
-  // An OK status becomes Internal.
+  // An OK status is replaced by Internal.
   explicit Error(absl::Status status);
 
-  // What went wrong; never OK.
+  // The reason of the failure; never OK.
   const absl::Status& status() const { return status_; }
-  // The worker where the error arose; empty when it arose here.
+  // Name of the worker where the error arose; empty if it arose in this process.
   const std::string& worker() const { return worker_; }
 
  private:
@@ -41,31 +41,34 @@ class Error : public std::runtime_error {
   std::string worker_;
 };
 
-// Marks `status` with the worker where it arose, unless it carries one already. OK stays OK.
+// Returns `status` marked with the worker where it arose, unless it already carries a worker. OK stays OK.
 absl::Status with_worker(absl::Status status, absl::string_view worker);
-// The worker a status was marked with, or "".
+// The worker that a status was marked with, or "".
 std::string worker_of(const absl::Status& status);
 
-// Puts `context` and ": " before the message; code and worker stay.
+// Returns `status` with `context` and ": " before its message. Code and worker are kept.
 absl::Status with_context(const absl::Status& status, absl::string_view context);
 
-// The status of an exception: an Error's own; for anything else Unknown with the exception's type and text,
-// unless a translator knows it better.
+// Converts an exception to a status. For an Error it is the status of the Error. For any other exception it
+// is Unknown with the exception's type and text, unless the installed translator returns something more
+// precise.
 absl::Status status_from_exception(const std::exception_ptr& exception);
 
-// Lets a layer above say more about the exceptions it knows (libtorch's append a backtrace to what()). Called
-// during static initialisation; the translator returns OK for what it does not know.
+// A translator lets a higher layer describe the exceptions that it knows; for example, libtorch's exceptions
+// append a backtrace to what(). It returns OK for an exception that it does not know.
 using ExceptionTranslator = absl::Status (*)(const std::exception& exception);
-// Installs the translator of the process; the last one counts, nullptr is none. Thread-safe.
+// Installs the translator of the process and replaces the previous one; nullptr removes it. It is called
+// during static initialisation. Thread-safe.
 void set_exception_translator(ExceptionTranslator translator);
 
-// "what: text of errno". Unavailable: what the system would not do now it may do another time.
+// Returns Unavailable with the message "what: text of errno". The code is Unavailable because a later attempt
+// may succeed.
 absl::Status errno_status(absl::string_view what, int error);
 
-// Throws Error unless OK.
+// Throws Error if `status` is not OK.
 void throw_if_error(const absl::Status& status);
 
-// The value, or throws Error with the result's status.
+// Returns the value, or throws Error with the status of `result`.
 template <class T>
 T value_or_throw(absl::StatusOr<T> result) {
   if (!result.ok()) throw Error(std::move(result).status());
@@ -83,7 +86,8 @@ T value_or_throw(absl::StatusOr<T> result) {
 #define GRADWIRE_CONCAT_INNER_(a, b) a##b
 #define GRADWIRE_CONCAT_(a, b) GRADWIRE_CONCAT_INNER_(a, b)
 
-// GRADWIRE_ASSIGN_OR_RETURN(auto x, f()): x is f()'s value, or the enclosing function returns f()'s status.
+// GRADWIRE_ASSIGN_OR_RETURN(auto x, f()): assigns the value of f() to x. If f() fails, the enclosing function
+// returns its status.
 #define GRADWIRE_ASSIGN_OR_RETURN(target, expression) \
   GRADWIRE_ASSIGN_OR_RETURN_(GRADWIRE_CONCAT_(gradwire_result_, __LINE__), target, expression)
 #define GRADWIRE_ASSIGN_OR_RETURN_(result, target, expression) \

@@ -14,10 +14,10 @@ absl::Status status_of_thrown(auto thrown) {
 }
 
 TEST(Error, CarriesStatusWorkerAndText) {
-  const Error error(with_worker(absl::NotFoundError("no function \"f\""), "ps"));
+  const Error error(with_worker(absl::NotFoundError("function \"f\" not found"), "ps"));
   EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(error.worker(), "ps");
-  EXPECT_STREQ(error.what(), "NOT_FOUND: no function \"f\" [worker \"ps\"]");
+  EXPECT_STREQ(error.what(), "NOT_FOUND: function \"f\" not found [worker \"ps\"]");
 }
 
 TEST(Error, LocalErrorNamesNoWorker) {
@@ -37,9 +37,10 @@ TEST(WithWorker, FirstWorkerStays) {
 }
 
 TEST(WithContext, KeepsCodeAndWorker) {
-  const absl::Status status = with_context(with_worker(absl::AbortedError("gone"), "w"), "calling f");
+  const absl::Status status =
+      with_context(with_worker(absl::AbortedError("the worker stopped"), "w"), "calling f");
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(status.message(), "calling f: gone");
+  EXPECT_EQ(status.message(), "calling f: the worker stopped");
   EXPECT_EQ(worker_of(status), "w");
   EXPECT_TRUE(with_context(absl::OkStatus(), "calling f").ok());
 }

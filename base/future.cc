@@ -20,6 +20,9 @@ void call_cancel_handler(absl::AnyInvocable<void()>& handler) {
 
 uint64_t ignored_completions() { return ignored.load(); }
 
+// The promise and the futures refer to each other: the futures' callbacks own the promise, and its cancel
+// handler owns the futures. The cycle ends when the promise is completed, because publish() drops the
+// cancel handler.
 Future<void> collect(std::vector<Future<void>> futures) {
   struct Progress {
     std::atomic<std::size_t> missing;
@@ -32,6 +35,8 @@ Future<void> collect(std::vector<Future<void>> futures) {
   for (const Future<void>& future : futures) {
     future.on_ready_inline([promise, progress](const absl::Status& status) {
       if (!status.ok()) {
+        // A failed future is not subtracted, so `missing` does not reach 0 and the promise cannot be
+        // completed twice.
         if (!progress->failed.exchange(true)) promise.set_error(status);
       } else if (progress->missing.fetch_sub(1) == 1) {
         promise.set_value();
@@ -50,14 +55,20 @@ void report_stray_exception(const char* where) {
   log(LogLevel::kError, where, " threw: ", status_from_exception(std::current_exception()).ToString());
 }
 
+// Waits in three steps:
+// 1. Notify the executor that this thread blocks, so that another thread can run the tasks that lead to the
+//    completion.
+// 2. Drive the executor's poller for a while: the answer may be the next message that arrives.
+// 3. Sleep until publish() notifies.
 absl::Status StateBase::wait(absl::Duration timeout) {
   if (done()) return absl::OkStatus();
   BlockingScope blocking(executor_.get());
   if (!blocking.status().ok()) return blocking.status();
   const absl::Time deadline =
       timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
-  // What completes the future may be waiting to be looked for.
-  if (executor_ != nullptr && timeout > absl::ZeroDuration() && executor_->look_until(done_, deadline)) {
+  // The completion may depend on data that a poller has yet to receive, so this thread drives the poller
+  // before it sleeps.
+  if (executor_ != nullptr && timeout > absl::ZeroDuration() && executor_->drive_until(done_, deadline)) {
     return absl::OkStatus();
   }
   MutexLock lock(mutex_);
@@ -69,6 +80,10 @@ absl::Status StateBase::wait(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
+// Completion has two steps, so that the result can be written without the lock: claim() chooses one thread;
+// this thread writes the result and then calls publish().
+// A completion that comes after the first one is ignored. It is counted, unless the future was cancelled:
+// then a late completion is normal.
 bool StateBase::claim() {
   MutexLock lock(mutex_);
   if (claimed_) {
@@ -79,6 +94,9 @@ bool StateBase::claim() {
   return true;
 }
 
+// Waking and attaching cannot miss the completion: wait() checks `done_`, and attach() decides whether to
+// queue its callback, under the lock under which `done_` is set here. Threads that call done() without the
+// lock see the result, because it was written before `done_` was set.
 void StateBase::publish() {
   std::vector<Callback> callbacks;
   Callback cancel_handler;
@@ -90,6 +108,7 @@ void StateBase::publish() {
     cancel_handler_ = nullptr;
     done_changed_.notify_all();
   }
+  // Callbacks and the objects that they own belong to users: run and destroy them without the lock.
   cancel_handler = nullptr;
   for (Callback& callback : callbacks) {
     callback();
@@ -113,10 +132,12 @@ void StateBase::on_cancel(Callback handler) {
     MutexLock lock(mutex_);
     if (done_) return;
     if (!cancelled_) {
+      // The previous handler is now in `handler` and is destroyed after the lock is released.
       std::swap(cancel_handler_, handler);
       return;
     }
   }
+  // The cancellation came first.
   call_cancel_handler(handler);
 }
 
@@ -124,6 +145,7 @@ void StateBase::run_cancel_handler() {
   Callback handler;
   {
     MutexLock lock(mutex_);
+    // Only the first cancel() finds the handler. After the completion a cancel has no effect.
     if (done_ || cancelled_) return;
     cancelled_ = true;
     handler = std::move(cancel_handler_);

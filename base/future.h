@@ -20,37 +20,38 @@
 
 namespace gradwire {
 
-// A value of type T (which may be void) that arrives later, or the reason why it will not.
+// A value of type T (may be void) that arrives later, or the error that replaces it.
 //
-// Copyable; every copy refers to the same result. Thread-safe. Completed once, by its Promise; later
-// completions are ignored and counted. When every Promise is gone without a result, the future completes with
-// Cancelled.
+// Copyable; all copies refer to the same result. Thread-safe. A Promise completes the future once; later
+// completions are ignored and counted. If all Promises are destroyed without a result, the future completes
+// with Cancelled.
 //
-// Callbacks (then, on_ready, co_await) run with the ExecutionState of the code that attached them, outside
-// every lock, on the executor that the Promise was made with: never on a thread that has user code below it.
-// Without an executor they run where the promise is completed, or at once if it already is.
+// Callbacks (then, on_ready, co_await) run with the ExecutionState of the code that attached them. No lock is
+// held while they run. They run on the executor that was given to the Promise, never on a thread that has
+// user code below them on its stack. Without an executor they run on the thread that completes the promise,
+// or at once if the promise is already complete.
 //
 //   int64_t n = co_await future;            // in a coroutine that returns a Future
 //   future.then([](int64_t n) { return n + 1; }).on_ready(...)
 template <class T>
 class [[nodiscard]] Future {
  public:
-  // The type of the value; void where there is none.
+  // The type of the value; may be void.
   using value_type = T;
-  // absl::StatusOr<T>; absl::Status where T is void.
+  // absl::StatusOr<T>, or absl::Status if T is void.
   using Result = future_internal::Result<T>;
 
   Future() = default;
-  // Completed from the start.
+  // Creates a completed future.
   Future(Result result) : state_(std::make_shared<future_internal::State<T>>(nullptr)) {
     state_->complete(std::move(result));
   }
 
-  // False for a default-constructed future, of which nothing else may be asked.
+  // False for a default-constructed future. No other method may be called on such a future.
   bool valid() const { return state_ != nullptr; }
 
-  // Waits; returns a copy of the value or throws Error. Inside a handler the thread's place is taken by
-  // another; with no thread left to take it: ResourceExhausted.
+  // Waits; returns a copy of the value or throws Error. While a handler waits, another thread takes its place
+  // in the pool. If blocking would leave no thread that can run tasks, fails with ResourceExhausted.
   T wait() const {
     if constexpr (std::is_void_v<T>) {
       throw_if_error(result());
@@ -59,25 +60,27 @@ class [[nodiscard]] Future {
     }
   }
 
-  // Waits; never throws.
+  // As wait(), but returns the error instead of throwing it.
   Result result() const {
     if (absl::Status waited = state_->wait(absl::InfiniteDuration()); !waited.ok()) return waited;
     return state_->result();
   }
 
-  // Waits at most `timeout`; whether the future is done.
+  // Waits at most `timeout`. Returns whether the future is done.
   bool wait_for(absl::Duration timeout) const { return done() || (state_->wait(timeout).ok() && done()); }
-  // Whether there is a result. Never waits.
+  // Whether the result is available. Never waits.
   bool done() const { return state_->done(); }
 
-  // The future of what `function` returns. It takes the Result (an absl::StatusOr<T>, or absl::Status for
-  // void) and so sees errors, or the T, and then errors pass it by; a generic one (auto) is given the Result.
-  // A returned Future is flattened; an exception becomes the error. Cancelling the new future cancels this
-  // one.
+  // Returns a future of the value that `function` returns.
+  //
+  // If `function` takes a Result (absl::StatusOr<T>, or absl::Status for void), it also runs after an error.
+  // If it takes a T, it does not run after an error; the error passes to the returned future. A generic
+  // function (auto) gets the Result. If `function` returns a Future, the result is flattened. If it throws,
+  // the exception becomes the error. Cancelling the returned future cancels this one.
   template <class F>
   auto then(F function) const;
 
-  // Calls `function` when done. What it throws is logged and lost.
+  // Calls `function` when the future is done. An exception that it throws is logged and dropped.
   void on_ready(std::function<void(const Result&)> function) const {
     state_->on_ready([function = std::move(function)](const Result& result) {
       try {
@@ -88,15 +91,15 @@ class [[nodiscard]] Future {
     });
   }
 
-  // Gives up: tells the producer (a remote call's callee hears of it) and completes with Cancelled.
+  // Cancels: notifies the producer (for a remote call, the callee) and completes the future with Cancelled.
   void cancel() const { state_->cancel(); }
 
-  // For code that only keeps books: `function` runs on the completing thread, or at once. It must not throw.
+  // For internal bookkeeping only: `function` runs on the completing thread, or at once. It must not throw.
   void on_ready_inline(absl::AnyInvocable<void(const Result&)> function) const {
     state_->on_ready_inline(std::move(function));
   }
 
-  // Where callbacks run; nullptr: where the promise is completed.
+  // The executor that runs callbacks. nullptr: callbacks run on the thread that completes the promise.
   const std::shared_ptr<Executor>& executor() const { return state_->executor(); }
 
  private:
@@ -108,19 +111,20 @@ class [[nodiscard]] Future {
   std::shared_ptr<future_internal::State<T>> state_;
 };
 
-// The producer's side. Copyable; thread-safe. The set_* methods return false when a result was there before.
+// The producer's side of a Future. Copyable; thread-safe. The set_* methods return false if the future was
+// already complete.
 template <class T>
 class Promise {
  public:
-  // `executor`: where callbacks run (see Future).
+  // `executor` runs the callbacks; see Future.
   explicit Promise(std::shared_ptr<Executor> executor = nullptr)
       : owner_(std::make_shared<Owner>(std::make_shared<future_internal::State<T>>(std::move(executor)))) {}
 
-  // The future that this completes; each call returns another copy of it.
+  // The future that this promise completes. All returned copies refer to the same result.
   Future<T> future() const { return Future<T>(owner_->state); }
 
-  // Initialises the value as `T t(value...)` does. Arguments that only a cast converts do not compile. A void
-  // promise takes no argument.
+  // Initialises the value as `T t(value...)` does. Arguments that would need an explicit cast do not compile.
+  // A void promise takes no argument.
   template <class... V>
   requires future_internal::kInitialises<T, V...>
   bool set_value(V&&... value) const {
@@ -137,11 +141,11 @@ class Promise {
     return owner_->state->complete(std::move(result));
   }
 
-  // Whether neither a Future nor another Promise refers to the result at this moment: it would be destroyed
-  // with this one, by whoever drops it.
+  // Whether no Future and no other Promise refers to the result at this moment. Then the result would be
+  // destroyed together with this Promise, on the thread that drops it.
   bool unobserved() const { return owner_.use_count() == 1 && owner_->state.use_count() == 1; }
 
-  // `handler` runs once, on the cancelling thread, when the future is cancelled before it is done.
+  // `handler` runs once, on the cancelling thread, if the future is cancelled before it is done.
   void on_cancel(absl::AnyInvocable<void()> handler) const { owner_->state->on_cancel(std::move(handler)); }
 
  private:
@@ -153,7 +157,7 @@ class Promise {
   std::shared_ptr<Owner> owner_;
 };
 
-// How often a Promise of this process was completed a second time.
+// Number of times that a Promise of this process was completed again after it was complete.
 uint64_t ignored_completions();
 
 namespace future_internal {
@@ -179,15 +183,16 @@ inline constexpr bool kIsFuture = false;
 template <class R>
 inline constexpr bool kIsFuture<Future<R>> = true;
 
-// Whether a function takes the result rather than the value. A value type that can be made of its own result
-// (std::any) swallows anything, so that nothing can be told from the function's parameter: it gets the value.
+// Whether a function takes the result rather than the value. A value type that can be constructed from its
+// own result (std::any) accepts any argument, so the parameter of the function does not show what it expects;
+// such a function gets the value.
 template <class T, class F>
 inline constexpr bool kTakesResult =
     std::is_invocable_v<F&, const Result<T>&> && !std::is_constructible_v<T, const Result<T>&>;
 template <class F>
 inline constexpr bool kTakesResult<void, F> = std::is_invocable_v<F&, const absl::Status&>;
 
-// Runs `function` and completes `promise` with what it returns or throws.
+// Runs `function` and completes `promise` with its return value or its exception.
 template <class U, class F, class... A>
 void settle(const Promise<U>& promise, F& function, A&&... arguments) {
   try {
@@ -236,7 +241,7 @@ auto Future<T>::then(F function) const {
   return next;
 }
 
-// All values in order, or the first error; cancelling it cancels all.
+// Returns a future of all values in order, or of the first error. Cancelling it cancels all `futures`.
 template <class T>
 Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
   struct Progress {
@@ -278,7 +283,7 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
   return promise.future();
 }
 
-// As collect of futures with values: done when all are, or the first error.
+// As above, for futures without values: completes when all of them have completed, or with the first error.
 Future<void> collect(std::vector<Future<void>> futures);
 
 }  // namespace gradwire

@@ -10,23 +10,24 @@
 //     co_return x + y;
 //   }
 //
-// A coroutine runs on the caller's thread until it first suspends, and is resumed on the awaited future's
-// executor with the ExecutionState it had; the caller goes on with its own. Its future completes when its
-// local variables and parameters have been destroyed.
+// A coroutine runs on the caller's thread until it first suspends. It is resumed on the executor of the
+// awaited future, with the ExecutionState that it had when it suspended. The caller continues with its own
+// ExecutionState. The future of the coroutine completes after the coroutine's local variables and parameters
+// have been destroyed.
 //
-// GCC 12 destroys some temporaries of a co_await expression twice: aggregates with members that need
-// destruction, and lambdas that capture such things by value. Put them into a statement of their own, or give
+// GCC 12 destroys some temporaries of a co_await expression twice: aggregates whose members have destructors,
+// and lambdas that capture such objects by value. Create such temporaries in a separate statement, or give
 // them a name:
 //
 //   Future<int64_t> next = future.then([name](int64_t n) { ... });   // not inside the co_await
 //   int64_t n = co_await next;
 namespace gradwire::future_internal {
 
-// What does not depend on the type that a coroutine returns.
+// The part of a coroutine's promise that does not depend on the type that the coroutine returns.
 class CoroutineState {
  public:
-  // The state of the thread before the coroutine ran on it, to be given back at the first suspension;
-  // resumptions run inside a ScopedExecutionState.
+  // Returns the ExecutionState that the thread had before the coroutine ran on it. The first suspension
+  // restores it. Later resumptions run inside a ScopedExecutionState, so the next calls return nullopt.
   std::optional<ExecutionState> take_caller_state() { return std::exchange(caller_state_, std::nullopt); }
 
  private:
@@ -72,7 +73,7 @@ class CoroutineBase : public CoroutineState {
   std::optional<typename Future<T>::Result> result_;
 
  private:
-  // Destroys the coroutine before it publishes the result.
+  // The final awaiter: destroys the coroutine, then publishes the result.
   struct Finish {
     bool await_ready() noexcept { return false; }
     template <class P>
@@ -92,7 +93,7 @@ class CoroutineBase : public CoroutineState {
 template <class T>
 class Coroutine : public CoroutineBase<T> {
  public:
-  // The default lets `co_return {a, b};` name a T.
+  // The default type lets `co_return {a, b};` construct a T.
   template <class V = T>
   void return_value(V&& value) {
     this->result_.emplace(std::forward<V>(value));
@@ -109,7 +110,8 @@ class Coroutine<void> : public CoroutineBase<void> {
 
 namespace gradwire {
 
-// Waits for `future` and gives its value or throws Error. FailedPrecondition for a future without a state.
+// Waits for `future` and returns its value or throws Error. FailedPrecondition for a default-constructed
+// future.
 template <class T>
 future_internal::Awaiter<T> operator co_await(Future<T> future) {
   return future_internal::Awaiter<T>(std::move(future));

@@ -14,7 +14,7 @@
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/executor.h"
 
-// What a Future and its Promise share. Not for use outside base/future.h.
+// The state that a Future and its Promise share. Internal to base/future.h.
 namespace gradwire::future_internal {
 
 template <class T>
@@ -40,7 +40,8 @@ const absl::Status& status_of(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-// What a then() function returns: given the result, or the value.
+// The return type of a function that is given to then(). The function takes the result if kTakesResult, else
+// the value.
 template <class T, class F, bool kTakesResult>
 struct ThenCall {
   using Returned = std::remove_cvref_t<std::invoke_result_t<F&, const Result<T>&>>;
@@ -54,16 +55,17 @@ struct ThenCall<void, F, false> {
   using Returned = std::remove_cvref_t<std::invoke_result_t<F&>>;
 };
 
-// Logs the exception being handled: it came out of user code that nobody waits for.
+// Logs the exception that is being handled. It was thrown by user code whose result nobody reads.
 void report_stray_exception(const char* where);
 
-// The part that does not depend on the type.
+// The part of the state that does not depend on T.
 class StateBase {
  public:
   explicit StateBase(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // OK once done; DeadlineExceeded; ResourceExhausted when this thread must not wait (see ThreadPool).
+  // Waits until the result is available, at most `timeout`. DeadlineExceeded after `timeout`;
+  // ResourceExhausted if this thread must not wait (see ThreadPool).
   absl::Status wait(absl::Duration timeout);
   void on_cancel(absl::AnyInvocable<void()> handler);
   const std::shared_ptr<Executor>& executor() const { return executor_; }
@@ -71,13 +73,14 @@ class StateBase {
  protected:
   using Callback = absl::AnyInvocable<void()>;
 
-  // Claims the right to complete; a second claim fails and is counted, unless a cancel came first.
+  // Claims the right to complete the future. A second claim fails. It is counted, unless the future was
+  // cancelled.
   bool claim();
   // Publishes the result that the claimant has stored and runs the callbacks.
   void publish();
-  // Calls or posts `callback` once done, perhaps now.
+  // Runs `callback` when the future is done; at once if it already is.
   void attach(Callback callback);
-  // Runs the cancel handler, if there is one and there is no result yet.
+  // Runs the cancel handler, if one is set and the future is not done.
   void run_cancel_handler();
 
   const std::shared_ptr<Executor> executor_;
@@ -95,7 +98,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
  public:
   using StateBase::StateBase;
 
-  // False, and the result is dropped, when there was one before.
+  // Returns false and drops the result if the future was already complete.
   bool complete(Result<T> result) { return emplace(std::move(result)); }
   bool fail(absl::Status status) { return emplace(std::move(status)); }
 
@@ -118,8 +121,8 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
   }
 
   void on_ready(absl::AnyInvocable<void(const Result<T>&)> function) {
-    // The state is held by the callback around this one until it has run, so `self` is there to be locked;
-    // holding it here as well would only cost.
+    // The callback around this one holds the state until this one has run, so lock() below succeeds. A
+    // shared_ptr here would only add cost.
     on_ready_inline([executor = executor_, state = ExecutionState::capture(), function = std::move(function),
                      self = this->weak_from_this()](const Result<T>&) mutable {
       Executor::Task task = [state = std::move(state), function = std::move(function),
@@ -143,7 +146,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
     publish();
     return true;
   }
-  // As complete(), but being late is no mistake.
+  // As complete(), but a call on a complete future is not counted.
   void complete_quietly(absl::Status status) {
     {
       MutexLock lock(mutex_);
@@ -155,7 +158,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
     publish();
   }
 
-  // Written by the one who claimed, before done_ is set; read only once done_ is seen.
+  // Written by the thread that claimed, before it sets done_. Read only by threads that have seen done_.
   std::optional<Result<T>> result_;
 };
 

@@ -44,7 +44,7 @@ TEST(Future, WaitsForAnotherThread) {
 
 TEST(Future, ErrorIsThrownByWaitAndReturnedByResult) {
   Promise<int> promise;
-  promise.set_error(with_worker(absl::NotFoundError("no f"), "ps"));
+  promise.set_error(with_worker(absl::NotFoundError("function not found"), "ps"));
   try {
     promise.future().wait();
     FAIL() << "wait() returned";
@@ -52,7 +52,7 @@ TEST(Future, ErrorIsThrownByWaitAndReturnedByResult) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(error.worker(), "ps");
   }
-  EXPECT_EQ(promise.future().result().status().message(), "no f");
+  EXPECT_EQ(promise.future().result().status().message(), "function not found");
 }
 
 TEST(Future, VoidCarriesAStatus) {
@@ -129,15 +129,15 @@ TEST(Promise, SecondCompletionIsIgnoredAndCounted) {
 TEST(Promise, RacingCompletionsHaveOneWinner) {
   for (int round = 0; round < 200; ++round) {
     Promise<int> promise;
-    std::atomic<int> winners{0}, heard{0};
-    promise.future().on_ready([&heard](const auto&) { ++heard; });
+    std::atomic<int> winners{0}, calls{0};
+    promise.future().on_ready([&calls](const auto&) { ++calls; });
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&, i] { winners += promise.set_value(i) ? 1 : 0; });
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(winners, 1);
-    EXPECT_EQ(heard, 1);
+    EXPECT_EQ(calls, 1);
   }
 }
 
@@ -326,7 +326,7 @@ TEST(FutureOnReady, FutureIsHeldUntilTheCallbackHasRun) {
   for (int i = 0; i < 200; ++i) {
     Promise<int> promise(pool);
     promise.future().on_ready([&sum](const absl::StatusOr<int>& result) { sum += *result; });
-    promise.set_value(1);  // Nobody else holds the state from here on.
+    promise.set_value(1);  // From here on only the posted callback holds the state.
   }
   pool->shutdown();
   EXPECT_EQ(sum, 200);
@@ -360,8 +360,9 @@ TEST(FutureExecutor, CallbacksRunOnItAndNeverInTheFrameThatAttaches) {
   auto pool = std::make_shared<ThreadPool>(ThreadPool::Options{.num_threads = 1});
   Promise<int> promise(pool);
   promise.set_value(1);
-  const std::thread::id here = std::this_thread::get_id();
-  Future<bool> elsewhere = promise.future().then([here](int) { return std::this_thread::get_id() != here; });
+  const std::thread::id caller = std::this_thread::get_id();
+  Future<bool> elsewhere =
+      promise.future().then([caller](int) { return std::this_thread::get_id() != caller; });
   EXPECT_TRUE(elsewhere.wait());
   EXPECT_EQ(elsewhere.executor(), pool);
   EXPECT_TRUE(elsewhere.then([&](bool) { return Executor::current() == pool.get(); }).wait());
@@ -403,16 +404,16 @@ TEST(FutureExecutor, StateIsThatOfTheCodeThatAttached) {
 
 TEST(FutureExecutor, CompletionRacesWithAttachment) {
   auto pool = std::make_shared<ThreadPool>(ThreadPool::Options{.num_threads = 2});
-  std::atomic<int> heard{0};
+  std::atomic<int> calls{0};
   for (int round = 0; round < 300; ++round) {
     Promise<int> promise(pool);
     std::thread producer([promise] { promise.set_value(1); });
-    promise.future().on_ready([&heard](const auto& result) { heard += *result; });
-    promise.future().on_ready_inline([&heard](const auto& result) { heard += *result; });
+    promise.future().on_ready([&calls](const auto& result) { calls += *result; });
+    promise.future().on_ready_inline([&calls](const auto& result) { calls += *result; });
     producer.join();
   }
   pool->shutdown();
-  EXPECT_EQ(heard, 600);
+  EXPECT_EQ(calls, 600);
 }
 
 TEST(FutureExecutor, CancelRacesWithCompletion) {

@@ -8,12 +8,13 @@
 
 namespace gradwire {
 
-// Counts durations in buckets whose width is a sixteenth of their power of two (about 6 % error), from 1 ns
-// to hours. Thread-safe and wait-free.
+// Counts durations from 1 ns to hours in buckets. The width of a bucket is a sixteenth of its power of two
+// (an error of about 6 %). Thread-safe and wait-free.
 class LatencyHistogram {
  public:
   void record(absl::Duration duration);
-  // The duration that `fraction` (0..1) of those recorded do not exceed; zero when there are none.
+  // The duration that `fraction` (0..1) of the recorded durations do not exceed; zero if nothing was
+  // recorded.
   absl::Duration quantile(double fraction) const;
 
  private:

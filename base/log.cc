@@ -32,7 +32,7 @@ void log_line(LogLevel level, absl::string_view message) {
   std::string line = absl::StrCat(absl::string_view(&kLetters[static_cast<int>(level)], 1),
                                   absl::FormatTime(" %H:%M:%E3S ", absl::Now(), absl::LocalTimeZone()),
                                   getpid(), " gradwire: ", message, "\n");
-  // One write, so that lines of several threads and processes do not mix.
+  // A single write keeps the lines of different threads and processes apart.
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -7,9 +7,9 @@ namespace gradwire {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// One line on standard error: level, time, process, message. Lines below the environment's GRADWIRE_LOG_LEVEL
-// (debug, info, warning, error, off; warning unless set) are dropped. Abseil's own logging came after the
-// release the project builds with.
+// Writes one line to standard error: level, time, process id, message. Lines below the level in the
+// environment variable GRADWIRE_LOG_LEVEL (debug, info, warning, error, off; default warning) are dropped.
+// Abseil's own logging is newer than the Abseil release that the project builds with.
 void log_line(LogLevel level, absl::string_view message);
 bool log_enabled(LogLevel level);
 

@@ -15,8 +15,8 @@ void ManualClock::wait_until(Mutex& mutex, CondVar& condition, absl::Time deadli
     if (deadline <= now_) return;
     waiters_.push_back({&mutex, &condition});
   }
-  // advance() takes no lock of the waiter's, so a notification can fall between the push above and the wait
-  // below; the short wait bounds what that costs.
+  // advance() does not take the waiter's lock, so a notification can arrive between the push above and the
+  // wait below and get lost. The short timeout bounds that delay.
   condition.wait_for(mutex, absl::Milliseconds(2));
   MutexLock lock(mutex_);
   auto found = std::find_if(waiters_.begin(), waiters_.end(),

@@ -6,13 +6,13 @@
 
 namespace gradwire {
 
-// A clock that stands still until a test moves it. Thread-safe.
+// A clock that changes only when a test calls advance(). Thread-safe.
 class ManualClock : public Clock {
  public:
   absl::Time now() const override;
   void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Moves the time on and wakes every wait.
+  // Adds `step` to the time and wakes all waits.
   void advance(absl::Duration step);
 
  private:

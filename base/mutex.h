@@ -18,8 +18,8 @@
 
 namespace gradwire {
 
-// Thin annotated classes over the standard ones. absl::Mutex would serve, but the system's prebuilt copy is
-// invisible to ThreadSanitizer, which then reports correct code.
+// Annotated wrappers of the standard classes. They replace absl::Mutex, because the system's prebuilt Abseil
+// is not instrumented for ThreadSanitizer, which would then report correct code.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -46,7 +46,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// Callers wait in a loop that checks the condition they wait for.
+// A condition variable for Mutex. Waits may wake spuriously: callers wait in a loop that checks their
+// condition.
 class CondVar {
  public:
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -55,15 +56,14 @@ class CondVar {
     lock.release();
   }
 
-  // False when the time was up (at the latest after an hour, however long the timeout). An infinite duration
-  // waits for ever.
+  // Returns false after `timeout`. A finite timeout is limited to one hour; an infinite one never expires.
   bool wait_for(Mutex& mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (timeout == absl::InfiniteDuration()) {
       wait(mutex);
       return true;
     }
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // Rounded up, so that a loop around this does not spin through the last microsecond.
+    // Rounded up, so that a loop around this wait does not spin through the last microsecond.
     const auto bounded = absl::ToChronoMicroseconds(
         std::clamp(timeout, absl::ZeroDuration(), absl::Hours(1)) + absl::Nanoseconds(999));
     const bool signalled =
@@ -77,8 +77,8 @@ class CondVar {
 
  private:
 #ifdef GRADWIRE_THREAD_SANITIZER
-  // The monotonic clock makes pthread_cond_clockwait of the wait, which clang 14's ThreadSanitizer does not
-  // intercept.
+  // With the monotonic clock the wait would call pthread_cond_clockwait, which clang 14's ThreadSanitizer
+  // does not intercept.
   using WaitClock = std::chrono::system_clock;
 #else
   using WaitClock = std::chrono::steady_clock;

@@ -7,8 +7,8 @@
 
 namespace gradwire {
 
-// Text of bounded length that is put together without memory from the heap: for signal handlers. What does
-// not fit is left out. Async-signal-safe; not thread-safe.
+// Builds a text of at most kSize bytes without allocating memory, for signal handlers. Text beyond kSize is
+// dropped. Async-signal-safe; not thread-safe.
 template <size_t kSize>
 class SafeText {
  public:
@@ -18,7 +18,7 @@ class SafeText {
   }
   SafeText& add_decimal(uint64_t number) { return add_number(number, 10); }
   SafeText& add_hex(uint64_t number) { return add("0x").add_number(number, 16); }
-  // As the inside of a JSON string; control characters become spaces.
+  // Adds `text` escaped for the inside of a JSON string; control characters become spaces.
   SafeText& add_json(absl::string_view text) {
     for (const char c : text) {
       if (c == '"' || c == '\\') put('\\');

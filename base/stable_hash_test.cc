@@ -5,7 +5,7 @@
 namespace gradwire {
 namespace {
 
-// It goes over the wire and into files.
+// The hash is sent over the wire and stored in files, so it must never change.
 TEST(StableHash, IsFnv1aAsPublished) {
   EXPECT_EQ(stable_hash(""), 0xcbf29ce484222325);
   EXPECT_EQ(stable_hash("a"), 0xaf63dc4c8601ec8c);

@@ -1,11 +1,11 @@
 #include "gradwire/base/mutex.h"
 
-// ThreadSanitizer does not see the reference count of the prebuilt absl::Status go down, so it takes the
-// deletion by the last holder for a race with a copy that another thread made of the status before.
+// ThreadSanitizer cannot see the prebuilt absl::Status decrement its reference count. So it reports a race
+// between the deletion by the last owner and an earlier copy of the status by another thread.
 //
-// Nor does it see the locks and counters by which the prebuilt gRPC hands a server's call from thread to
-// thread, while the parts of it that headers compile into this project are seen. Only functions of gRPC
-// itself are named, and none that calls a handler: what handlers do stays checked.
+// It also cannot see the locks and counters with which the prebuilt gRPC passes a server's call from thread
+// to thread, but it does see the parts of gRPC that are compiled into this project from headers. The list
+// names only functions of gRPC itself, and none that calls a handler: handlers stay checked.
 #ifdef GRADWIRE_THREAD_SANITIZER
 extern "C" const char* __tsan_default_suppressions() {
   return "race:^Unref$\n"

@@ -7,8 +7,8 @@
 
 namespace gradwire {
 
-// Seconds since the epoch by the wall clock: for moments that processes of several machines compare, whose
-// Clocks (base/clock.h) have nothing in common. Not for deadlines.
+// Returns the wall-clock time in seconds since the epoch. Processes on different machines can compare it;
+// their Clocks (base/clock.h) are unrelated. Do not use it for deadlines.
 inline int64_t unix_seconds() { return absl::ToUnixSeconds(absl::Now()); }
 
 }  // namespace gradwire

@@ -1,25 +1,25 @@
-"""Rules for code that registers with Gradwire, and for Gradwire's own tests and protocol messages."""
+"""Rules for code with registrations for Gradwire, and for Gradwire's own tests and protocol messages."""
 
-# What every header of Gradwire's own is included by: a user's workspace may have folders of the same names.
+# The prefix of Gradwire's headers in includes: a user's workspace may have folders of the same names.
 _INCLUDE_PREFIX = "gradwire"
 
 def gradwire_cc_library(**kwargs):
-    """A cc_library whose static registrars (GRADWIRE_RPC and its like) survive static linking.
+    """A cc_library whose static registrars (GRADWIRE_RPC and similar macros) remain in a static link.
 
-    Without alwayslink the linker drops an object file that nobody names, and the functions it registers with it.
+    Without alwayslink the linker drops an object file to which no other one refers, with the functions it registers.
     """
     kwargs["alwayslink"] = True
     native.cc_library(**kwargs)
 
 def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
-    """A cc_library of Gradwire's own, whose headers are included as "gradwire/FOLDER/FILE.h".
+    """A cc_library of Gradwire, whose headers are included as "gradwire/FOLDER/FILE.h".
 
-    Bazel prefixes the headers in `hdrs` alone. Those in `srcs`, which only the library itself includes, are in a target
-    beside it, NAME.own_headers.
+    Bazel adds the prefix only to the headers in `hdrs`. The headers in `srcs`, which only the library itself includes,
+    are in another target, NAME.own_headers.
 
     Args:
       name: the target's name.
-      srcs: as in cc_library. A label is a header's if it ends in ".h" or ".inc", or is a filegroup named "..._headers".
+      srcs: as in cc_library. A label that ends in ".h" or ".inc", or a filegroup named "..._headers", is a header.
       hdrs: as in cc_library.
       deps: as in cc_library.
       **kwargs: as in cc_library.
@@ -56,25 +56,27 @@ def gradwire_cc_test(
         **kwargs):
     """A GoogleTest test.
 
-    tools/test runs each test where it finds the most: a test with libtorch plainly, a small test without libtorch under
-    ASan and UBSan, a larger one also plainly, and each without libtorch that has threads also under TSan.
+    tools/test runs each test in the configuration that finds the most: a test with libtorch without sanitizers, and a
+    small test without libtorch under ASan and UBSan. A larger test without libtorch runs in both. A test without
+    libtorch that starts threads runs under TSan too.
 
     Args:
       name: the target's name.
       deps: as in cc_test.
-      torch: the test links libtorch, which is not instrumented: the sanitizer runs leave it out.
+      torch: the test links libtorch, which is not instrumented. The sanitizer runs leave it out.
       grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
-      threads: False for a test that starts no thread (the linked //base/testing:no_threads ends it if it does):
-        the TSan run leaves it out.
-      plain: a small test without libtorch that has to run without sanitizers too, because it tests what they replace.
-      sanitizers: False for a test of what sanitizers replace, as crash handlers: it runs only without them.
+      threads: False for a test that starts no thread. The TSan run leaves it out. The linked
+        //base/testing:no_threads ends the test if it starts a thread.
+      plain: True for a small test without libtorch that must also run without sanitizers.
+      sanitizers: False for a test of a feature that sanitizers replace, for example crash handlers. It runs only
+        without them.
       tags: as in cc_test.
       env: as in cc_test.
       **kwargs: as in cc_test.
     """
     size = kwargs.setdefault("size", "small")
 
-    # One class above what the size implies: the machine may be shared, and be ten times slower for a while.
+    # One class above the default of the size: the machine may be shared, and may be ten times slower for a while.
     kwargs.setdefault("timeout", {"small": "moderate", "medium": "long"}.get(size, "eternal"))
     tags = list(tags)
     if torch:
@@ -99,10 +101,10 @@ def gradwire_cc_test(
     )
 
 def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
-    """Generates and compiles the C++ of one .proto file of Gradwire's own with the system's protoc.
+    """Generates and compiles the C++ code of one .proto file of Gradwire with the system's protoc.
 
-    It is imported, and its header included, as "gradwire/FOLDER/FILE": protoc registers a file under this name, which
-    must not be another's in a program that has messages of its own.
+    The file is imported, and its header included, as "gradwire/FOLDER/FILE". protoc registers the file under this
+    name, which must differ from the names of a program's own files.
     """
     stem = src[:-len(".proto")]
     hdrs = [stem + ".pb.h"]
@@ -135,7 +137,7 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        # Generated code is not held to the project's warnings.
+        # The project's warnings do not apply to generated code.
         copts = ["-w"],
         deps = deps + ["@system//:protobuf"] + (["@system//:grpc++"] if grpc else []),
         **kwargs

@@ -3,6 +3,7 @@
 namespace gradwire::rpc {
 
 absl::Status wrong_kind(absl::string_view expected, const proto::Value& got) {
+  // The name of the field in value.proto, which names the kind.
   absl::string_view kind = "nothing";
   if (got.kind_case() != proto::Value::KIND_NOT_SET) {
     kind = proto::Value::descriptor()->FindFieldByNumber(got.kind_case())->name();

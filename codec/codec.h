@@ -14,7 +14,7 @@
 
 namespace gradwire::rpc {
 
-// How values of type T travel. Specialise it for types of your own:
+// The conversion of values of type T to and from messages. Specialise it for your own types:
 //
 //   template <>
 //   struct gradwire::rpc::Codec<Point> {
@@ -28,14 +28,14 @@ namespace gradwire::rpc {
 //     }
 //   };
 //
-// decode() gets bytes from another process: it checks all it uses, returns InvalidArgument for what cannot
-// be, and neither blocks nor waits for other calls. An answer's values are decoded on whichever thread found
-// the answer, which may be one that waits for another call: decode(), and the moves and destructors of T,
-// must not take a lock that anybody holds while he calls or waits.
+// decode() gets bytes from another process: it must check everything that it uses and return InvalidArgument
+// for invalid input. It must neither block nor wait for other calls. The values of an answer are decoded on
+// the thread that received the answer, which may be a thread that waits for another call. So decode(), and
+// the moves and destructors of T, must not take a lock that a thread may hold while it calls or waits.
 //
-// Covered: here numbers, bool and strings; in codec/codec_containers.h optional, pair, tuple, vector, map,
-// complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in codec/torch/tensor_codec.h
-// at::Tensor; in codec/torch/ivalue_codec.h c10::IValue.
+// Available codecs: in this header numbers, bool and strings; in codec/codec_containers.h optional, pair,
+// tuple, vector, map, complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in
+// codec/torch/tensor_codec.h at::Tensor; in codec/torch/ivalue_codec.h c10::IValue.
 template <class T, class Enable = void>
 struct Codec;
 
@@ -44,11 +44,11 @@ concept Sendable = requires {
   { Codec<T>::type_name() } -> std::convertible_to<std::string>;
 };
 
-// As Sendable; compilers name T when they report it.
+// As Sendable, but as a class template: compilers then name T in their error messages.
 template <class T>
 struct HasCodec : std::bool_constant<Sendable<T>> {};
 
-// Stops the compilation, with advice, where no Codec of T is visible.
+// Fails to compile, with advice in the message, if no Codec of T is visible.
 template <class T>
 constexpr void require_codec() {
   static_assert(
@@ -58,14 +58,15 @@ constexpr void require_codec() {
       "specialise gradwire::rpc::Codec for it (codec/codec.h has an example)");
 }
 
-// Codec<T>::type_name().
+// Returns Codec<T>::type_name().
 template <class T>
 std::string codec_type_name() {
   require_codec<T>();
   return Codec<T>::type_name();
 }
 
-// `value` is a T or a const T&; what is moved in is given away.
+// Encodes `value`, a T or a const T&. A value that is moved in is consumed: its tensors may be sent without a
+// copy.
 template <class T, class V>
 absl::Status encode_value(V&& value, Encoder& encoder, proto::Value& out) {
   require_codec<T>();
@@ -78,7 +79,8 @@ absl::StatusOr<T> decode_value(const proto::Value& in, Decoder& decoder) {
   return Codec<T>::decode(in, decoder);
 }
 
-// "expected a str, got an integer": what decoders say of a value of the wrong kind.
+// The error of decoders for a value of the wrong kind: "expected a value of type str, got one of kind
+// integer".
 absl::Status wrong_kind(absl::string_view expected, const proto::Value& got);
 
 template <>
@@ -94,7 +96,7 @@ struct Codec<bool> {
   }
 };
 
-// Every other integral type; unsigned 64-bit values travel as the same bits.
+// All other integral types. Unsigned 64-bit values are sent as the int64 with the same bits.
 template <class T>
 struct Codec<T, std::enable_if_t<std::is_integral_v<T>>> {
   static std::string type_name() { return absl::StrCat(std::is_signed_v<T> ? "int" : "uint", 8 * sizeof(T)); }
@@ -120,14 +122,14 @@ struct Codec<T, std::enable_if_t<std::is_floating_point_v<T>>> {
     return absl::OkStatus();
   }
   static absl::StatusOr<T> decode(const proto::Value& in, Decoder&) {
-    // An integer where a real is expected converts as in C++.
+    // An integer is accepted for a real and converted as in C++.
     if (in.kind_case() == proto::Value::kInteger) return static_cast<T>(in.integer());
     if (in.kind_case() != proto::Value::kReal) return wrong_kind(type_name(), in);
     return static_cast<T>(in.real());
   }
 };
 
-// Enumerations travel as their underlying integer; any value of it is accepted.
+// Enumerations are sent as their underlying integer. Decoding accepts any value of the underlying type.
 template <class T>
 struct Codec<T, std::enable_if_t<std::is_enum_v<T>>> {
   using Integer = std::underlying_type_t<T>;

@@ -10,6 +10,8 @@ void status_to_proto(const absl::Status& status, proto::StatusValue& out) {
   out.set_worker(worker_of(status));
 }
 
+// The code comes from the peer. An unknown code becomes kUnknown, never OK: that would turn a failure into
+// a success.
 absl::Status status_from_proto(const proto::StatusValue& in) {
   if (in.code() == 0) return absl::OkStatus();
   const bool known = in.code() > 0 && in.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);

@@ -18,7 +18,7 @@
 
 namespace gradwire::rpc {
 
-// Nothing: what a function that returns void returns.
+// The result of a function that returns void.
 template <>
 struct Codec<std::monostate> {
   static std::string type_name() { return "void"; }
@@ -46,15 +46,15 @@ struct Codec<std::complex<T>> {
   }
 };
 
-// The elements of a list or of a tuple, which only IValues tell apart; nullptr for other kinds.
+// The elements of a list or of a tuple; nullptr for other kinds. Only IValues distinguish lists and tuples.
 inline const proto::ValueList* elements_of(const proto::Value& in) {
   if (in.kind_case() == proto::Value::kList) return &in.list();
   if (in.kind_case() == proto::Value::kTuple) return &in.tuple();
   return nullptr;
 }
 
-// A list of none or one, so that an optional of what may itself be nothing stays unambiguous. Read from what
-// IValues make of it too: none, or the value itself where that is no list.
+// An optional is sent as a list of zero or one elements, so that optional<optional<T>> is unambiguous.
+// decode() also accepts the forms that IValues produce: none, or the value itself if it is not a list.
 template <class T>
 struct Codec<std::optional<T>> {
   static std::string type_name() { return absl::StrCat("optional[", codec_type_name<T>(), "]"); }
@@ -78,7 +78,7 @@ struct Codec<std::optional<T>> {
 
 namespace codec_internal {
 
-// Forwards a part of `Whole`: moved if the whole was.
+// Forwards a part of `Whole`: as an rvalue if the whole is an rvalue, else as const&.
 template <class Whole, class Part>
 decltype(auto) forward_part(Part& part) {
   if constexpr (std::is_lvalue_reference_v<Whole>) {
@@ -182,7 +182,7 @@ template <class K, class V, class... Rest>
 struct Codec<std::unordered_map<K, V, Rest...>>
     : codec_internal::MapCodec<std::unordered_map<K, V, Rest...>> {};
 
-// Integers and reals travel packed, everything else as a list.
+// Integers and reals are sent as packed fields, all other element types as a list.
 template <class T>
 struct Codec<std::vector<T>> {
   static constexpr bool kPackedIntegers = std::is_integral_v<T> && !std::is_same_v<T, bool>;
@@ -245,14 +245,15 @@ struct Codec<absl::Status> {
   static absl::StatusOr<absl::Status> decode(const proto::Value& in, Decoder& decoder);
 };
 
-// Any protobuf message, by its full name.
+// Protobuf messages; the full name of the message type is sent with the bytes.
 template <class T>
 struct Codec<T, std::enable_if_t<std::is_base_of_v<google::protobuf::MessageLite, T>>> {
   static std::string type_name() { return absl::StrCat("message[", T().GetTypeName(), "]"); }
   static absl::Status encode(const T& value, Encoder&, proto::Value& out) {
     out.mutable_message()->set_type(value.GetTypeName());
     if (!value.SerializeToString(out.mutable_message()->mutable_serialized())) {
-      return absl::InvalidArgumentError(absl::StrCat("a ", value.GetTypeName(), " cannot be serialised"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot serialise a message of type ", value.GetTypeName()));
     }
     return absl::OkStatus();
   }
@@ -262,14 +263,14 @@ struct Codec<T, std::enable_if_t<std::is_base_of_v<google::protobuf::MessageLite
       return wrong_kind(type_name(), in);
     }
     if (!value.ParseFromString(in.message().serialized())) {
-      return absl::InvalidArgumentError(absl::StrCat("these bytes are no ", value.GetTypeName()));
+      return absl::InvalidArgumentError(absl::StrCat("cannot parse a message of type ", value.GetTypeName()));
     }
     return value;
   }
 };
 
 void status_to_proto(const absl::Status& status, proto::StatusValue& out);
-// A code that does not exist becomes Unknown; a nonzero code never becomes OK.
+// An unknown code becomes Unknown; a nonzero code never becomes OK.
 absl::Status status_from_proto(const proto::StatusValue& in);
 
 }  // namespace gradwire::rpc

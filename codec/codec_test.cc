@@ -101,11 +101,11 @@ TEST(Codec, ProtobufMessagesTravelByTheirName) {
 }
 
 TEST(Codec, StatusKeepsCodeMessageAndWorker) {
-  const absl::Status status = with_worker(absl::NotFoundError("nobody"), "ps");
+  const absl::Status status = with_worker(absl::NotFoundError("worker not found"), "ps");
   const auto got = round_trip<absl::Status>(status);
   EXPECT_EQ(got.status().code(), absl::StatusCode::kOk);
   EXPECT_EQ(got->code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(got->message(), "nobody");
+  EXPECT_EQ(got->message(), "worker not found");
   EXPECT_EQ(worker_of(*got), "ps");
 }
 

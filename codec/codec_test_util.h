@@ -14,13 +14,13 @@
 
 namespace gradwire::rpc {
 
-// A message as the wire has it.
+// A message in the form in which it is sent.
 struct WireMessage {
   std::string payload;
   std::vector<transport::Buffer> buffers;
 };
 
-// Encodes values as a call does, without an agent.
+// Encodes values as a call does, but without an agent.
 class TestSender {
  public:
   explicit TestSender(TensorSharing sharing = TensorSharing::kCapture)
@@ -52,8 +52,7 @@ class TestSender {
 inline absl::StatusOr<IncomingPayload> receive(WireMessage wire) {
   IncomingPayload in;
   auto payload = std::make_shared<proto::Payload>();
-  if (!payload->ParseFromString(wire.payload))
-    return absl::InvalidArgumentError("these bytes are no Payload");
+  if (!payload->ParseFromString(wire.payload)) return absl::InvalidArgumentError("cannot parse the Payload");
   if (payload->tensors_size() != 0) {
     GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*payload, std::move(wire.buffers)));
   }
@@ -63,12 +62,12 @@ inline absl::StatusOr<IncomingPayload> receive(WireMessage wire) {
 
 template <class T>
 absl::StatusOr<T> decode_first(const IncomingPayload& in) {
-  if (in.payload->values_size() == 0) return absl::InvalidArgumentError("no value");
+  if (in.payload->values_size() == 0) return absl::InvalidArgumentError("the payload has no values");
   Decoder decoder = in.decoder();
   return decode_value<T>(in.payload->values(0), decoder);
 }
 
-// A value of type T sent and received as an R.
+// Encodes a value of type T and decodes it as an R.
 template <class T, class R = T, class V>
 absl::StatusOr<R> round_trip(V&& value, TensorSharing sharing = TensorSharing::kCapture) {
   TestSender sender(sharing);

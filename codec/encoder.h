@@ -13,38 +13,38 @@ namespace gradwire::rpc {
 
 class RRefHandle;
 
-// Collects what one payload carries besides plain values. Used by Codec<T>::encode. Not thread-safe; lives
-// for the encoding of one message.
+// Collects the tensors and references of one payload. Codec<T>::encode uses it. Not thread-safe. It exists
+// while one message is encoded.
 class Encoder {
  public:
-  // Gives references forks for the receiver (implemented by the agent).
+  // Creates forks of references for the receiver. The agent implements it.
   class References {
    public:
     virtual ~References() = default;
-    // Appends to `payload.references`; returns the index there.
+    // Appends a fork to `payload.references` and returns its index.
     virtual absl::StatusOr<uint32_t> add(const std::shared_ptr<RRefHandle>& handle,
                                          proto::Payload& payload) = 0;
   };
 
-  // `references` may be nullptr: then RRefs cannot be encoded.
+  // If `references` is nullptr, RRefs cannot be encoded.
   Encoder(proto::Payload& payload, References* references) : payload_(payload), references_(references) {}
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
   proto::Payload& payload() { return payload_; }
 
-  // The set that tensors are added to; made on first use. Set is the tensor codec's one subclass of
+  // The set to which tensors are added; created on first use. Set is the tensor codec's subclass of
   // TensorSet.
   template <class Set>
   Set& tensors() {
     if (tensors_ == nullptr) tensors_ = std::make_unique<Set>();
     return static_cast<Set&>(*tensors_);
   }
-  // nullptr when no tensor was added.
+  // Returns nullptr if no tensor was added.
   std::unique_ptr<TensorSet> take_tensors() { return std::move(tensors_); }
 
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle) {
-    if (references_ == nullptr) return absl::InvalidArgumentError("an RRef cannot be encoded here");
+    if (references_ == nullptr) return absl::InvalidArgumentError("an RRef cannot be sent in this message");
     return references_->add(handle, payload_);
   }
 
@@ -54,10 +54,10 @@ class Encoder {
   std::unique_ptr<TensorSet> tensors_;
 };
 
-// What one payload carried, for Codec<T>::decode. Not thread-safe.
+// The tensors and references of one received payload, for Codec<T>::decode. Not thread-safe.
 class Decoder {
  public:
-  // `tensors` may be nullptr. All of it outlives the decoder.
+  // `tensors` may be nullptr. All arguments must outlive the decoder.
   Decoder(const proto::Payload& payload, TensorSet* tensors,
           const std::vector<std::shared_ptr<RRefHandle>>& references)
       : payload_(payload), tensors_(tensors), references_(references) {}
@@ -66,14 +66,15 @@ class Decoder {
 
   const proto::Payload& payload() const { return payload_; }
 
-  // nullptr when the payload has no tensors.
+  // Returns nullptr if the payload has no tensors.
   template <class Set>
   Set* tensors() {
     return static_cast<Set*>(tensors_);
   }
 
   absl::StatusOr<std::shared_ptr<RRefHandle>> reference(uint32_t index) const {
-    if (index >= references_.size()) return absl::InvalidArgumentError("a reference index is out of range");
+    if (index >= references_.size())
+      return absl::InvalidArgumentError("the index of a reference is out of range");
     return references_[index];
   }
 
@@ -83,15 +84,15 @@ class Decoder {
   const std::vector<std::shared_ptr<RRefHandle>>& references_;
 };
 
-// A payload that arrived, with what it carried: values, tensors (decoded) and references (registered:
-// dropping them gives them back). Movable.
+// A received payload: its values, its tensors (decoded) and its references (registered with the agent;
+// dropping a handle releases the reference). Movable.
 struct IncomingPayload {
-  // Never nullptr; shares the ownership of the message it came in.
+  // Never nullptr. Shares the ownership of the message that contains it.
   std::shared_ptr<const proto::Payload> payload{std::shared_ptr<void>(), &proto::Payload::default_instance()};
   std::unique_ptr<TensorSet> tensors;
   std::vector<std::shared_ptr<RRefHandle>> references;
 
-  // For as long as this payload stays where it is.
+  // The returned decoder is valid until this payload is moved or destroyed.
   Decoder decoder() const { return Decoder(*payload, tensors.get(), references); }
 };
 

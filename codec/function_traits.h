@@ -11,8 +11,8 @@
 
 namespace gradwire::rpc {
 
-// What of a C++ function matters on the wire: the object it is called on, the value types of its parameters,
-// and what its caller gets (T where it returns Future<T>).
+// The properties of a C++ function that the protocol needs: the class of the object that it is called on, the
+// value types of its parameters, and the type of its result (T if it returns Future<T>).
 template <class R, class C, class... P>
 struct CallableTraits {
   using Returned = R;
@@ -51,7 +51,7 @@ struct FunctionTraits<R (C::*)(P...) noexcept> : CallableTraits<R, C, P...> {};
 template <class R, class C, class... P>
 struct FunctionTraits<R (C::*)(P...) const noexcept> : CallableTraits<R, C, P...> {};
 
-// A result as a value: void becomes monostate.
+// The type in which a result is sent: void becomes monostate.
 template <class R>
 using ValueOf = std::conditional_t<std::is_void_v<R>, std::monostate, std::decay_t<R>>;
 

@@ -9,8 +9,8 @@
 
 namespace gradwire::rpc {
 
-// The name of an RRef, a fork or a context: the incarnation of the worker that allocated it and a count of
-// that worker's, so unique over all workers of all times. {0, 0} names nothing.
+// The id of an RRef, a fork or a context. It consists of the incarnation of the worker that allocated it and
+// a counter of that worker, so it is unique across all workers at all times. {0, 0} is the null id.
 struct Id {
   uint64_t origin = 0;
   uint64_t counter = 0;

@@ -12,8 +12,8 @@ class Buffer;
 
 namespace gradwire::rpc {
 
-// The tensors of one message, in the order of Payload.tensors. What they are only the tensor codec knows, and
-// the layers that it is linked into: the agent works without libtorch.
+// The tensors of one message, in the order of Payload.tensors. Only the tensor codec, and the layers that
+// link it, know the tensor type: the agent works without libtorch.
 class TensorSet {
  public:
   virtual ~TensorSet() = default;
@@ -21,31 +21,32 @@ class TensorSet {
 };
 
 enum class TensorSharing {
-  // Tensors may change as soon as they are encoded: their bytes are copied, unless they were given away.
+  // The tensors may be modified as soon as they are encoded, so their bytes are copied, unless they were
+  // moved in.
   kCapture,
-  // Nobody changes the tensors before the message has left or been captured by its connection.
+  // The tensors must not be modified until the message has been sent, or captured by its connection.
   kBorrow,
 };
 
-// Turns tensors into bytes and back. Installed once per process by //codec/torch:tensor_backend. Thread-safe.
+// Converts tensors to bytes and back. //codec/torch:tensor_backend installs it once per process. Thread-safe.
 class TensorBackend {
  public:
   virtual ~TensorBackend() = default;
 
   // Appends a description of each tensor to payload.tensors and the bytes of the large ones to `buffers`.
-  // InvalidArgument for a tensor that cannot travel, naming what it is.
+  // InvalidArgument, with the reason, for a tensor that cannot be sent.
   virtual absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
                               std::vector<transport::Buffer>& buffers) = 0;
 
-  // The tensors of a payload; their memory is that of `buffers`, or fresh. Everything in `payload` is hostile
-  // until checked. InvalidArgument naming the tensor's index and what is wrong.
+  // Returns the tensors of a payload. Their memory is that of `buffers`, or newly allocated. The content of
+  // `payload` is untrusted. InvalidArgument names the index of the tensor and the reason.
   virtual absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
                                                             std::vector<transport::Buffer> buffers) = 0;
 };
 
-// Called during static initialisation.
+// Must be called during static initialisation.
 void install_tensor_backend(TensorBackend* backend);
-// nullptr when the program was linked without libtorch.
+// Returns nullptr if the program was linked without libtorch.
 TensorBackend* tensor_backend();
 
 }  // namespace gradwire::rpc

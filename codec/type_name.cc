@@ -8,7 +8,7 @@ std::string normalise(std::string_view pretty, std::string_view key) {
   std::size_t begin = pretty.find(key);
   if (begin == std::string_view::npos) return std::string(pretty);
   begin += key.size();
-  // Up to the bracket or semicolon that closes the parameter list, skipping nested brackets.
+  // Find the bracket or semicolon that closes the parameter list; skip nested brackets.
   std::size_t end = begin;
   for (int depth = 0; end < pretty.size(); ++end) {
     const char c = pretty[end];
@@ -34,7 +34,7 @@ std::string normalise(std::string_view pretty, std::string_view key) {
   if (!name.empty() && name.front() == '&') name.erase(0, 1);
   // Some versions of gcc print function pointers as "(& name)".
   if (name.rfind("(& ", 0) == 0 && name.back() == ')') name = name.substr(3, name.size() - 4);
-  // A function template's own arguments: clang leaves them out.
+  // Remove the template arguments of a function template: clang does not print them.
   if (key == kFunctionKey && !name.empty() && name.back() == '>') {
     int depth = 0;
     for (std::size_t i = name.size(); i-- > 0;) {

@@ -10,9 +10,10 @@ namespace type_name_internal {
 inline constexpr std::string_view kTypeKey = "T = ";
 inline constexpr std::string_view kFunctionKey = "F = ";
 
-// The entity that a compiler names in __PRETTY_FUNCTION__ of a template with parameter `key` ("T = " or "F =
-// "), in a spelling that gcc and clang share: no '&' before functions, "(anonymous)" for unnamed namespaces,
-// no spaces after commas and before '*' and '&', "> >" closed up, integers as "unsigned long".
+// Extracts the name of an entity from the __PRETTY_FUNCTION__ of a template whose parameter is `key` ("T = "
+// or "F = "). The spelling is the same for gcc and clang: no '&' before functions, "(anonymous)" for unnamed
+// namespaces, no spaces after commas and before '*' and '&', ">>" instead of "> >", integers as "unsigned
+// long".
 std::string normalise(std::string_view pretty, std::string_view key);
 
 template <class T>
@@ -26,7 +27,7 @@ std::string_view pretty_value() {
 
 }  // namespace type_name_internal
 
-// "ns::ParameterServer".
+// Returns the qualified name of a type, for example "ns::ParameterServer".
 template <class T>
 const std::string& cpp_type_name() {
   static const std::string name =
@@ -34,8 +35,8 @@ const std::string& cpp_type_name() {
   return name;
 }
 
-// "ns::scale", "ns::ParameterServer::push". All instances of a function template have one name: they are
-// registered with GRADWIRE_RPC_AS.
+// Returns the qualified name of a function, for example "ns::scale" or "ns::ParameterServer::push". All
+// instances of a function template have the same name, so they must be registered with GRADWIRE_RPC_AS.
 template <auto F>
 const std::string& cpp_function_name() {
   static const std::string name =

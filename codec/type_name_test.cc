@@ -33,7 +33,7 @@ struct Hidden {
 };
 void hidden_function() {}
 
-// Each expectation is what every compiler must make of it: names travel between programs.
+// All compilers must produce the same names, because names are exchanged between programs.
 TEST(TypeName, NamespacesAndNestingShow) {
   EXPECT_EQ(cpp_type_name<named::Server>(), "gradwire::rpc::named::Server");
   EXPECT_EQ(cpp_type_name<named::Server::Inner>(), "gradwire::rpc::named::Server::Inner");

@@ -6,22 +6,23 @@
 
 namespace gradwire::collectives {
 
-// What moves and reduces the tensors of a group.
+// The implementation that moves and reduces the tensors of a group.
 enum class Backend {
-  // Shared memory within a host, tcp between hosts; CPU tensors. Also called "gloo" and "tcp".
+  // CPU tensors; shared memory within a host, TCP between hosts. Also called "gloo" and "tcp".
   kCpu,
   // Open MPI, in programs built with --config=mpi and started by mpirun.
   kMpi,
-  // NCCL, in programs built with --config=cuda; CUDA tensors.
+  // CUDA tensors; NCCL, in programs built with --config=cuda.
   kNccl,
 };
 
-// Any case. Throws Error, InvalidArgument that lists those that are built in, for an unknown name.
+// The backend with this name, in upper or lower case. Throws Error with InvalidArgument for a name that is
+// unknown or not built into this program; the message lists the backends that are built in.
 Backend parse_backend(absl::string_view name);
 // "cpu", "mpi" or "nccl".
 std::string to_string(Backend backend);
 
-// Whether groups can be made at all: always. As torch.distributed.is_available.
+// Whether this program can make groups: always true. As torch.distributed.is_available.
 bool is_available();
 // Whether the program was built with MPI (--config=mpi).
 bool is_mpi_available();

@@ -1,7 +1,8 @@
 #pragma once
 
-// The header of process groups that programs include. Each function acts on the world of init_process_group()
-// unless a group is given. The method of ProcessGroup with the same name describes it.
+// Programs that use process groups include this header. Each function acts on the world that
+// init_process_group() made, unless a group is given. The method of ProcessGroup with the same name describes
+// the function.
 
 #include "gradwire/collectives/backend.h"
 #include "gradwire/collectives/functions.h"

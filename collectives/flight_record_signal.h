@@ -4,13 +4,13 @@
 
 namespace gradwire::collectives {
 
-// From now on the signal (SIGUSR2, for example) has the flight records of all groups of this process written
-// to the log, by a thread that this call starts and that lives as long as the process; the handler itself
-// only wakes it. Another signal may be added by another call. Errors: InvalidArgument for a signal that
-// cannot be caught.
+// After this call, each arrival of the signal (SIGUSR2, for example) writes the flight records of all groups
+// of this process to the log. The first call starts a thread that does the writing and lives as long as the
+// process; the signal handler only wakes that thread. A further call adds another signal. Errors:
+// InvalidArgument for a signal that cannot be caught.
 absl::Status install_flight_record_signal(int signo);
 
-// How often records have been written for a signal; for tests.
+// Number of times that the records have been written because of a signal; for tests.
 int flight_records_written();
 
 }  // namespace gradwire::collectives

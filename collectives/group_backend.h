@@ -15,18 +15,19 @@
 
 namespace gradwire::collectives {
 
-// What a device still does of an operation that a backend has enqueued.
+// The part of an operation that a backend has enqueued on a device and that may still run there.
 class Enqueued {
  public:
   virtual ~Enqueued() = default;
-  // Whether it has ended on the device, and how: none while it has not.
+  // The result on the device; nullopt while the operation still runs there.
   virtual std::optional<absl::Status> ended() const = 0;
-  // Orders the calling thread's current stream behind it; does not block the host.
+  // Makes the calling thread's current stream wait for the operation; does not block the host.
   virtual void order_current_stream() = 0;
 };
 
-// The forms with one tensor for each of this rank's devices; equally many on every rank, all of one shape and
-// dtype, each on another device, contiguous. `op` may multiply. Called as GroupBackend's collectives.
+// The collectives with one tensor for each of this rank's devices. Every rank has the same number of tensors.
+// All tensors have one shape and dtype, are contiguous, and are on different devices. `op` may have a factor
+// (premul_sum). Called in the same way as GroupBackend's collectives.
 class MultiDevice {
  public:
   virtual ~MultiDevice() = default;
@@ -36,7 +37,7 @@ class MultiDevice {
   // Every tensor becomes the reduction of all tensors of all ranks.
   virtual absl::Status all_reduce(std::vector<at::Tensor> tensors, const Reduction& op,
                                   absl::Time deadline) = 0;
-  // Into tensors[0] of `root`.
+  // tensors[0] of `root` becomes the reduction of all tensors of all ranks.
   virtual absl::Status reduce(std::vector<at::Tensor> tensors, int root, const Reduction& op,
                               absl::Time deadline) = 0;
   // outputs[i][rank * tensors.size() + j] becomes tensors[j] of that rank, on the device of tensors[i].
@@ -44,83 +45,87 @@ class MultiDevice {
                                   std::vector<at::Tensor> tensors, absl::Time deadline) = 0;
 };
 
-// One member's end of one group over one backend: what ProcessGroup calls when it has checked the arguments.
-// Its destruction leaves the group: others that wait for this rank hear of it, and what is under way here
-// fails.
+// One member's end of one group over one backend. ProcessGroup calls it after it has checked the arguments.
+// The destructor leaves the group: operations under way on this rank fail, and members that wait for this
+// rank are notified.
 //
-// Ranks are those of the group. Tensors are contiguous, of one dtype in each call and of the device that the
-// backend serves; list entries have been checked for number and shape. Premultiplication is done; kAvg may be
-// there. Collectives are called one at a time, in the same order by all members; they return when the result
-// is there, or when it is enqueued (take_enqueued). Errors: DeadlineExceeded, Unavailable or Aborted that
-// name the ranks (of the group, as "rank 3") that did not arrive or are gone; after one of these the group is
-// broken, and everything else fails with Aborted and the first reason. Deadlines are times of
-// Clock::system().
+// All ranks are ranks of the group. Tensors are contiguous, have one dtype in each call, and are on the
+// device that the backend serves. The number and shapes of list entries have been checked. ProcessGroup has
+// done the premultiplication of premul_sum; `op` may be kAvg. Collectives are called one at a time, in the
+// same order by all members. They return when the result is complete, or when the operation is enqueued on a
+// device (see take_enqueued). Deadlines are times of Clock::system().
+//
+// Errors: DeadlineExceeded, Unavailable or Aborted; the message names the ranks (of the group, as "rank 3")
+// that did not arrive or are gone. After one of these errors the group is broken: every other operation fails
+// with Aborted and the first reason.
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
 
-  // `tensor` becomes that of `root`.
+  // Copies the `tensor` of `root` to the `tensor` of every rank.
   virtual absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) = 0;
-  // `tensor` changes at the root alone.
+  // The `tensor` of `root` becomes the reduction of all ranks' tensors; the other tensors do not change.
   virtual absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) = 0;
-  // `tensor` becomes the reduction of all ranks' tensors, the same bits everywhere.
+  // `tensor` becomes the reduction of all ranks' tensors; every rank gets the same bits.
   virtual absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) = 0;
-  // `outputs` is empty elsewhere than at the root.
+  // At `root`, outputs[i] becomes rank i's `tensor`; on the other ranks `outputs` is empty.
   virtual absl::Status gather(at::Tensor tensor, std::vector<at::Tensor> outputs, int root,
                               absl::Time deadline) = 0;
   // outputs[i] becomes rank i's `tensor`.
   virtual absl::Status all_gather(at::Tensor tensor, std::vector<at::Tensor> outputs,
                                   absl::Time deadline) = 0;
-  // `inputs` is empty elsewhere than at the root.
+  // `tensor` becomes this rank's entry of `inputs` at `root`; on the other ranks `inputs` is empty.
   virtual absl::Status scatter(at::Tensor tensor, std::vector<at::Tensor> inputs, int root,
                                absl::Time deadline) = 0;
-  // `output` becomes the reduction of all ranks' inputs[this rank].
+  // `output` becomes the reduction, over all ranks, of their inputs[this rank].
   virtual absl::Status reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs, const Reduction& op,
                                       absl::Time deadline) = 0;
-  // Tensors may differ in size and be empty: what rank i sends to j is what j expects from i.
+  // outputs[i] becomes rank i's inputs[this rank]. Tensors may differ in size and may be empty; the size that
+  // rank i sends to rank j is the size that j expects from i.
   virtual absl::Status all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                   absl::Time deadline) = 0;
   // Returns when all ranks have called it.
   virtual absl::Status barrier(absl::Time deadline) = 0;
-  // `device_ids`: the CUDA devices to use; for backends that need one.
+  // As barrier. `device_ids`: the CUDA devices to use, for backends that need one.
   virtual absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) {
     return barrier(deadline);
   }
-  // As all_gather and reduce_scatter; the big tensor is contiguous and holds the ranks' parts one behind the
-  // other. What these do unless overridden is to call those with views.
+  // As all_gather; `output` is contiguous and holds the parts of the `size` ranks one after the other. This
+  // and the next two methods are implemented with views and the list forms; backends may override them.
   virtual absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
                                               absl::Time deadline);
-  // As reduce_scatter, with the ranks' parts in one contiguous `input`, one behind the other.
+  // As reduce_scatter; `input` is contiguous and holds the parts of the `size` ranks one after the other.
   virtual absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op,
                                              int size, absl::Time deadline);
-  // As all_to_all; both tensors are contiguous, and split into so many rows for each rank.
+  // As all_to_all; both tensors are contiguous, and their splits give the number of rows for each rank.
   virtual absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
                                          const std::vector<int64_t>& output_splits,
                                          const std::vector<int64_t>& input_splits, absl::Time deadline);
 
-  // Point to point, also while a collective runs, from any thread. The tensor is the backend's until the
-  // future is done.
+  // Point-to-point send. May be called from any thread, also while a collective runs. The caller must not
+  // change the tensor before the future is done.
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;
-  // The rank that it came from; `src` may be -1, any.
+  // Point-to-point receive, called as send. The value is the sender's rank; `src` -1 receives from any rank.
   virtual Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) = 0;
-  // The same where that is done at once, or in some microseconds, without a future; none: nothing has
-  // happened.
+  // Sends without a future, if the send can end at once or within some microseconds. nullopt: it cannot, and
+  // nothing was sent.
   virtual std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) {
     return std::nullopt;
   }
-  // As try_send: the rank that it came from, or none when no message is there yet.
+  // Receives without a future: returns the sender's rank, or nullopt if no message has arrived yet.
   virtual std::optional<absl::StatusOr<int>> try_receive(const at::Tensor& tensor, int src, int tag) {
     return std::nullopt;
   }
 
-  // Ends what is under way here and, as far as the backend can, at the other members; everything fails with
-  // `reason` from now on. From any thread, also while a collective runs.
+  // Ends the operations under way on this rank and, as far as the backend can, on the other members. From now
+  // on every operation fails with `reason`. May be called from any thread, also while a collective runs.
   virtual void abort(const absl::Status& reason) = 0;
-  // What the calling thread's last collective left on a device; nullptr when it had ended.
+  // The part of the calling thread's last operation that is enqueued on a device; nullptr if the operation
+  // had ended when it returned.
   virtual std::unique_ptr<Enqueued> take_enqueued() { return nullptr; }
-  // nullptr where there is but one device for each rank.
+  // The multi-device collectives; nullptr if the backend serves only one device for each rank.
   virtual MultiDevice* multi_device() { return nullptr; }
-  // What groups made inside this one share with it: becomes their BackendContext::world_state.
+  // State that groups made inside this one share with it: it becomes their BackendContext::world_state.
   virtual std::shared_ptr<void> world_state() { return nullptr; }
 };
 

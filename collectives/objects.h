@@ -2,11 +2,14 @@
 
 // Collectives of objects: values of any type that has a Codec (codec/codec.h), tensors included.
 //
-// All are called by every rank of the group with the same T; `src` and `dst` are ranks of the world. `group`:
-// nullptr is the world. Errors, thrown as Error: those of the group's collectives; InvalidArgument, on all
-// ranks, when one cannot encode its object or all together have more than kMaxObjectBytes, and where what
-// arrived is no T. Each NAME_async returns at once; the object that it writes to must live until the Work has
-// ended, and is written before. On a group of which this rank is no member nothing happens.
+// Every rank of the group must call the function with the same T. `src` and `dst` are ranks of the world.
+// `group`: nullptr is the world. Each NAME_async returns at once; the object that it writes to must live
+// until the Work has ended, and is written before the Work ends. On a rank that is not a member of the group
+// nothing happens.
+//
+// Errors, thrown as Error: the errors of the group's collectives; InvalidArgument on all ranks if a rank
+// cannot encode its object, or if the objects together have more than kMaxObjectBytes; InvalidArgument on one
+// rank if the bytes that it received cannot be decoded as a T.
 
 #include <memory>
 #include <utility>
@@ -23,8 +26,8 @@ namespace gradwire::collectives {
 
 namespace objects_internal {
 
-// An object that cannot be encoded is told to the others as an undefined tensor; this rank's own reason goes
-// to `why`.
+// Encodes an object as bytes. If it cannot be encoded, returns an undefined tensor, which the exchange
+// reports to the other ranks, and stores the first such error in `why`.
 template <class T>
 at::Tensor pack(const T& object, absl::Status& why) {
   absl::StatusOr<at::Tensor> bytes = pack_object(object);
@@ -39,7 +42,7 @@ absl::Status unpack(const at::Tensor& bytes, T& object) {
   return absl::OkStatus();
 }
 
-// What every rank's object becomes; `list` is left alone at an error.
+// Decodes the objects of all ranks into `list`, which stays unchanged if there is an error.
 template <class T>
 absl::Status unpack_all(const std::vector<at::Tensor>& received, std::vector<T>& list) {
   std::vector<T> values;
@@ -52,7 +55,8 @@ absl::Status unpack_all(const std::vector<at::Tensor>& received, std::vector<T>&
   return absl::OkStatus();
 }
 
-// This rank's reason says more than "could not encode".
+// Runs the exchange; a synchronous one throws `why`, if it is an error, instead of the less detailed "could
+// not encode" that all ranks get.
 std::shared_ptr<Work> run(ObjectExchange exchange, const absl::Status& why, bool later, const Group& group);
 
 template <class T>
@@ -90,7 +94,7 @@ std::shared_ptr<Work> scatter(T& object, const std::vector<T>& list, int src, bo
 
 }  // namespace objects_internal
 
-// Every rank's `object` becomes that of `src`.
+// Copies the `object` of `src` to the `object` of every rank.
 template <class T>
 void broadcast_object(T& object, int src, const Group& group = nullptr) {
   objects_internal::broadcast(object, src, false, group);
@@ -113,7 +117,7 @@ std::shared_ptr<Work> all_gather_object_async(std::vector<T>& list, const T& obj
   return objects_internal::gather(list, object, ObjectExchange::Kind::kAllGather, 0, true, group);
 }
 
-// The same at `dst` alone; elsewhere `list` becomes empty.
+// As all_gather_object, but only at `dst`; on the other ranks `list` becomes empty.
 template <class T>
 void gather_object(std::vector<T>& list, const T& object, int dst = 0, const Group& group = nullptr) {
   objects_internal::gather(list, object, ObjectExchange::Kind::kGather, dst, false, group);
@@ -125,7 +129,8 @@ std::shared_ptr<Work> gather_object_async(std::vector<T>& list, const T& object,
   return objects_internal::gather(list, object, ObjectExchange::Kind::kGather, dst, true, group);
 }
 
-// `object` becomes the entry for this rank of the list at `src`; elsewhere the list is empty.
+// `object` becomes this rank's entry of the `list` of `src`. `list`: at `src`, one object for each rank;
+// empty elsewhere.
 template <class T>
 void scatter_object(T& object, const std::vector<T>& list = {}, int src = 0, const Group& group = nullptr) {
   objects_internal::scatter(object, list, src, false, group);

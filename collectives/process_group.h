@@ -18,129 +18,134 @@
 
 namespace gradwire::collectives {
 
-// As the source of a receive: a message from any rank.
+// The source of a receive that accepts a message from any rank.
 inline constexpr int kAnySource = -1;
-// How long an operation may take unless the options say otherwise, as in torch.distributed.
+// The default timeout of operations, as in torch.distributed.
 inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 
-// How a group comes together, and over what.
+// Options for making the world: the backend, how the ranks find one another, and the limits of operations.
 struct ProcessGroupOptions {
   // "cpu" ("gloo", "tcp"), "mpi" or "nccl"; empty: "cpu", and in a CUDA build "nccl" for CUDA tensors.
   std::string backend;
-  // See store/init_method.h. Used when there is no store.
+  // The init method (store/init_method.h). Used if no `store` is given.
   std::string init_method = "env://";
-  // Of every operation, and of coming together.
+  // The limit for making the group, and for each of its operations.
   absl::Duration timeout = kDefaultTimeout;
-  // -1: from the environment, the init method or MPI. Required with `store`.
+  // -1: taken from the environment, the init method or MPI. Required with `store`.
   int world_size = -1;
   // This process's rank, 0..world_size-1; -1 as for world_size.
   int rank = -1;
-  // Instead of init_method. May be shared with others: the group keeps to keys of its own.
+  // Used instead of init_method. May be shared with other users: the group uses only keys with its own
+  // prefix.
   std::shared_ptr<store::Store> store;
-  // Groups of different names at one address do not see one another. Empty, or 1 to 128 characters of A-Z a-z
-  // 0-9 _ . : -
+  // Groups with different names can use one address without seeing one another. Empty, or 1 to 128 characters
+  // of A-Z a-z 0-9 _ . : -
   std::string group_name;
-  // The CUDA device of this rank; -1: chosen by the first tensor.
+  // The CUDA device of this rank; -1: the device of the first tensor.
   int device_id = -1;
-  // Per backend; unknown names are InvalidArgument. cpu: "shared_memory" = "off", "transports" = "tcp",
-  // "slot_bytes", "flat_bytes" (docs/collectives.md).
+  // Options of the backend; an unknown name is InvalidArgument. cpu: "shared_memory" = "off", "transports" =
+  // "tcp", "slot_bytes", "flat_bytes" (docs/collectives.md).
   std::map<std::string, std::string> options;
-  // Compares operation, sequence number, shape, dtype and root over all ranks before each collective: the
-  // error says which rank differs. Costs a small collective each time.
+  // Compares operation, sequence number, shape, dtype and root over all ranks before each collective. The
+  // error says which rank differs. Costs one small collective each time.
   bool check_consistency = false;
 };
 
-// What a group made inside the world does in another way than the world.
+// Options of a group made inside the world that may differ from the world's.
 struct NewGroupOptions {
-  // The world's unless given.
+  // The limit for each operation; default: the world's.
   std::optional<absl::Duration> timeout;
-  // Empty: the world's.
+  // Empty: the world's backend.
   std::string backend;
 };
 
-// How objects travel, in bytes (collectives/objects.h).
+// One collective of objects, encoded as bytes (collectives/objects.h).
 struct ObjectExchange {
-  // The collective that the exchange is.
+  // The collective.
   enum class Kind {
     kBroadcast,  // The root's object goes to all.
     kAllGather,  // All objects go to all.
     kGather,     // All objects go to the root.
-    kScatter,    // One object of the root's goes to each.
+    kScatter,    // Each rank gets one of the root's objects.
   };
-  // Which one.
+  // The collective to run.
   Kind kind = Kind::kBroadcast;
-  // The rank of the world.
+  // The root's rank in the world; ignored by kAllGather.
   int root = 0;
-  // CPU tensors of bytes: of the root's object (kBroadcast), of this rank's (kAllGather, kGather), at the
-  // root one for each rank (kScatter). An undefined tensor stands for an object that could not be encoded: an
-  // error on all ranks.
+  // CPU tensors of bytes. kBroadcast: at the root, its object. kAllGather, kGather: this rank's object.
+  // kScatter: at the root, one object for each rank. An undefined tensor stands for an object that could not
+  // be encoded; it becomes an error on all ranks.
   std::vector<at::Tensor> sent;
-  // Called with what arrived, one for each rank of the group or one: before the operation is over, on the
-  // thread that runs it.
+  // Called with the tensors that this rank received: one for each rank of the group (kAllGather, and kGather
+  // at the root), none (kGather elsewhere), or one. Runs on the operation's thread, before the operation
+  // ends.
   std::function<absl::Status(std::vector<at::Tensor> received)> receive;
 };
 
-// The ranks of a job that do things together, or a part of them: one member's handle.
+// A group of ranks that run collectives together: all ranks of a job (the world), or some of them. An object
+// of this class is one member's handle.
 //
-// Collectives are called by all members of the group in the same order, with tensors of the same dtype and of
-// shapes that fit; one at a time in each group, whoever calls. `src` and `dst` are ranks of the world, also
-// inside a group. Tensors may be strided, empty or without dimensions; results come to the tensors given.
-// What cannot be right (a wrong length, shape, dtype, device or rank) throws InvalidArgument before anything
-// is sent. Every operation ends by the group's timeout: DeadlineExceeded names the ranks that did not arrive,
-// Unavailable those that are gone. After such an error the group is broken: its operations fail with Aborted
-// and the first reason; other groups go on.
+// All members must call the group's collectives in the same order, with tensors of the same dtype and of
+// matching shapes. A group runs one collective at a time, in the order of the calls of all threads. `src` and
+// `dst` are ranks of the world, also inside a smaller group. Tensors may be strided, empty or without
+// dimensions; results are written to the tensors given. Each NAME_async returns at once.
 //
-// A handle of a group of which this rank is no member has rank() == -1; its collectives leave the tensors
-// alone and warn once. Each NAME_async returns at once; operations of one group run in the order of their
-// calls. Thread-safe.
+// Errors: an invalid argument (a wrong length, shape, dtype, device or rank) throws InvalidArgument before
+// anything is sent. Every operation ends by the group's timeout: DeadlineExceeded names the ranks that did
+// not arrive, Unavailable names the ranks that are gone. After such an error the group is broken: its
+// operations fail with Aborted and the first reason. Other groups stay usable.
+//
+// The handle on a rank that is not a member of the group has rank() == -1. Its collectives do not touch the
+// tensors, and the first one logs a warning. Thread-safe.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  // What NAME_async returns.
+  // The return type of NAME_async.
   using WorkPtr = std::shared_ptr<Work>;
   // One tensor for each rank, or for each GPU of this rank.
   using Tensors = std::vector<at::Tensor>;
 
-  // Returns when all ranks have joined; several ranks may live in one process. Throws Error: InvalidArgument
-  // for options that cannot be right, or that differ between ranks (both are named); what the init method
-  // throws.
+  // Makes a world and joins it. Returns when all ranks have joined; several ranks may live in one process.
+  // Throws Error: InvalidArgument for options that are invalid, or that differ between ranks (the message
+  // names both ranks); the errors of the init method.
   static std::shared_ptr<ProcessGroup> create(const ProcessGroupOptions& options);
-  // Others see this rank leave: what they wait for from it fails with Unavailable.
+  // Leaves the group: operations of other ranks that wait for this rank fail with Unavailable.
   virtual ~ProcessGroup() = default;
 
-  // In this group; -1 where this rank is no member.
+  // This process's rank in this group; -1 if it is not a member.
   virtual int rank() const = 0;
   // Number of ranks in this group.
   virtual int size() const = 0;
-  // The backend; where CPU and CUDA tensors have one each, that of CPU tensors.
+  // The backend. If CPU and CUDA tensors have different backends, the backend of CPU tensors.
   virtual Backend backend() const = 0;
-  // The ranks of the world, ascending; this group's rank i is the i-th.
+  // The members' ranks in the world, ascending: entry i belongs to this group's rank i.
   virtual const std::vector<int>& ranks() const = 0;
-  // For messages: the world's group_name, or "world"; groups made in the world have names of their own.
+  // The name in messages: the world's group_name, or "world"; each group made in the world has its own name.
   virtual const std::string& name() const = 0;
-  // How long each operation may take from when its turn in the group comes.
+  // The limit for each operation, counted from its turn in the group.
   virtual absl::Duration timeout() const = 0;
 
-  // Entered by every rank of the world in the same order with the same list (empty: all), else an Error that
-  // names the rank that differs. Of the world alone.
+  // Makes a group of these ranks of the world (empty: all ranks). Only the world's handle has this operation;
+  // others throw FailedPrecondition. Every rank of the world must call it, in the same order and with the
+  // same arguments; else it throws InvalidArgument, which names the rank that differs.
   virtual std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks = {},
                                                   const NewGroupOptions& options = {}) = 0;
 
-  // Every rank's `tensor` becomes that of `src`. As MPI_Bcast.
+  // Copies the `tensor` of `src` to the `tensor` of every rank. As MPI_Bcast.
   virtual void broadcast(at::Tensor tensor, int src) = 0;
   // As broadcast, but returns at once.
   virtual WorkPtr broadcast_async(at::Tensor tensor, int src) = 0;
-  // `tensor` at `dst` becomes the reduction of all ranks', element by element; the others' stay as they were.
-  // As MPI_Reduce.
+  // The `tensor` of `dst` becomes the reduction of all ranks' tensors, element by element; the other tensors
+  // do not change. As MPI_Reduce.
   virtual void reduce(at::Tensor tensor, int dst, const Reduction& op = ReduceOp::kSum) = 0;
   // As reduce, but returns at once.
   virtual WorkPtr reduce_async(at::Tensor tensor, int dst, const Reduction& op = ReduceOp::kSum) = 0;
-  // `tensor` becomes the reduction of all ranks', element by element: the same bits everywhere. As
-  // MPI_Allreduce.
+  // `tensor` becomes the reduction of all ranks' tensors, element by element; every rank gets the same bits.
+  // As MPI_Allreduce.
   virtual void all_reduce(at::Tensor tensor, const Reduction& op = ReduceOp::kSum) = 0;
   // As all_reduce, but returns at once.
   virtual WorkPtr all_reduce_async(at::Tensor tensor, const Reduction& op = ReduceOp::kSum) = 0;
-  // At `dst` list[i] becomes rank i's `tensor`. `list`: size() tensors of the shape of `tensor`, at `dst`
-  // alone. As MPI_Gather.
+  // At `dst`, list[i] becomes rank i's `tensor`. `list`: at `dst`, size() tensors of the shape of `tensor`;
+  // empty elsewhere. As MPI_Gather.
   virtual void gather(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
   // As gather, but returns at once.
   virtual WorkPtr gather_async(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
@@ -148,43 +153,47 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void all_gather(Tensors list, at::Tensor tensor) = 0;
   // As all_gather, but returns at once.
   virtual WorkPtr all_gather_async(Tensors list, at::Tensor tensor) = 0;
-  // `tensor` becomes list[rank()] of `src`. `list`: size() tensors of the shape of `tensor`, at `src` alone.
-  // As MPI_Scatter.
+  // `tensor` becomes list[rank()] of `src`. `list`: at `src`, size() tensors of the shape of `tensor`; empty
+  // elsewhere. As MPI_Scatter.
   virtual void scatter(at::Tensor tensor, Tensors list = {}, int src = 0) = 0;
   // As scatter, but returns at once.
   virtual WorkPtr scatter_async(at::Tensor tensor, Tensors list = {}, int src = 0) = 0;
-  // `output` becomes the reduction of all ranks' list[rank()]. `list`: size() tensors of the shape of
-  // `output`. As MPI_Reduce_scatter_block.
+  // `output` becomes the reduction, over all ranks, of their list[rank()]. `list`: size() tensors of the
+  // shape of `output`. As MPI_Reduce_scatter_block.
   virtual void reduce_scatter(at::Tensor output, Tensors list, const Reduction& op = ReduceOp::kSum) = 0;
   // As reduce_scatter, but returns at once.
   virtual WorkPtr reduce_scatter_async(at::Tensor output, Tensors list,
                                        const Reduction& op = ReduceOp::kSum) = 0;
-  // outputs[i] becomes rank i's inputs[rank()]. Shapes may differ, where each pair agrees. As MPI_Alltoallv.
+  // outputs[i] becomes rank i's inputs[rank()]. Shapes may differ between pairs of ranks; the two ranks of a
+  // pair must agree. As MPI_Alltoallv.
   virtual void all_to_all(Tensors outputs, Tensors inputs) = 0;
   // As all_to_all, but returns at once.
   virtual WorkPtr all_to_all_async(Tensors outputs, Tensors inputs) = 0;
-  // Returns when all ranks have called it, as MPI_Barrier. `device_ids`: the CUDA devices to use, where the
+  // Returns when all ranks have called it. As MPI_Barrier. `device_ids`: the CUDA devices to use, if the
   // backend needs one.
   virtual void barrier(const std::vector<int>& device_ids = {}) = 0;
-  // As barrier, but returns at once: the Work ends when all ranks have come.
+  // As barrier, but returns at once: the Work ends when all ranks have called it.
   virtual WorkPtr barrier_async(const std::vector<int>& device_ids = {}) = 0;
-  // A barrier that at its timeout names every rank that did not come, and leaves the group usable.
-  // `wait_all_ranks` as torch.distributed's: false names the first alone.
+  // A barrier that fails with DeadlineExceeded at its `timeout` (default: the group's timeout) and leaves the
+  // group usable. The message names every rank that did not arrive, or only the first one if `wait_all_ranks`
+  // is false, as in torch.distributed.
   virtual void monitored_barrier(std::optional<absl::Duration> timeout = std::nullopt,
                                  bool wait_all_ranks = true) = 0;
 
-  // As all_gather. `output`: size() times `input`, one behind the other along dimension 0, or stacked.
+  // As all_gather. `output`: size() times the elements of `input`; the ranks' parts are concatenated along
+  // dimension 0, or stacked, as the shape of `output` says.
   virtual void all_gather_into_tensor(at::Tensor output, at::Tensor input) = 0;
   // As all_gather_into_tensor, but returns at once.
   virtual WorkPtr all_gather_into_tensor_async(at::Tensor output, at::Tensor input) = 0;
-  // `output` becomes the reduction of part rank() of all ranks' `input`, which is size() times `output` as
-  // above.
+  // `output` becomes part rank() of the reduction of all ranks' `input`. `input`: size() parts of the shape
+  // of `output`, concatenated along dimension 0 or stacked.
   virtual void reduce_scatter_tensor(at::Tensor output, at::Tensor input,
                                      const Reduction& op = ReduceOp::kSum) = 0;
   // As reduce_scatter_tensor, but returns at once.
   virtual WorkPtr reduce_scatter_tensor_async(at::Tensor output, at::Tensor input,
                                               const Reduction& op = ReduceOp::kSum) = 0;
-  // As all_to_all, with one tensor cut along dimension 0: splits empty: equal parts, else rows for each rank.
+  // As all_to_all, with one tensor that is divided along dimension 0. `output_splits` and `input_splits`:
+  // number of rows for each rank; empty: equal parts.
   virtual void all_to_all_single(at::Tensor output, at::Tensor input,
                                  const std::vector<int64_t>& output_splits = {},
                                  const std::vector<int64_t>& input_splits = {}) = 0;
@@ -193,43 +202,43 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                           const std::vector<int64_t>& output_splits = {},
                                           const std::vector<int64_t>& input_splits = {}) = 0;
 
-  // Point to point; tags from 0 up. recv returns the rank that sent. send returns when `tensor` may be
-  // changed again. For a small tensor that is at once. For a large one (over 64 KiB with the cpu backend) it
-  // waits until the receiver asks for it. So two ranks that send each other large tensors before they receive
-  // wait until the timeout: let one of them receive first, or use isend.
+  // Point-to-point send; `tag` is 0 or more. Returns when the caller may change `tensor` again. For a small
+  // tensor that is at once. A large tensor (over 64 KiB with the cpu backend) waits until the receiver has
+  // called recv. So two ranks that both send a large tensor to the other before they receive wait until the
+  // timeout: let one of them receive first, or use isend.
   virtual void send(at::Tensor tensor, int dst, int tag = 0) = 0;
-  // Waits for a message with this tag and returns the rank of the world that sent it. `src` may be
-  // kAnySource.
+  // Waits for a message with this tag and returns the sender's rank in the world. `src` may be kAnySource, if
+  // the backend supports that.
   virtual int recv(at::Tensor tensor, int src = kAnySource, int tag = 0) = 0;
   // As send, but returns at once; `tensor` must not change before the Work has ended. As MPI_Isend.
   virtual WorkPtr isend(at::Tensor tensor, int dst, int tag = 0) = 0;
-  // As recv, but returns at once; Work::source_rank() says who sent. As MPI_Irecv.
+  // As recv, but returns at once; Work::source_rank() returns the sender. As MPI_Irecv.
   virtual WorkPtr irecv(at::Tensor tensor, int src = kAnySource, int tag = 0) = 0;
 
-  // With one tensor for each GPU of this rank, equally many on every rank; of nccl alone, else
-  // InvalidArgument. reduce: into tensors[0] of `dst`; all_gather: lists[i][rank * tensors.size() + j];
-  // broadcast: from tensors[0] of `src`.
+  // The multigpu operations take one tensor for each GPU of this rank; every rank must give the same number.
+  // Only the nccl backend has them; others throw InvalidArgument. This one copies tensors[0] of `src` to all
+  // tensors of all ranks.
   virtual WorkPtr broadcast_multigpu_async(Tensors tensors, int src) = 0;
-  // Every tensor of every rank becomes the reduction of all.
+  // Every tensor of every rank becomes the reduction of all of them.
   virtual WorkPtr all_reduce_multigpu_async(Tensors tensors, const Reduction& op = ReduceOp::kSum) = 0;
-  // tensors[0] of `dst` becomes the reduction of all.
+  // tensors[0] of `dst` becomes the reduction of all tensors of all ranks.
   virtual WorkPtr reduce_multigpu_async(Tensors tensors, int dst, const Reduction& op = ReduceOp::kSum) = 0;
   // lists[i][rank * tensors.size() + j] becomes tensors[j] of that rank.
   virtual WorkPtr all_gather_multigpu_async(std::vector<Tensors> lists, Tensors tensors) = 0;
 
-  // For collectives/objects.h, which says what it throws.
+  // Runs a collective of objects for collectives/objects.h, which describes the errors.
   virtual void exchange_objects(ObjectExchange exchange) = 0;
   // As exchange_objects, but returns at once.
   virtual WorkPtr exchange_objects_async(ObjectExchange exchange) = 0;
 
-  // Ends what is under way, on the other members too where the backend can; everything fails with Aborted and
-  // `reason`.
+  // Ends the operations under way, also on the other members if the backend supports that. They and all later
+  // operations fail with Aborted and `reason`.
   virtual void abort(const std::string& reason) = 0;
   // The last operations, newest last, one line each: sequence number, operation, shape, dtype, state, times.
   virtual std::string flight_record() const = 0;
-  // Leaves; a world takes the groups made in it along. What is under way is given timeout() to end, then
-  // aborted. Afterwards operations throw FailedPrecondition. Idempotent; not from a callback of one of the
-  // group's own futures (FailedPrecondition).
+  // Leaves the group; destroying a world also destroys the groups made in it. Operations under way get
+  // timeout() to end, then they are aborted. Later operations throw FailedPrecondition. Idempotent. Throws
+  // FailedPrecondition if a callback of one of the group's own futures calls it.
   virtual void destroy() = 0;
 };
 

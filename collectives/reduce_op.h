@@ -5,32 +5,32 @@
 
 namespace gradwire::collectives {
 
-// How a reduction combines what the ranks bring, element by element. InvalidArgument for a dtype that is not
-// named.
+// How a reduction combines the ranks' tensors, element by element. A dtype that the operation does not
+// support is InvalidArgument.
 enum class ReduceOp : uint8_t {
-  kSum,      // Of bool: "or", as in libtorch.
-  kProduct,  // Not of complex numbers. Of bool: "and".
-  kMin,      // Not of complex numbers.
-  kMax,      // Not of complex numbers.
-  kBand,     // Bitwise "and" of integers and bool; not with nccl.
-  kBor,      // Bitwise "or" of integers and bool; not with nccl.
-  kBxor,     // Bitwise "exclusive or" of integers and bool; not with nccl.
-  kAvg,      // The sum divided by the number of ranks; of floating and complex numbers.
+  kSum,      // The sum; for bool it is "or", as in libtorch.
+  kProduct,  // The product; for bool it is "and". Not for complex numbers.
+  kMin,      // The minimum. Not for complex numbers.
+  kMax,      // The maximum. Not for complex numbers.
+  kBand,     // Bitwise "and"; only for integers and bool, and not with nccl.
+  kBor,      // Bitwise "or"; only for integers and bool, and not with nccl.
+  kBxor,     // Bitwise "exclusive or"; only for integers and bool, and not with nccl.
+  kAvg,      // The sum divided by the number of ranks; only for floating and complex numbers.
 };
 
 // "sum", "avg", ...
 std::string to_string(ReduceOp op);
 
-// A ReduceOp, or the sum of what each rank brings times a factor of its own (premul_sum).
+// A ReduceOp, or a sum in which each rank's tensor is first multiplied by that rank's factor (premul_sum).
 struct Reduction {
   Reduction(ReduceOp operation) : op(operation) {}  // NOLINT(google-explicit-constructor): a ReduceOp is one.
 
-  ReduceOp op;              // What the elements are combined with.
-  bool multiplies = false;  // Whether what this rank brings is multiplied by `factor` first; with kSum alone.
-  double factor = 1;        // This rank's factor; ranks may differ.
+  ReduceOp op;              // The operation that combines the elements.
+  bool multiplies = false;  // Whether this rank's tensor is multiplied by `factor` first; only with kSum.
+  double factor = 1;        // This rank's factor; it may differ between ranks.
 };
 
-// What this rank brings is multiplied by `factor` before the sum. For floating and complex numbers.
+// A sum in which this rank's tensor is multiplied by `factor` first. For floating and complex numbers.
 inline Reduction premul_sum(double factor) {
   Reduction reduction(ReduceOp::kSum);
   reduction.multiplies = true;

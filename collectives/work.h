@@ -9,31 +9,33 @@
 
 namespace gradwire::collectives {
 
-// An operation that was begun with an _async function, or isend or irecv. Dropping it neither cancels nor
-// waits; the tensors stay the operation's until it has ended. Thread-safe.
+// A handle of an operation that an _async function, isend or irecv has begun. Dropping the handle neither
+// cancels the operation nor waits for it. The caller must not change or free the tensors before the operation
+// has ended. Thread-safe.
 class Work {
  public:
-  // `ended`: done when the operation has run, or is enqueued on a device; its value is the rank of the world
-  // that a receive's message came from, else -1.
+  // `ended`: done when the operation has run, or is enqueued on a device. Its value is the sender's rank in
+  // the world for a receive, -1 for other operations.
   explicit Work(Future<int> ended, std::shared_ptr<Enqueued> enqueued = nullptr)
       : ended_(std::move(ended)), enqueued_(std::move(enqueued)) {}
 
-  // Waits; throws the operation's Error. On a device: returns when the operation is enqueued and orders the
-  // calling thread's current stream behind it.
+  // Waits until the operation has ended; throws its Error. For an operation on a device: waits until it is
+  // enqueued, and makes the calling thread's current stream wait for it.
   void wait() const;
-  // The same, for at most `timeout`; false, without an error, when it has not ended by then.
+  // As wait(), but for at most `timeout`; returns false, without an error, if the operation has not ended
+  // then.
   bool wait_for(absl::Duration timeout) const;
-  // Whether it has ended, well or not (on a device: is enqueued). True after wait().
+  // Whether the operation has ended, with success or an error (on a device: is enqueued). True after wait().
   bool is_completed() const { return ended_.done(); }
-  // Whether it has ended well.
+  // Whether the operation has ended with success.
   bool is_success() const;
-  // Its Error, or nullptr while it runs and when it ended well.
+  // The operation's Error; nullptr while it runs, and after success.
   std::exception_ptr exception() const;
-  // The rank of the world whose message a receive got. Waits; throws Error: the operation's, or
-  // FailedPrecondition when it is no receive.
+  // The sender's rank in the world, for a receive. Waits until the operation has ended. Throws its Error, or
+  // FailedPrecondition if the operation is not a receive.
   int source_rank() const;
-  // The future that the constructor was given. A callback of a collective runs on the thread that ran it, and
-  // must not wait for operations of the same group.
+  // The future that the constructor was given. Callbacks of a collective run on the thread that ran the
+  // collective, and must not wait for operations of the same group.
   Future<int> future() const { return ended_; }
 
  private:

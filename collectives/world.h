@@ -1,6 +1,6 @@
 #pragma once
 
-// The world of this process: what init_process_group() made and the free functions act on.
+// The world of this process: the group that init_process_group() made. The free functions act on it.
 
 #include <memory>
 
@@ -11,21 +11,21 @@ namespace gradwire::collectives {
 // A handle of a group; nullptr stands for the world.
 using Group = std::shared_ptr<ProcessGroup>;
 
-// Makes the world of this process. Returns when all ranks have joined. Throws as ProcessGroup::create, and
-// FailedPrecondition when there is one already.
+// Makes the world of this process. Returns when all ranks have joined. Throws the errors of
+// ProcessGroup::create, and FailedPrecondition if this process already has a world.
 Group init_process_group(const ProcessGroupOptions& options = {});
 // Whether this process has a world.
 bool is_initialized();
-// nullptr: the world, and with it every group; without one nothing happens. Idempotent. A process that exits
-// without it is seen to leave by its peers.
+// Destroys `group`. nullptr: destroys the world and every group made in it; does nothing if this process has
+// no world. Idempotent. If a process exits without this call, its peers still see that it has left.
 void destroy_process_group(const Group& group = nullptr);
-// The world. Throws FailedPrecondition when there is none.
+// The world. Throws FailedPrecondition if this process has none.
 Group world();
 
-// `group`, or the world where that is nullptr.
+// `group`, or the world if `group` is nullptr.
 inline Group group_or_world(const Group& group) { return group != nullptr ? group : world(); }
 
-// Whether this process is that rank of the world in this group.
+// Whether this process is a member of `group` and has the rank `world_rank` in the world.
 inline bool is_rank(const ProcessGroup& group, int world_rank) {
   return group.rank() >= 0 && group.ranks()[static_cast<std::size_t>(group.rank())] == world_rank;
 }

@@ -6,30 +6,35 @@
 
 namespace gradwire::collectives {
 
+// A bucket has one dtype and one device (kind), because it is one flat tensor. Each kind fills its open
+// bucket in the order of readiness and closes it when it reaches the cap. The first bucket has a smaller
+// cap, so that the first reduction starts early.
 Buckets plan_buckets(const std::vector<PlannedParameter>& parameters, const std::vector<std::size_t>& order,
                      const BucketCaps& caps) {
-  struct Open {
+  struct OpenBucket {
     std::vector<std::size_t> members;
     uint64_t bytes = 0;
-    std::size_t last_place = 0;
+    std::size_t last_position = 0;
   };
-  std::map<int, Open> open;
+  // One open bucket for each kind of parameter.
+  std::map<int, OpenBucket> open;
   Buckets buckets;
-  for (std::size_t place = 0; place < order.size(); ++place) {
-    const PlannedParameter& parameter = parameters[order[place]];
-    Open& bucket = open[parameter.kind];
-    bucket.members.push_back(order[place]);
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const PlannedParameter& parameter = parameters[order[position]];
+    OpenBucket& bucket = open[parameter.kind];
+    bucket.members.push_back(order[position]);
     bucket.bytes += parameter.bytes;
-    bucket.last_place = place;
+    bucket.last_position = position;
     if (bucket.bytes < (buckets.empty() ? caps.first : caps.others)) continue;
     buckets.push_back(std::move(bucket.members));
     open.erase(parameter.kind);
   }
-  std::vector<Open> rest;
+  // The remaining buckets are complete when their last gradient is, so sort them by that.
+  std::vector<OpenBucket> rest;
   for (auto& [kind, bucket] : open) rest.push_back(std::move(bucket));
   std::sort(rest.begin(), rest.end(),
-            [](const Open& a, const Open& b) { return a.last_place < b.last_place; });
-  for (Open& bucket : rest) buckets.push_back(std::move(bucket.members));
+            [](const OpenBucket& a, const OpenBucket& b) { return a.last_position < b.last_position; });
+  for (OpenBucket& bucket : rest) buckets.push_back(std::move(bucket.members));
   return buckets;
 }
 

@@ -6,32 +6,34 @@
 
 namespace gradwire::collectives {
 
-// Which parameters share a bucket: indices into the list of parameters, in the order of their places in the
-// bucket.
+// The parameters of each bucket, as indices into the list of parameters, in the order of their gradients in
+// the bucket.
 using Buckets = std::vector<std::vector<std::size_t>>;
 
 struct BucketCaps {
-  // A bucket is closed when it has reached so many bytes: a parameter is never split. The first one may be
-  // smaller, so that its reduction starts early.
+  // A bucket is closed when it has at least this number of bytes; a parameter is never split. The first
+  // bucket may have a smaller limit, so that its reduction starts early.
   uint64_t first = uint64_t{1} << 20;
   uint64_t others = uint64_t{25} << 20;
 };
 
 struct PlannedParameter {
   uint64_t bytes = 0;
-  // Parameters of different kinds (dtype, device) are never in one bucket.
+  // A number for the parameter's dtype and device. Parameters of different kinds are never in one bucket.
   int kind = 0;
 };
 
-// Fills buckets with the parameters in the order in which their gradients are expected; `order` is a
-// permutation of all indices. Buckets are in the order in which they are expected to be complete. A pure
-// function: equal on all ranks where the arguments are.
+// Divides the parameters into buckets. `order`: the order in which their gradients are expected, a
+// permutation of all indices. The result has the buckets in the order in which they are expected to be
+// complete. The result depends only on the arguments, so all ranks with equal arguments get equal buckets.
 Buckets plan_buckets(const std::vector<PlannedParameter>& parameters, const std::vector<std::size_t>& order,
                      const BucketCaps& caps);
 
-// n - 1, ..., 0: what is registered last is mostly used last, and its gradient ready first.
+// Returns n - 1, ..., 0. A parameter that is registered last is usually used last, so its gradient is ready
+// first.
 std::vector<std::size_t> reverse_order(std::size_t n);
 
+// Whether `order` contains each of 0, ..., n - 1 exactly once.
 bool is_permutation_of_all(const std::vector<int64_t>& order, std::size_t n);
 
 }  // namespace gradwire::collectives

@@ -21,24 +21,24 @@ TEST(BucketPlan, ParameterLargerThanTheCapIsNotSplit) {
             (Buckets{{2, 1}, {0}}));
 }
 
-TEST(BucketPlan, KindsHaveBucketsOfTheirOwnInTheOrderOfTheirCompletion) {
+TEST(BucketPlan, KindsHaveSeparateBucketsInTheOrderOfCompletion) {
   const std::vector<PlannedParameter> parameters = {{4, 0}, {4, 1}, {4, 0}, {4, 1}};
   EXPECT_EQ(plan_buckets(parameters, {0, 1, 2, 3}, {.first = 100, .others = 100}), (Buckets{{0, 2}, {1, 3}}));
   EXPECT_EQ(plan_buckets(parameters, {1, 0, 2, 3}, {.first = 100, .others = 100}), (Buckets{{0, 2}, {1, 3}}));
   EXPECT_EQ(plan_buckets(parameters, {3, 1, 0, 2}, {.first = 100, .others = 100}), (Buckets{{3, 1}, {0, 2}}));
 }
 
-TEST(BucketPlan, TinyCapGivesEachParameterItsOwn) {
+TEST(BucketPlan, TinyCapGivesEachParameterItsOwnBucket) {
   EXPECT_EQ(plan_buckets(of_bytes({4, 4, 4}), {1, 2, 0}, {.first = 1, .others = 1}),
             (Buckets{{1}, {2}, {0}}));
 }
 
-TEST(BucketPlan, EmptyParametersAndNone) {
+TEST(BucketPlan, EmptyParametersAndEmptyList) {
   EXPECT_EQ(plan_buckets(of_bytes({0, 0}), {0, 1}, {.first = 8, .others = 8}), (Buckets{{0, 1}}));
   EXPECT_EQ(plan_buckets({}, {}, {}), Buckets{});
 }
 
-TEST(BucketPlan, KnowsPermutations) {
+TEST(BucketPlan, RecognizesPermutations) {
   EXPECT_TRUE(is_permutation_of_all({2, 0, 1}, 3));
   EXPECT_FALSE(is_permutation_of_all({2, 0, 2}, 3));
   EXPECT_FALSE(is_permutation_of_all({0, 1}, 3));

@@ -19,7 +19,7 @@ struct Message {
 
 Message pack(std::vector<at::Tensor> tensors) {
   Message message{std::move(tensors), {}, nullptr};
-  // Sent from where it is, and received there.
+  // A single contiguous tensor needs no copy: it is sent from, and received into, its own memory.
   if (message.tensors.size() == 1 && message.tensors[0].is_contiguous()) {
     message.flat = message.tensors[0];
     return message;
@@ -54,6 +54,9 @@ std::vector<int> kinds_of(const std::vector<at::Tensor>& tensors) {
   return kinds;
 }
 
+// 1. Pack the tensors into messages of about `bytes`, and start a broadcast for each as soon as it is
+//    packed.
+// 2. Then wait for the broadcasts in order, and unpack. So packing, sending and unpacking overlap.
 void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, uint64_t bytes) {
   const c10::NoGradGuard no_grad;
   const std::vector<int> kinds = kinds_of(tensors);
@@ -68,7 +71,7 @@ void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& ten
   for (const std::vector<std::size_t>& members :
        plan_buckets(sizes, order, {.first = bytes, .others = bytes})) {
     std::vector<at::Tensor> parts;
-    // variable_data(): the same memory with a version counter of its own.
+    // variable_data() has the same memory but its own version counter, so autograd does not see the change.
     for (std::size_t i : members) parts.push_back(tensors[i].variable_data());
     Message& message = messages.emplace_back(pack(std::move(parts)));
     message.work = group.broadcast_async(message.flat, root);

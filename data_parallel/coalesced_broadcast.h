@@ -9,13 +9,15 @@
 
 namespace gradwire::collectives {
 
-// Every rank's tensors become those of the group's first rank: packed into few messages of about `bytes`
-// each, of one dtype and device. Entered by all ranks with tensors of the same shapes and dtypes. Autograd
-// does not see the change: what was saved for a backward pass stays valid. Throws what the group throws.
+// Copies the tensors of the group's first rank to the tensors of every rank. Packs them into few messages of
+// about `bytes` bytes each; each message has one dtype and device. All ranks must call it with tensors of the
+// same shapes and dtypes. Autograd does not see the change, so tensors saved for a backward pass stay valid.
+// Throws the group's errors.
 void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                          uint64_t bytes = uint64_t{25} << 20);
 
-// Numbers for dtype and device, equal where both are: by first appearance.
+// A number for each tensor's dtype and device: equal for tensors with equal dtype and device, and counted
+// from 0 in the order of first appearance.
 std::vector<int> kinds_of(const std::vector<at::Tensor>& tensors);
 
 }  // namespace gradwire::collectives

@@ -1,5 +1,5 @@
-// Lets replicated parameters (data_parallel) find the gradients of the autograd context whose backward pass
-// runs on the calling thread.
+// Registers a GradientSink for replicated parameters. It reads and writes the gradients of the autograd
+// context whose backward pass runs on the calling thread.
 
 #include <utility>
 
@@ -33,7 +33,7 @@ class ContextGradients : public collectives::GradientSink {
 
   void set(const Tensors& leaves, Tensors gradients) override {
     MutexLock lock(context_->mutex);
-    // What was there is dropped with `gradients`, without the lock.
+    // The swap moves the old tensors into `gradients`, which is destroyed after the lock has been released.
     for (std::size_t i = 0; i < leaves.size(); ++i) std::swap(context_->gradients[leaves[i]], gradients[i]);
   }
 
@@ -44,11 +44,13 @@ class ContextGradients : public collectives::GradientSink {
 std::unique_ptr<collectives::GradientSink> find_context() {
   const std::shared_ptr<const ActiveContext> active = current_context();
   if (active == nullptr) return nullptr;
+  // The context is known by its id only, and several agents of one process may have it. Each has its own
+  // gradients.
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   if (agent == nullptr || agent->services().self().incarnation != active->self) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat("the autograd context ", rpc::to_string(active->id),
-                     " belongs to another agent than the one that this thread works for: AgentGuard")));
+                     " belongs to another agent than this thread's current agent; set it with AgentGuard")));
   }
   Engine& engine = *value_or_throw(Engine::of(*agent));
   return std::make_unique<ContextGradients>(value_or_throw(engine.contexts().find(active->id)));

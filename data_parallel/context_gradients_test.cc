@@ -1,5 +1,5 @@
-// Replicated modules inside autograd contexts: two trainers that average their gradients, and a worker that a
-// part of the computation runs on.
+// Tests replicated modules inside autograd contexts: two trainers average their gradients, and a part of the
+// computation runs on a third worker.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using collectives::Net;
 using collectives::NetImpl;
 using collectives::Ranks;
 
-// Runs `body` on each trainer, where its agent is the current one.
+// Runs `body` on each trainer; the trainer's agent is the current agent.
 std::vector<absl::Status> on_trainers(const Ranks& ranks, const rpc::testing::Group& agents,
                                       const std::function<void(const Group& group)>& body) {
   return ranks.results([&](const Group& group) {
@@ -44,7 +44,7 @@ void expect_ok(const std::vector<absl::Status>& results) {
 
 at::Tensor remote_loss(const at::Tensor& output) { return rpc::rpc_sync<&doubled>("ps", output).sum(); }
 
-// What the average over two trainers must be, when each has a half of the batch and its loss is doubled.
+// The expected average over two trainers, if each has one half of the batch and doubles its loss.
 std::vector<at::Tensor> expected(const at::Tensor& batch) {
   NetImpl net;
   fill(net, 0);
@@ -61,7 +61,7 @@ void expect_in_context(const Context& context, const NetImpl& net, const std::ve
   }
 }
 
-TEST(ContextGradients, AveragesAreInTheContextAndGradStaysAsItIs) {
+TEST(ContextGradients, AveragesAreInTheContextAndGradDoesNotChange) {
   const rpc::testing::Group agents({"ps", "trainer0", "trainer1"});
   const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);
@@ -76,7 +76,8 @@ TEST(ContextGradients, AveragesAreInTheContextAndGradStaysAsItIs) {
         expect_in_context(context, *net, expected(batch));
         EXPECT_FALSE(net->first->weight.grad().defined());
       }
-      // A pass of libtorch's, whose `.grad` lies in the buckets, and one more in a context.
+      // A pass of libtorch's own engine, after which `.grad` is a view into the buckets; then one more in a
+      // context.
       model.forward(share(batch, group)).sum().backward();
       const at::Tensor grad = net->third->weight.grad().clone();
       EXPECT_TRUE(at::equal(grad, expected(batch)[4] / 2));
@@ -88,7 +89,7 @@ TEST(ContextGradients, AveragesAreInTheContextAndGradStaysAsItIs) {
   }
 }
 
-TEST(ContextGradients, PassesInOneContextAddUpAndNoSyncWaits) {
+TEST(ContextGradients, PassesInOneContextAddUpAndNoSyncDefersTheAverage) {
   const rpc::testing::Group agents({"ps", "trainer0", "trainer1"});
   const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);
@@ -132,12 +133,12 @@ TEST(ContextGradients, UnusedParameters) {
       const at::Tensor whole = x.sum(0).expand({2, 2});
       EXPECT_TRUE(at::equal(gradients.at(net->left->weight), whole));
       EXPECT_TRUE(at::equal(gradients.at(net->right->weight), whole * 2));
-      EXPECT_FALSE(gradients.contains(net->nobodys->weight));
+      EXPECT_FALSE(gradients.contains(net->unused->weight));
     }
   }));
 }
 
-TEST(ContextGradients, TrainerThatFailsEndsTheOthersPass) {
+TEST(ContextGradients, TrainerThatFailsEndsThePassOfTheOther) {
   const rpc::testing::Group agents({"ps", "trainer0", "trainer1"});
   const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);

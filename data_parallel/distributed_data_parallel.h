@@ -26,10 +26,10 @@ struct ImplOf<M> {
 
 }  // namespace data_parallel_internal
 
-// Backward passes accumulate on this rank alone while it lives.
+// While it exists, backward passes accumulate gradients on this rank only, without averaging.
 class [[nodiscard]] NoSyncGuard {
  public:
-  // For DistributedDataParallel::no_sync(). The reducer outlives the guard.
+  // Called by DistributedDataParallel::no_sync(). The reducer must outlive the guard.
   explicit NoSyncGuard(Reducer& reducer) : reducer_(reducer) { reducer_.begin_no_sync(); }
   ~NoSyncGuard() { reducer_.end_no_sync(); }
   NoSyncGuard(const NoSyncGuard&) = delete;
@@ -39,28 +39,31 @@ class [[nodiscard]] NoSyncGuard {
   Reducer& reducer_;
 };
 
-// A replica of a module on each rank of a group, every one trained on its own share of the data: the
-// parameters and buffers start as the first rank's, and each backward pass leaves the average of all ranks'
-// gradients in `.grad`, on every rank the same bits. The averaging runs beside the backward pass. M: a
-// torch::nn module, by its holder or its Impl; it is trained in place, so its own handle stays good, and
-// parameters() here are its own.
+// A replica of a module on each rank of a group. Each rank trains its replica on its own share of the data.
+// The parameters and buffers start with the values of the first rank. After each backward pass `.grad` holds
+// the average of all ranks' gradients, with the same bits on every rank. The averaging runs while the
+// backward pass still runs. M: the holder or the Impl of a torch::nn module. The module is trained in place:
+// the caller's handle stays valid, and parameters() returns the module's own parameters.
 //
-// All ranks do the same in the same order: make it, call forward in training and with gradients, run
-// backward. backward returns when all gradients are averaged. What had been accumulated before without
-// (no_sync) is averaged too. It can be called again for the same forward with retain_graph; the gradients add
-// up.
+// All ranks must do the same in the same order: construct it, call forward in training with gradients, run
+// backward. backward returns when all gradients are averaged. Gradients that were accumulated before without
+// averaging (no_sync) are included in the average. With retain_graph, backward can run again for the same
+// forward; the gradients add up.
 //
-// forward throws Error, FailedPrecondition, after a backward pass that did not reach every parameter (those
-// are named; without find_unused_parameters). With find_unused_parameters one that no rank used keeps its
-// gradient as it was, one that only others used gets the average all the same. backward throws Error:
-// InvalidArgument for sparse gradients and for create_graph, Unavailable, DeadlineExceeded or Aborted when
-// another rank is gone; after that nothing works but to make the group anew.
+// Unused parameters: without find_unused_parameters, forward throws Error with FailedPrecondition after a
+// backward pass that did not reach every parameter; the message names the parameters that it did not reach.
+// With find_unused_parameters, a parameter that no rank used keeps its gradient; a parameter that only other
+// ranks used gets the average.
 //
-// In an autograd Context (//autograd) backward(context, …) leaves the averages in the context, and `.grad`
-// alone.
+// Errors: backward throws Error: InvalidArgument for sparse gradients and for create_graph; Unavailable,
+// DeadlineExceeded or Aborted if another rank is gone. After one of the last three, a new group must be made.
 //
-// Parameters must not be replaced or moved, nor change requires_grad, while it lives. Used by one thread; not
-// copyable.
+// In an autograd Context (//autograd), backward(context, …) stores the averages in the context and does not
+// change
+// `.grad`.
+//
+// While it exists, parameters must not be replaced or moved, and their requires_grad must not change. Used by
+// one thread; not copyable.
 //
 //   DistributedDataParallel model(net);
 //   model.forward(batch).sum().backward();
@@ -73,9 +76,9 @@ class DistributedDataParallel : public torch::nn::Module {
   static_assert(std::is_base_of_v<torch::nn::Module, Impl>,
                 "DistributedDataParallel takes a torch::nn module");
 
-  // Entered by all ranks of the group. Throws Error: InvalidArgument when the ranks' modules or options
-  // differ (names the rank and the parameter), or no parameter requires grad; FailedPrecondition without a
-  // world; what the group throws.
+  // All ranks of the group must call it. Throws Error: InvalidArgument if the ranks' modules or options
+  // differ (the message names the rank and the parameter), or if no parameter requires grad;
+  // FailedPrecondition if no group is given and there is no world; the group's errors.
   explicit DistributedDataParallel(std::shared_ptr<Impl> module,
                                    const DistributedDataParallelOptions& options = {})
       : torch::nn::Module("DistributedDataParallel"),
@@ -83,7 +86,7 @@ class DistributedDataParallel : public torch::nn::Module {
         input_device_(input_device(options)),
         output_device_(options.output_device),
         reducer_(make_reducer(*module_, options)) {}
-  // A holder.
+  // As above, with a module's holder.
   template <class Holder>
   requires std::is_same_v<typename Holder::ContainedType, Impl>
   explicit DistributedDataParallel(const Holder& module, const DistributedDataParallelOptions& options = {})
@@ -92,7 +95,8 @@ class DistributedDataParallel : public torch::nn::Module {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's forward. With gradients in training it may communicate: first the buffers are broadcast.
+  // Runs the module's forward. In training with gradients it may communicate before that: it broadcasts the
+  // buffers.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     reducer_->before_forward(module_->is_training());
@@ -107,14 +111,15 @@ class DistributedDataParallel : public torch::nn::Module {
     return forward(std::forward<Arguments>(arguments)...);
   }
 
-  // For gradients of several batches: the next backward pass after it averages them all.
+  // Accumulates the gradients of several batches; the next backward pass after the guard's end averages their
+  // sum.
   //   { auto guard = model.no_sync(); model.forward(first).sum().backward(); }
   //   model.forward(second).sum().backward();
   NoSyncGuard no_sync() { return NoSyncGuard(*reducer_); }
 
-  // The module that was given, which is trained in place.
+  // The caller's module, which is trained in place.
   const std::shared_ptr<Impl>& module() const { return module_; }
-  // What averages the gradients: for looking at its buckets.
+  // The object that averages the gradients; gives access to its buckets.
   const Reducer& reducer() const { return *reducer_; }
 
  private:
@@ -135,11 +140,11 @@ class DistributedDataParallel : public torch::nn::Module {
   const std::unique_ptr<Reducer> reducer_;
 };
 
-// M from a pointer to a module.
+// Deduces M from a pointer to a module.
 template <class Impl>
 DistributedDataParallel(std::shared_ptr<Impl>, const DistributedDataParallelOptions& = {})
     -> DistributedDataParallel<Impl>;
-// M from a module's holder.
+// Deduces M from a module's holder.
 template <class Holder>
 requires requires { typename Holder::ContainedType; }
 DistributedDataParallel(Holder, const DistributedDataParallelOptions& = {})->DistributedDataParallel<Holder>;

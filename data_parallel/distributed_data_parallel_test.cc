@@ -12,7 +12,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// One process, the whole batch: what the average of `ranks` must be.
+// The expected average over `ranks` ranks, computed by one replica from the whole batch.
 std::vector<at::Tensor> expected(const at::Tensor& batch, int64_t seed, int ranks) {
   NetImpl net;
   fill(net, seed);
@@ -30,7 +30,7 @@ void expect_equal(const std::vector<at::Tensor>& got, const std::vector<at::Tens
   }
 }
 
-TEST(DistributedDataParallel, GradientsAreThoseOfTheWholeBatch) {
+TEST(DistributedDataParallel, GradientsEqualThoseOfTheWholeBatch) {
   for (int size = 1; size <= 4; ++size) {
     for (double cap : {25.0, 200.0 / (1 << 20), 1e-9}) {
       SCOPED_TRACE(std::to_string(size) + " ranks, MiB: " + std::to_string(cap));
@@ -40,7 +40,7 @@ TEST(DistributedDataParallel, GradientsAreThoseOfTheWholeBatch) {
         Net net;
         fill(*net, group->rank());
         DistributedDataParallel model(net, {.group = group, .bucket_cap_mb = cap});
-        // After the first pass the buckets are made anew.
+        // Several steps, because the buckets are arranged again after the first pass.
         for (int step = 0; step < 3; ++step) {
           net->zero_grad();
           model.forward(share(batch, group)).sum().backward();
@@ -79,21 +79,22 @@ TEST(DistributedDataParallel, StepsStayIdenticalOnAllRanks) {
   expect_equal(ended[2], ended[0]);
 }
 
-TEST(DistributedDataParallel, GradientsAreViewsThatStay) {
+TEST(DistributedDataParallel, GradientsStayViewsAtTheSameAddress) {
   const at::Tensor batch = integers({4, 4}, 1);
   on_replicas<NetImpl>(2, {}, [&](const Group& group, NetImpl& net, auto& model) {
     model.forward(share(batch, group)).sum().backward();
     std::set<const void*> storages;
-    std::vector<const void*> places;
+    std::vector<const void*> addresses;
     for (const at::Tensor& each : gradients_of(net)) {
       storages.insert(each.storage().unsafeGetStorageImpl());
-      places.push_back(each.data_ptr());
+      addresses.push_back(each.data_ptr());
     }
     EXPECT_EQ(storages.size(), 1u);
     torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
     optimizer.zero_grad(/*set_to_none=*/false);
     model.forward(share(batch, group)).sum().backward();
-    for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(gradients_of(net)[i].data_ptr(), places[i]);
+    for (std::size_t i = 0; i < addresses.size(); ++i)
+      EXPECT_EQ(gradients_of(net)[i].data_ptr(), addresses[i]);
   });
 }
 
@@ -115,7 +116,7 @@ TEST(DistributedDataParallel, NoSyncAccumulatesAndTheNextPassAveragesTheSum) {
   const at::Tensor more = integers({8, 4}, 2);
   on_replicas<NetImpl>(2, {}, [&](const Group& group, NetImpl& net, auto& model) {
     for (int step = 0; step < 3; ++step) {
-      // Also where `.grad` is a view already.
+      // In the last step `.grad` is already a view, and is zeroed in place.
       if (step == 2) {
         for (const at::Tensor& each : gradients_of(net)) each.zero_();
       } else {
@@ -163,10 +164,10 @@ TEST(DistributedDataParallel, SeveralForwardsForOnePass) {
 struct TiedImpl : torch::nn::Module {
   TiedImpl() : one(register_module("one", torch::nn::Linear(3, 3))) {
     to(at::kDouble);
-    again = register_module("again", one);
+    same = register_module("same", one);
   }
-  at::Tensor forward(const at::Tensor& x) { return again(one(x)); }
-  torch::nn::Linear one, again = nullptr;
+  at::Tensor forward(const at::Tensor& x) { return same(one(x)); }
+  torch::nn::Linear one, same = nullptr;
 };
 
 TEST(DistributedDataParallel, SharedParametersAreReducedOnce) {
@@ -186,7 +187,7 @@ TEST(DistributedDataParallel, SharedParametersAreReducedOnce) {
   });
 }
 
-TEST(DistributedDataParallel, FrozenParametersAreRankZerosAndHaveNoGradient) {
+TEST(DistributedDataParallel, FrozenParametersAreCopiedFromRankZeroAndHaveNoGradient) {
   const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({4, 4}, 1);
   ranks.run([&](const Group& group) {
@@ -212,7 +213,7 @@ struct MixedImpl : torch::nn::Module {
   torch::nn::Linear small, large, last;
 };
 
-TEST(DistributedDataParallel, DtypesHaveBucketsOfTheirOwn) {
+TEST(DistributedDataParallel, DtypesHaveSeparateBuckets) {
   const at::Tensor batch = integers({4, 2}, 1, at::kFloat);
   MixedImpl whole;
   fill(whole, 0);
@@ -235,7 +236,7 @@ struct NormalizedImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm;
 };
 
-TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
+TEST(DistributedDataParallel, BuffersAreCopiedFromRankZeroBeforeEachForwardInTraining) {
   const Ranks ranks(2, kOptions);
   at::manual_seed(3);
   const at::Tensor batches = at::randn({3, 8, 4}, at::kDouble);
@@ -247,24 +248,24 @@ TEST(DistributedDataParallel, BuffersAreRankZerosBeforeEachForwardInTraining) {
     NormalizedImpl first;
     first.norm->running_mean.fill_(1);
     for (int64_t step = 0; step < 3; ++step) {
-      // What rank 0 had after the step before, updated by this rank's batch.
+      // The expected mean: rank 0's mean after the previous step, updated with this rank's batch.
       const at::Tensor mean = first.norm->running_mean * 0.9 + share(batches[step], group).mean(0) * 0.1;
       model.forward(share(batches[step], group)).sum().backward();
       EXPECT_TRUE(at::allclose(net->norm->running_mean, mean)) << step;
       EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), step + 1);
       first.forward(batches[step].chunk(2)[0]);
     }
-    // Ranks may evaluate differently often: nothing is sent.
+    // In evaluation nothing is sent, so the ranks may call forward different numbers of times.
     net->eval();
     if (group->rank() == 1) model.forward(batches[0]);
   });
 }
 
-TEST(DistributedDataParallel, BucketsFollowRankZerosOrderWhereRanksDiffer) {
+TEST(DistributedDataParallel, BucketsFollowTheOrderOfRankZeroIfRanksDiffer) {
   const Ranks ranks(2, kOptions);
   std::vector<std::vector<std::string>> names[2];
   ranks.run([&](const Group& group) {
-    // Which branch runs last, and so has its gradients first, differs.
+    // The branch that runs last, and so has its gradients first, differs between the ranks.
     struct Ordered : torch::nn::Module {
       Ordered()
           : a(register_module("a", torch::nn::Linear(2, 2))),

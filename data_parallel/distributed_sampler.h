@@ -13,61 +13,61 @@
 
 namespace gradwire::collectives {
 
-// How the indices are dealt out.
+// Options of DistributedSampler: how the indices are divided among the ranks.
 struct DistributedSamplerOptions {
-  // How many ranks share the data, and which one this is; -1: the world's where there is one, else 1 and 0.
+  // Number of ranks that share the data; -1: the world's size, or 1 if there is no world.
   int64_t num_replicas = -1;
-  // This rank, 0..num_replicas-1.
+  // This rank, 0..num_replicas-1; -1: the rank in the world, or 0 if there is no world.
   int64_t rank = -1;
-  // Another order in each epoch, the same on all ranks that have the same seed.
+  // Whether each epoch has another order. The order is equal on all ranks with the same seed.
   bool shuffle = true;
-  // The order of an epoch depends on the size and on seed + epoch alone.
+  // The order of an epoch depends only on the size and on seed + epoch.
   int64_t seed = 0;
-  // Leaves out what is not evenly divisible; else the first samples of the order come twice.
+  // If the size is not a multiple of num_replicas: true leaves out the last samples of the order, false
+  // repeats its first samples.
   bool drop_last = false;
 };
 
-// Deals the indices of a data set out to the ranks of a job, each its share; a torch::data sampler, as
-// torch's DistributedSampler in its properties (sampler_indices.h), but not its random numbers.
+// A torch::data sampler that gives each rank of a job its share of the indices of a data set. It has the
+// properties of torch's DistributedSampler (sampler_indices.h), but other random numbers.
 //
-// Copies have one epoch and each its own place: set_epoch() of the one that the program keeps reaches the one
-// that it gave to a data loader, when that is reset for its next epoch. Not thread-safe, but set_epoch() is
-// beside another copy.
+// Copies share the epoch, but each copy has its own position in it. So a program can call set_epoch() on its
+// own copy; the copy in a data loader uses the new epoch from its next reset() on. Not thread-safe, except
+// that set_epoch() may be called while another thread uses another copy.
 //
 //   DistributedSampler sampler(data.size(), {.seed = 1});
 //   auto loader = torch::data::make_data_loader(std::move(data), sampler, 32);
 //   for (int epoch = 0; epoch < n; ++epoch) { sampler.set_epoch(epoch); for (auto& batch : *loader) ... }
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  // Throws Error, InvalidArgument: a rank that is not below num_replicas, or one given without the other
-  // outside a world.
+  // Throws Error with InvalidArgument if rank is not below num_replicas, or if only one of the two is given
+  // and there is no world.
   explicit DistributedSampler(std::size_t size, const DistributedSamplerOptions& options = {});
 
-  // Begins the epoch; for copies, when they are reset.
+  // Begins this epoch. Copies begin it when they are reset.
   void set_epoch(uint64_t epoch);
-  // What set_epoch() of any copy said last; 0 before.
+  // The epoch of the last set_epoch() on any copy; 0 before the first.
   uint64_t epoch() const { return epoch_->load(); }
-  // Indices in an epoch, of each rank.
+  // Number of indices that each rank gets in an epoch.
   std::size_t size() const { return samples_of_each_rank(plan_); }
 
-  // From the first index of the current epoch on, of a set of `new_size` if given.
+  // Starts again at the first index of the current epoch. `new_size`: the new size of the data set, if given.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
-  // At most `batch_size` indices; none when the epoch is over.
+  // Returns at most `batch_size` indices; nullopt at the end of the epoch.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
-  // The epoch and the place in it.
+  // Writes the epoch and the position in it.
   void save(torch::serialize::OutputArchive& archive) const override;
-  // Goes on from where save() was called. Throws what the archive throws for a missing or another kind of
-  // entry.
+  // Continues at the saved position. Throws the archive's errors if an entry is missing or has another type.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
   SamplerPlan plan_;
   std::shared_ptr<std::atomic<uint64_t>> epoch_;
-  // The epoch that `indices_` are of, once they are needed.
-  uint64_t dealt_epoch_ = 0;
-  bool is_dealt_ = false;
+  // The indices are computed when they are first needed; `indices_epoch_` is their epoch.
+  uint64_t indices_epoch_ = 0;
+  bool has_indices_ = false;
   std::vector<std::size_t> indices_;
-  std::size_t place_ = 0;
+  std::size_t position_ = 0;
 };
 
 }  // namespace gradwire::collectives

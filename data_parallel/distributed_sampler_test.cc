@@ -25,7 +25,7 @@ TEST(DistributedSampler, GivesBatchesUntilTheEpochIsOver) {
   EXPECT_EQ(sampler.next(2), (Indices{1}));
 }
 
-TEST(DistributedSampler, CopiesFollowTheEpochWhenTheyAreReset) {
+TEST(DistributedSampler, CopiesUseTheNewEpochAfterTheirReset) {
   DistributedSampler sampler(100, {.num_replicas = 2, .rank = 0});
   DistributedSampler loaders = sampler;
   const auto first = loaders.next(50);
@@ -53,7 +53,7 @@ TEST(DistributedSampler, ResumesWhereItWasSaved) {
   EXPECT_EQ(resumed.next(10), sampler.next(10));
 }
 
-TEST(DistributedSampler, RanksThatCannotBeAreRefused) {
+TEST(DistributedSampler, InvalidRanksAreRefused) {
   EXPECT_THROW(DistributedSampler(10, {.num_replicas = 2, .rank = 2}), Error);
   EXPECT_THROW(DistributedSampler(10, {.num_replicas = 0, .rank = 0}), Error);
   EXPECT_THROW(DistributedSampler(10, {.num_replicas = 2}), Error);

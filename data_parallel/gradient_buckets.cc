@@ -18,12 +18,13 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Buck
     : caps_(caps), views_(parameters.size()) {
   if (parameters.empty()) {
     throw Error(absl::InvalidArgumentError(
-        "DistributedDataParallel of a module without a parameter that requires grad"));
+        "DistributedDataParallel needs a module with at least one parameter that requires grad"));
   }
   for (NamedTensor& parameter : parameters) {
     if (parameter.tensor.layout() != at::kStrided) {
-      throw Error(
-          absl::InvalidArgumentError(absl::StrCat("the parameter \"", parameter.name, "\" is not dense")));
+      throw Error(absl::InvalidArgumentError(
+          absl::StrCat("DistributedDataParallel needs dense parameters: the parameter \"", parameter.name,
+                       "\" is not dense")));
     }
     names_.push_back(std::move(parameter.name));
     leaves_.push_back(std::move(parameter.tensor));
@@ -32,6 +33,10 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Buck
   arrange(reverse_order(leaves_.size()));
 }
 
+// 1. Plan the buckets.
+// 2. Make a flat tensor of zeros for each.
+// 3. Make the view of each parameter. If `.grad` is the old view, its value moves along; otherwise the old
+//    bucket would stay alive and `.grad` would not be reduced in place any more.
 void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
   const c10::NoGradGuard no_grad;
   std::vector<PlannedParameter> planned;
@@ -46,16 +51,16 @@ void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
     flat_.push_back(at::zeros({elements}, leaves_[bucket[0]].options().requires_grad(false)));
     int64_t offset = 0;
     for (std::size_t i : bucket) {
-      place(i, flat_.back(), offset);
+      make_view(i, flat_.back(), offset);
       offset += leaves_[i].numel();
     }
   }
 }
 
-void GradientBuckets::place(std::size_t i, const at::Tensor& flat, int64_t offset) {
+void GradientBuckets::make_view(std::size_t i, const at::Tensor& flat, int64_t offset) {
   const at::Tensor& leaf = leaves_[i];
-  // variable_data(): for autograd it is no view, which optimizers could not detach_(). Laid out as the
-  // parameter, where that leaves no holes.
+  // The view has the parameter's strides if these leave no gaps; otherwise it is contiguous. variable_data()
+  // makes it an ordinary tensor for autograd: optimizers call detach_() on gradients, which fails for views.
   const at::Tensor view = (leaf.is_non_overlapping_and_dense()
                                ? flat.as_strided(leaf.sizes(), leaf.strides(), flat.storage_offset() + offset)
                                : flat.narrow(0, offset, leaf.numel()).view(leaf.sizes()))
@@ -73,6 +78,8 @@ std::string GradientBuckets::names_of(const std::vector<std::size_t>& parameters
   });
 }
 
+// The user may replace `.grad` at any time, so this is compared and not remembered. The objects differ even
+// if they are the same view, so the memory and the layout are compared.
 bool GradientBuckets::holds_grad(std::size_t i) const {
   const at::Tensor &a = leaves_[i].grad(), &b = views_[i];
   return a.defined() && b.defined() && a.layout() == at::kStrided && a.is_alias_of(b) &&
@@ -82,13 +89,14 @@ bool GradientBuckets::holds_grad(std::size_t i) const {
 
 void GradientBuckets::check_dense(std::size_t i, const at::Tensor& gradient) const {
   if (!gradient.defined() || gradient.layout() == at::kStrided) return;
-  throw Error(absl::InvalidArgumentError(absl::StrCat(
-      "the parameter \"", names_[i],
-      "\" has a sparse gradient, which DistributedDataParallel does not reduce: make it dense, or keep "
-      "the parameter on a parameter server")));
+  throw Error(
+      absl::InvalidArgumentError(absl::StrCat("the parameter \"", names_[i],
+                                              "\" has a sparse gradient, which DistributedDataParallel does "
+                                              "not support; make the gradient dense, or keep "
+                                              "the parameter on a parameter server")));
 }
 
-void GradientBuckets::bring_grad(std::size_t i) {
+void GradientBuckets::move_grad_into_bucket(std::size_t i) {
   const c10::NoGradGuard no_grad;
   at::Tensor& grad = leaves_[i].mutable_grad();
   if (!grad.defined()) {
@@ -100,7 +108,7 @@ void GradientBuckets::bring_grad(std::size_t i) {
   }
 }
 
-void GradientBuckets::bring_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before) {
+void GradientBuckets::write_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before) {
   const c10::NoGradGuard no_grad;
   check_dense(i, gradient);
   check_dense(i, before);

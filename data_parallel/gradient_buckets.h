@@ -11,43 +11,47 @@
 
 namespace gradwire::collectives {
 
-// Flat tensors that hold the gradients of several parameters each, and the place of every gradient in them: a
-// view with the parameter's shape and strides. Not thread-safe.
+// The buckets: flat tensors that hold the gradients of several parameters each. Each parameter has a view
+// into its bucket, with the parameter's shape and strides, for its gradient. Not thread-safe.
 class GradientBuckets {
  public:
-  // Arranges in reverse_order(). Throws Error, InvalidArgument: no parameters, or one that is not dense.
+  // Arranges the parameters in reverse_order(). Throws Error with InvalidArgument if there are no parameters,
+  // or if one is not dense.
   GradientBuckets(std::vector<NamedTensor> parameters, const BucketCaps& caps);
 
-  // New buckets for this order, a permutation of all indices. A `.grad` in its place moves to the new one.
+  // Makes new buckets for this order, a permutation of all indices. A `.grad` that is the view into the old
+  // bucket becomes the view into the new one, with its values.
   void arrange(const std::vector<std::size_t>& order);
 
   const Buckets& buckets() const { return buckets_; }
   std::size_t size() const { return leaves_.size(); }
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
   at::Device device() const { return leaves_[0].device(); }
-  // "NAME", "NAME" of these parameters.
+  // For messages: the names of these parameters, each in quotes, separated by commas.
   std::string names_of(const std::vector<std::size_t>& parameters) const;
   const std::string& name(std::size_t i) const { return names_[i]; }
 
   at::Tensor& flat(std::size_t bucket) { return flat_[bucket]; }
   const at::Tensor& view(std::size_t i) const { return views_[i]; }
-  // Whether the parameter's `.grad` is its place.
+  // Whether the parameter's `.grad` is its view into the bucket.
   bool holds_grad(std::size_t i) const;
 
-  // Puts `.grad` into its place, zeros where there is none, and makes the place `.grad`. Throws Error,
-  // InvalidArgument: sparse.
-  void bring_grad(std::size_t i);
-  // Puts the sum of both into the parameter's place; an undefined tensor counts as zeros. Throws as
-  // bring_grad().
-  void bring_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before);
+  // Copies the parameter's `.grad` into its view, unless it is the view, and makes the view its `.grad`. If
+  // `.grad` is undefined, writes zeros into the view. Throws Error with InvalidArgument for a sparse
+  // gradient.
+  void move_grad_into_bucket(std::size_t i);
+  // Writes gradient + before into the parameter's view; an undefined tensor counts as zeros. Throws as
+  // move_grad_into_bucket().
+  void write_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before);
 
  private:
   void check_dense(std::size_t i, const at::Tensor& gradient) const;
-  void place(std::size_t i, const at::Tensor& flat, int64_t offset);
+  void make_view(std::size_t i, const at::Tensor& flat, int64_t offset);
 
   const BucketCaps caps_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> leaves_;
+  // The kind of each parameter: see PlannedParameter.
   std::vector<int> kinds_;
   Buckets buckets_;
   std::vector<at::Tensor> flat_;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-// Each tensor once, under its first name.
+// The dictionary's defined tensors, each only once, with its first name. A module may register one tensor
+// under several names (weight tying), but the tensor has only one gradient.
 template <class Dictionary>
 std::vector<NamedTensor> unique_tensors(const Dictionary& dictionary) {
   std::vector<NamedTensor> list;
@@ -29,17 +30,18 @@ std::vector<NamedTensor> unique_tensors(const Dictionary& dictionary) {
 absl::Status check_options(const std::vector<NamedTensor>& parameters,
                            const DistributedDataParallelOptions& options) {
   if (!(options.bucket_cap_mb > 0) || !std::isfinite(options.bucket_cap_mb)) {
-    return absl::InvalidArgumentError(absl::StrCat("bucket_cap_mb is ", options.bucket_cap_mb));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bucket_cap_mb must be positive and finite, got ", options.bucket_cap_mb));
   }
   if (options.device_ids.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("device_ids has ", options.device_ids.size(),
-                                                   " devices: a process replicates its module on one"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_ids must have at most one device, got ", options.device_ids.size()));
   }
   const std::optional<at::Device> device = input_device(options);
   if (!device.has_value()) return absl::OkStatus();
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.device() == *device) continue;
-    return absl::InvalidArgumentError(absl::StrCat("device_ids says ", device->str(),
+    return absl::InvalidArgumentError(absl::StrCat("device mismatch: device_ids says ", device->str(),
                                                    ", but the parameter \"", parameter.name, "\" is on ",
                                                    parameter.tensor.device().str()));
   }
@@ -60,8 +62,8 @@ std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
   ReducerOptions reducer;
   reducer.group = group_or_world(options.group);
   if (reducer.group->rank() < 0) {
-    throw Error(
-        absl::InvalidArgumentError("DistributedDataParallel over a group that this rank is no member of"));
+    throw Error(absl::InvalidArgumentError(absl::StrCat(
+        "DistributedDataParallel: this rank is not a member of the group \"", reducer.group->name(), "\"")));
   }
   reducer.caps.others = static_cast<uint64_t>(std::max(1.0, options.bucket_cap_mb * kMiB));
   reducer.caps.first = std::min(reducer.caps.first, reducer.caps.others);

@@ -12,28 +12,30 @@
 
 namespace gradwire::collectives {
 
-// As the arguments of torch.nn.parallel.DistributedDataParallel.
+// Options of DistributedDataParallel; they have the meaning of the arguments of
+// torch.nn.parallel.DistributedDataParallel.
 struct DistributedDataParallelOptions {
   // nullptr: the world.
   std::shared_ptr<ProcessGroup> group;
-  // The CUDA device of the module, at most one: tensors among forward's arguments are moved to it. Empty:
-  // they stay where they are.
+  // The CUDA device of the module; at most one. Tensors among forward's arguments are moved to it. Empty:
+  // they are not moved.
   std::vector<int64_t> device_ids;
-  // Where the tensor that forward returns is moved to.
+  // The device to which the tensor that forward returns is moved.
   std::optional<at::Device> output_device;
-  // Gradients are averaged in pieces of about so many MiB.
+  // Gradients are averaged in buckets of about this number of MiB.
   double bucket_cap_mb = 25;
-  // forward does not use all parameters each time. Costs one more small reduction.
+  // Whether forward may leave some parameters unused. Costs one more small reduction in each pass.
   bool find_unused_parameters = false;
-  // Buffers become rank 0's before each forward in training.
+  // Whether the buffers of rank 0 are broadcast before each forward in training.
   bool broadcast_buffers = true;
 };
 
-// The part of DistributedDataParallel that does not depend on the module's type. Throws as its constructor.
+// Makes the part of DistributedDataParallel that does not depend on the module's type. Throws the errors of
+// its constructor.
 std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
                                       const DistributedDataParallelOptions& options);
 
-// Of device_ids.
+// The device in device_ids; nullopt if it is empty.
 std::optional<at::Device> input_device(const DistributedDataParallelOptions& options);
 
 }  // namespace gradwire::collectives

@@ -16,12 +16,14 @@ bool ReadyState::mark(std::size_t parameter, bool by_gradient) {
   if (marked_[parameter]) return false;
   marked_[parameter] = true;
   if (by_gradient) order_.push_back(parameter);
-  --left_[bucket_of_[parameter]];
+  --unmarked_[bucket_of_[parameter]];
   return true;
 }
 
+// A complete bucket waits for those before it. Otherwise the ranks would start the reductions in different
+// orders, which would mix up the buckets of different ranks.
 std::optional<std::size_t> ReadyState::take_complete() {
-  if (all_taken() || left_[taken_] > 0) return std::nullopt;
+  if (all_taken() || unmarked_[taken_] > 0) return std::nullopt;
   return taken_++;
 }
 
@@ -33,12 +35,14 @@ std::vector<std::size_t> ReadyState::missing() const {
   return missing;
 }
 
+// The parameters without a gradient follow in the order of the first buckets, so that the result is a
+// permutation of all.
 std::vector<std::size_t> ReadyState::order() const {
   std::vector<std::size_t> all = order_;
-  std::vector<bool> came(marked_.size());
-  for (std::size_t parameter : order_) came[parameter] = true;
-  for (std::size_t parameter : reverse_order(came.size())) {
-    if (!came[parameter]) all.push_back(parameter);
+  std::vector<bool> has_gradient(marked_.size());
+  for (std::size_t parameter : order_) has_gradient[parameter] = true;
+  for (std::size_t parameter : reverse_order(has_gradient.size())) {
+    if (!has_gradient[parameter]) all.push_back(parameter);
   }
   return all;
 }
@@ -48,8 +52,8 @@ void ReadyState::reset() {
   taken_ = 0;
   order_.clear();
   marked_.assign(bucket_of_.size(), false);
-  left_.clear();
-  for (const std::vector<std::size_t>& bucket : buckets_) left_.push_back(bucket.size());
+  unmarked_.clear();
+  for (const std::vector<std::size_t>& bucket : buckets_) unmarked_.push_back(bucket.size());
 }
 
 }  // namespace gradwire::collectives

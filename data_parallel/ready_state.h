@@ -8,10 +8,10 @@
 
 namespace gradwire::collectives {
 
-// Bookkeeping of the gradients that one backward pass has produced so far.
+// Records which gradients one backward pass has produced so far.
 //
-// Idle; started by start(); over when every bucket has been taken, and idle again after reset(). Not
-// thread-safe.
+// States: idle; started after start(); complete when every bucket has been taken; idle again after reset().
+// Not thread-safe.
 class ReadyState {
  public:
   ReadyState(Buckets buckets, std::size_t parameters);
@@ -19,20 +19,22 @@ class ReadyState {
   bool started() const { return started_; }
   void start() { started_ = true; }
 
-  // The parameter's gradient is there. False, and nothing happens, when it was in this pass already.
-  // `by_gradient`: it takes its place in order(); false for one that gets none.
+  // Marks a parameter whose gradient is ready. Returns false, without an effect, if it was already marked in
+  // this pass. `by_gradient`: the parameter is added to order(); false for a parameter that gets no gradient
+  // in this pass.
   bool mark(std::size_t parameter, bool by_gradient = true);
 
-  // The next bucket whose reduction can start: complete, and after all before it, so that every rank starts
-  // them in one order. Each is returned once.
+  // Returns the next bucket, if all its parameters are marked: its reduction can start. Buckets are returned
+  // in their order, each once, so every rank starts the reductions in the same order.
   std::optional<std::size_t> take_complete();
-  // How many were taken.
+  // Number of buckets that were taken.
   std::size_t taken() const { return taken_; }
   bool all_taken() const { return taken_ == buckets_.size(); }
 
-  // Parameters that were not marked.
+  // The parameters that are not marked.
   std::vector<std::size_t> missing() const;
-  // All parameters, in the order in which their gradients came; those that had none at the end.
+  // All parameters in the order in which their gradients were ready; parameters without a gradient are at the
+  // end.
   std::vector<std::size_t> order() const;
 
   void reset();
@@ -41,7 +43,8 @@ class ReadyState {
   Buckets buckets_;
   std::vector<std::size_t> bucket_of_;
   std::vector<bool> marked_;
-  std::vector<std::size_t> left_;
+  // For each bucket, the number of its parameters that are not marked.
+  std::vector<std::size_t> unmarked_;
   std::vector<std::size_t> order_;
   std::size_t taken_ = 0;
   bool started_ = false;

@@ -7,7 +7,7 @@ namespace {
 
 using Order = std::vector<std::size_t>;
 
-TEST(ReadyState, BucketsAreTakenInTheirOrderWhateverComesFirst) {
+TEST(ReadyState, BucketsAreTakenInTheirOrderForAnyOrderOfGradients) {
   ReadyState state({{3, 2}, {1}, {0}}, 4);
   state.start();
   EXPECT_TRUE(state.mark(0));
@@ -38,7 +38,7 @@ TEST(ReadyState, SecondMarkIsRefused) {
   EXPECT_EQ(state.missing(), (Order{1}));
 }
 
-TEST(ReadyState, OrderHasWhatHadNoGradientLast) {
+TEST(ReadyState, ParametersWithoutGradientAreLastInTheOrder) {
   ReadyState state({{0, 1, 2, 3}}, 4);
   state.mark(1, /*by_gradient=*/false);
   state.mark(2);
@@ -46,7 +46,7 @@ TEST(ReadyState, OrderHasWhatHadNoGradientLast) {
   EXPECT_EQ(state.order(), (Order{2, 0, 3, 1}));
 }
 
-TEST(ReadyState, ResetForgetsThePass) {
+TEST(ReadyState, ResetPreparesForTheNextPass) {
   ReadyState state({{0}}, 1);
   state.start();
   state.mark(0);

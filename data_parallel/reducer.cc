@@ -16,8 +16,8 @@
 
 namespace gradwire::collectives {
 
-// On the nodes that accumulate the parameters' gradients. Before: for passes whose gradients do not go to
-// `.grad`.
+// A hook on the node that accumulates a parameter's gradient. Runs before the accumulation. It serves passes
+// whose gradients do not go to `.grad`.
 class Reducer::PreHook : public torch::autograd::FunctionPreHook {
  public:
   PreHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
@@ -31,14 +31,15 @@ class Reducer::PreHook : public torch::autograd::FunctionPreHook {
   const std::size_t index_;
 };
 
-// After: `.grad` has the gradient.
+// As PreHook, but runs after the accumulation, when `.grad` holds the gradient. It serves passes of
+// libtorch's engine.
 class Reducer::PostHook : public torch::autograd::FunctionPostHook {
  public:
   PostHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
   const Reducer& reducer() const { return reducer_; }
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
-    reducer_.accumulated(index_);
+    reducer_.on_accumulated(index_);
     return outputs;
   }
 
@@ -76,6 +77,8 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> b
   }
 }
 
+// A module may outlive its wrapper, and several wrappers may share parameters. So only the hooks of this
+// object are removed.
 Reducer::~Reducer() {
   for (Parameter& parameter : parameters_) {
     if (parameter.accumulator == nullptr) continue;
@@ -90,6 +93,9 @@ Reducer::~Reducer() {
   }
 }
 
+// The lists are compared before the first broadcast: ranks with different lists would start different
+// collectives, which would fail or hang without a useful error. The options are part of the list, because
+// they also determine which collectives run.
 void Reducer::check_and_broadcast(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> lines = {absl::StrCat(
       "buckets of ", options_.caps.first, " and ", options_.caps.others, " bytes, find_unused_parameters ",
@@ -104,6 +110,12 @@ void Reducer::check_and_broadcast(const std::vector<NamedTensor>& parameters) {
   broadcast_coalesced(*options_.group, tensors);
 }
 
+// All ranks must have the same buckets, but the gradients become ready in a slightly different order on each
+// rank.
+// 1. Take this rank's order of the first pass.
+// 2. Adopt the order of the group's first rank.
+// 3. Check it, because it comes from another process, and arrange the buckets.
+// No pass runs meanwhile, so only `state_` needs the lock.
 void Reducer::rebuild_buckets() {
   std::vector<std::size_t> mine;
   {
@@ -112,7 +124,8 @@ void Reducer::rebuild_buckets() {
     mine = *std::move(first_order_);
     first_order_.reset();
   }
-  // With one bucket there is nothing to gain; their number is the same on all ranks.
+  // One bucket has no order to improve. The number of buckets is equal on all ranks, so all of them return
+  // here.
   if (buckets_.buckets().size() == 1) return;
   at::Tensor order = at::empty({static_cast<int64_t>(mine.size())}, at::kLong);
   for (std::size_t i = 0; i < mine.size(); ++i) order.data_ptr<int64_t>()[i] = static_cast<int64_t>(mine[i]);
@@ -122,8 +135,9 @@ void Reducer::rebuild_buckets() {
   const int64_t* data = order.data_ptr<int64_t>();
   const std::vector<int64_t> agreed(data, data + order.numel());
   if (!is_permutation_of_all(agreed, parameters_.size())) {
-    throw Error(absl::InternalError(absl::StrCat(name_rank(0, options_.group->ranks()),
-                                                 " sent an order of the parameters that is none")));
+    throw Error(
+        absl::InternalError(absl::StrCat("malformed order of the parameters from ",
+                                         name_rank(0, options_.group->ranks()), ": not a permutation")));
   }
   buckets_.arrange(std::vector<std::size_t>(agreed.begin(), agreed.end()));
   MutexLock lock(mutex_);
@@ -144,20 +158,21 @@ void Reducer::before_forward(bool training) {
     if (no_sync_ > 0) return;
     check_usable_locked();
     if (state_.started()) {
-      throw Error(absl::FailedPreconditionError(
-          absl::StrCat("the last backward pass of DistributedDataParallel did not reach all parameters, so "
-                       "that their reduction was not finished. Without gradient: ",
-                       buckets_.names_of(state_.missing()), " (of ", parameters_.size(),
-                       "). If forward does not use all of them: find_unused_parameters; if the pass failed, "
-                       "so has this rank")));
+      throw Error(absl::FailedPreconditionError(absl::StrCat(
+          "the last backward pass of DistributedDataParallel did not reach all parameters, so the "
+          "reduction of the gradients has not ended. Parameters without a gradient: ",
+          buckets_.names_of(state_.missing()), " (of ", parameters_.size(),
+          "). If forward does not use all parameters, set find_unused_parameters. If the pass failed, "
+          "this rank cannot continue: the other ranks wait for its gradients")));
     }
   }
-  // Ranks may evaluate differently often.
+  // In evaluation nothing is sent: the ranks may call forward different numbers of times.
   if (!training) return;
   rebuild_buckets();
   if (options_.broadcast_buffers) broadcast_coalesced(*options_.group, buffers_);
 }
 
+// The nodes are held weakly, so a result that the user drops frees its graph as usual.
 void Reducer::after_forward(const std::vector<at::Tensor>& outputs) {
   if (!options_.find_unused_parameters || !c10::GradMode::is_enabled()) return;
   MutexLock lock(mutex_);

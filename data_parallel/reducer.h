@@ -19,6 +19,7 @@
 
 namespace gradwire::collectives {
 
+// The arguments of a Reducer.
 struct ReducerOptions {
   std::shared_ptr<ProcessGroup> group;
   BucketCaps caps;
@@ -26,44 +27,48 @@ struct ReducerOptions {
   bool broadcast_buffers = true;
 };
 
-// What DistributedDataParallel does under its template: averages the gradients of replicated parameters over
-// the ranks of a group while the backward pass still runs.
+// The implementation of DistributedDataParallel without its template. Averages the gradients of replicated
+// parameters over the ranks of a group, while the backward pass still runs.
 //
-// Parameters share buckets. When a bucket's last gradient has been accumulated its all_reduce starts; buckets
-// start in one order on all ranks. `.grad` is a view into the bucket: a gradient that was there before the
-// pass (zero_grad(false)) is accumulated and reduced in place, and one that was not (the default) is copied
-// into the bucket once. The pass ends when all buckets are reduced. First the buckets follow the reverse
-// order of the list, after the first pass the order in which the gradients came on rank 0; `.grad` moves to
-// the new buckets then.
+// Buckets: several parameters share a bucket. When a bucket's last gradient has been accumulated, its
+// all_reduce starts; all ranks start the buckets in the same order. The pass ends when all buckets are
+// reduced. During the first pass the buckets follow the reverse order of the list of parameters. Afterwards
+// they follow the order in which the gradients were ready on rank 0; `.grad` moves to the new buckets then.
 //
-// A pass that libtorch's engine does not run (GradientSink) leaves `.grad` alone; its gradients are averaged
-// into the sink. Every contribution counts: what had been accumulated without a reduction, in `.grad` or in
-// the sink, is part of the sum.
+// `.grad` is a view into the bucket. If it exists before the pass (zero_grad(false)), the gradient is
+// accumulated and reduced in place. If it does not (the default), the gradient is copied into the bucket
+// once.
 //
-// One pass at a time. Hooks may be called on any thread; everything else on one. Holds the parameters; the
-// hooks on them live as long as this.
+// A pass that libtorch's engine does not run (GradientSink) does not change `.grad`; its gradients are
+// averaged into the sink. Gradients that were accumulated before without a reduction, in `.grad` or in the
+// sink, are part of the average.
+//
+// One pass runs at a time. The hooks may be called on any thread; all other methods on one thread. Owns
+// references to the parameters. The destructor removes its hooks from them.
 class Reducer {
  public:
-  // Entered by all ranks. Parameters that do not require grad and buffers are only given rank 0's values.
-  // Throws Error: InvalidArgument where no parameter requires grad or the ranks' lists differ (names the rank
-  // and the parameter); what the group throws.
+  // All ranks must call it. Copies rank 0's values to all parameters and buffers. Parameters that do not
+  // require grad take no part afterwards. Throws Error: InvalidArgument if no parameter requires grad, or if
+  // the ranks' lists differ (the message names the rank and the parameter); the group's errors.
   Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers, ReducerOptions options);
   ~Reducer();
 
-  // Before each forward. With grad mode on, in training and outside begin_no_sync() it may communicate, and
-  // is entered by all ranks: new buckets, and the buffers. Throws Error: FailedPrecondition when a pass was
-  // not finished, naming the parameters without gradient; Aborted after a reduction has failed; what the
-  // group throws.
+  // Called before each forward. With grad mode on, in training, and outside begin_no_sync(), it may
+  // communicate, and all ranks must call it: it arranges the buckets after the first pass, and broadcasts the
+  // buffers. Throws Error: FailedPrecondition if the last pass has not ended (the message names the
+  // parameters without a gradient); Aborted after a reduction has failed; the group's errors.
   void before_forward(bool training);
-  // What forward returned: where unused parameters are looked for in passes that libtorch does not run.
+  // Called with the tensors that forward returned. In passes that libtorch's engine does not run, the unused
+  // parameters are those that these tensors do not depend on.
   void after_forward(const std::vector<at::Tensor>& outputs);
 
-  // Passes in between, counted, accumulate on this rank alone.
+  // Passes between these two calls accumulate gradients on this rank only. Pairs of calls may be nested.
   void begin_no_sync();
   void end_no_sync();
 
-  // The names of each bucket's parameters; how many reductions the pass under way has started.
+  // The names of each bucket's parameters.
   std::vector<std::vector<std::string>> bucket_names() const;
+  // Number of buckets whose reduction the pass under way has started.
   std::size_t started_reductions() const;
 
  private:
@@ -72,30 +77,41 @@ class Reducer {
   class PreHook;
 
   struct Parameter {
-    // Kept alive: the parameter itself holds it weakly.
+    // The node that accumulates the gradient. Kept alive here, because the parameter has only a weak
+    // reference to it.
     std::shared_ptr<Node> accumulator;
-    // Has taken part in a pass without reduction since the last one with.
+    // Whether a pass without reduction has accumulated a gradient since the last reduction.
     bool used_locally = false;
-    // In the pass under way: no gradient will come; what must be there again if no rank has one.
+    // Whether the parameter gets no gradient in the pass under way.
     bool unused = false;
+    // The gradient of an unused parameter before the pass; it is restored if no rank has used the parameter.
     at::Tensor saved;
   };
 
+  // Compares the list with the other ranks', and broadcasts the values of rank 0.
   void check_and_broadcast(const std::vector<NamedTensor>& parameters);
+  // After the first pass, arranges the buckets in rank 0's order.
   void rebuild_buckets();
 
-  // reducer_pass.cc
-  void accumulated(std::size_t index);
+  // The following methods are in reducer_pass.cc. `in_sink`: the pass's gradients go to a GradientSink.
+  // Called by PostHook, in passes of libtorch's engine.
+  void on_accumulated(std::size_t index);
+  // Called by PreHook; in passes of libtorch's engine it returns the gradients unchanged.
   torch::autograd::variable_list before_accumulation(std::size_t index,
                                                      const torch::autograd::variable_list& gradients);
   void begin_pass_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // For each parameter, whether the pass will compute a gradient for it.
   std::vector<bool> reached_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void leave_out_unused_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Marks the parameters that the pass does not reach, and starts the reduction of which parameters are used.
+  void mark_unused_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Marks a parameter whose gradient is ready. Throws Error with FailedPrecondition if it was already marked.
   void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void start_reductions_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Throws the error of the first reduction that has failed; later passes then throw Aborted.
   void wait_for_reductions();
-  // Of each parameter, whether any rank used it. Called when all reductions have ended.
+  // For each parameter, whether any rank has used it. Called when all reductions have ended.
   std::vector<bool> used_anywhere() const;
+  // End a pass: wait for the reductions, and set `.grad` or the gradients in the sink.
   void finish_pass();
   void finish_in_sink(GradientSink& sink);
   void end_pass_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,23 +120,26 @@ class Reducer {
   const ReducerOptions options_;
   std::vector<at::Tensor> buffers_;
 
-  // Between passes they belong to the thread that calls forward; in a pass, to the hooks.
+  // Used between passes by the thread that calls forward, and during a pass by the hooks.
   GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
+  // For each parameter, 1 if a rank has used it; the first reduction of a pass with find_unused_parameters.
   at::Tensor used_;
 
   mutable Mutex mutex_;
   ReadyState state_ ABSL_GUARDED_BY(mutex_);
   int no_sync_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Why nothing works any more.
+  // The error of the first reduction that has failed.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Work>> reductions_ ABSL_GUARDED_BY(mutex_);
-  // What the sink had before the pass.
+  // The gradients in the sink before the pass.
   std::vector<at::Tensor> before_ ABSL_GUARDED_BY(mutex_);
-  // Of forwards whose graphs may still be alive.
+  // The nodes of forward's outputs whose graphs may still be alive.
   std::vector<std::weak_ptr<Node>> outputs_ ABSL_GUARDED_BY(mutex_);
-  // In which the gradients came in the first pass; none before it, and when the buckets follow it already.
+  // The order in which the gradients were ready in the first pass. nullopt before that pass, and after the
+  // buckets have been arranged.
   std::optional<std::vector<std::size_t>> first_order_ ABSL_GUARDED_BY(mutex_);
+  // Whether the first pass has ended.
   bool has_order_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,4 +1,10 @@
-// The part of Reducer that the hooks call in a backward pass.
+// The part of Reducer that the hooks call in a backward pass. Steps of a pass:
+//   1. The first gradient begins the pass. With find_unused_parameters, this also starts a reduction that
+//      finds the parameters that no rank uses.
+//   2. Each gradient is written into its bucket. When a bucket is complete, and all buckets before it are,
+//      its reduction starts.
+//   3. After the last bucket has started, wait for all reductions, and set `.grad` or the gradients in the
+//      sink.
 
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
@@ -18,24 +24,24 @@ namespace {
 
 using torch::autograd::Node;
 
-// libtorch's engine has numbered the graph that it runs on this thread.
+// Whether libtorch's engine runs a backward pass on this thread: then its graph task has an id.
 bool in_torch_engine() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
 void refuse_create_graph() {
   if (!c10::GradMode::is_enabled()) return;
-  throw Error(
-      absl::InvalidArgumentError("backward with create_graph through DistributedDataParallel: averaged "
-                                 "gradients cannot be differentiated. "
-                                 "torch::autograd::grad() of the inputs can"));
+  throw Error(absl::InvalidArgumentError(
+      "DistributedDataParallel does not support backward with create_graph: averaged "
+      "gradients cannot be differentiated; use torch::autograd::grad() of the inputs"));
 }
 
-absl::flat_hash_set<const Node*> nodes_below(const std::vector<std::weak_ptr<Node>>& outputs) {
+// The nodes that a backward pass from these outputs can reach.
+absl::flat_hash_set<const Node*> reachable_nodes(const std::vector<std::weak_ptr<Node>>& outputs) {
   absl::flat_hash_set<const Node*> seen;
   std::vector<const Node*> open;
   const auto visit = [&](const Node* node) {
     if (node != nullptr && seen.insert(node).second) open.push_back(node);
   };
-  // Somebody runs the graph, so that it stays.
+  // The pointers stay valid: the pass that runs keeps the graph alive.
   for (const std::weak_ptr<Node>& output : outputs) visit(output.lock().get());
   while (!open.empty()) {
     const Node* node = open.back();
@@ -47,7 +53,7 @@ absl::flat_hash_set<const Node*> nodes_below(const std::vector<std::weak_ptr<Nod
 
 }  // namespace
 
-void Reducer::accumulated(std::size_t index) {
+void Reducer::on_accumulated(std::size_t index) {
   if (!in_torch_engine()) return;
   bool last = false;
   {
@@ -60,13 +66,18 @@ void Reducer::accumulated(std::size_t index) {
     refuse_create_graph();
     if (!state_.started()) begin_pass_locked(/*in_sink=*/false);
     mark_locked(index);
-    buckets_.bring_grad(index);
+    buckets_.move_grad_into_bucket(index);
     start_reductions_locked();
     last = state_.all_taken();
   }
+  // Waiting here would block the engine's thread, which may still have nodes to run.
+  // The engine runs the callback at the end of the pass, so backward() returns after it.
   if (last) torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_pass(); });
 }
 
+// A pass of a context runs the hooks of the accumulating node but never writes to `.grad`. So the gradient
+// is taken before the accumulation, and is added to the gradient that the sink had when this pass began
+// (`before_`).
 torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
                                                             const torch::autograd::variable_list& gradients) {
   if (in_torch_engine()) return gradients;
@@ -81,20 +92,20 @@ torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
     if (sink == nullptr) {
       throw Error(
           absl::FailedPreconditionError("a backward pass that libtorch's engine does not run reached a "
-                                        "replicated parameter, and nobody says where its "
-                                        "gradients go: is //autograd linked?"));
+                                        "replicated parameter, but no destination for its gradients was "
+                                        "found; link //autograd"));
     }
     if (!state_.started()) {
       before_ = sink->get(buckets_.leaves());
       begin_pass_locked(/*in_sink=*/true);
     }
     mark_locked(index);
-    buckets_.bring_sum(index, gradients[0], before_[index]);
+    buckets_.write_sum(index, gradients[0], before_[index]);
     start_reductions_locked();
     last = state_.all_taken();
   }
   if (last) finish_in_sink(*sink);
-  // The sink gets the average, when it is there.
+  // Accumulate nothing now: finish_in_sink() writes the average to the sink.
   return {at::Tensor()};
 }
 
@@ -102,18 +113,21 @@ void Reducer::begin_pass_locked(bool in_sink) {
   state_.start();
   reductions_.clear();
   if (in_sink) {
-    // The buckets are about to be overwritten, and `.grad` stays as it is.
+    // This pass overwrites the buckets but must not change `.grad`: so a `.grad` that is a view gets its own
+    // memory.
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (buckets_.holds_grad(i)) buckets_.leaves()[i].mutable_grad() = buckets_.view(i).clone();
     }
   }
-  if (options_.find_unused_parameters) leave_out_unused_locked(in_sink);
+  if (options_.find_unused_parameters) mark_unused_locked(in_sink);
 }
 
+// libtorch's engine knows the nodes of its pass; without that list every parameter counts as reached. For
+// another pass the outputs of forward are the only hint: a walk from them finds what it can reach.
 std::vector<bool> Reducer::reached_locked(bool in_sink) {
   std::vector<bool> reached(parameters_.size());
   if (in_sink) {
-    const auto nodes = nodes_below(outputs_);
+    const auto nodes = reachable_nodes(outputs_);
     for (std::size_t i = 0; i < reached.size(); ++i)
       reached[i] = nodes.contains(parameters_[i].accumulator.get());
   } else {
@@ -125,7 +139,14 @@ std::vector<bool> Reducer::reached_locked(bool in_sink) {
   return reached;
 }
 
-void Reducer::leave_out_unused_locked(bool in_sink) {
+// Problem: a parameter that this rank does not use gets no gradient here, so its bucket would never be
+// complete, and the other ranks would wait. Steps:
+// 1. Determine which parameters the pass reaches.
+// 2. Write the contribution of each other parameter into its bucket now, and mark it as ready. If its
+//    `.grad` is the view into the bucket, the average will overwrite it, so a value that no rank may change
+//    is saved.
+// 3. Start a reduction of which parameters any rank uses. A parameter that no rank uses keeps its `.grad`.
+void Reducer::mark_unused_locked(bool in_sink) {
   const std::vector<bool> reached = reached_locked(in_sink);
   at::Tensor used = at::empty({static_cast<int64_t>(parameters_.size())}, at::kInt);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -134,20 +155,21 @@ void Reducer::leave_out_unused_locked(bool in_sink) {
     used.data_ptr<int32_t>()[i] = reached[i] || has_sum ? 1 : 0;
     parameter.unused = !reached[i];
     if (reached[i]) continue;
-    // Takes part with what had been accumulated before, for the sake of the ranks that use it.
+    // Other ranks may use the parameter, so this rank must contribute to its average: it contributes the
+    // gradient that was accumulated before.
     if (in_sink) {
-      buckets_.bring_sum(i, at::Tensor(), before_[i]);
+      buckets_.write_sum(i, at::Tensor(), before_[i]);
     } else {
       const at::Tensor& grad = buckets_.leaves()[i].grad();
       if (!buckets_.holds_grad(i)) {
-        buckets_.bring_sum(i, grad, at::Tensor());
+        buckets_.write_sum(i, grad, at::Tensor());
       } else if (!has_sum) {
         parameter.saved = grad.clone();
       }
     }
     state_.mark(i, /*by_gradient=*/false);
   }
-  // The first reduction of the pass on every rank.
+  // This is the first reduction of the pass on every rank, so the order is the same everywhere.
   used_ = used.to(buckets_.device());
   reductions_.push_back(options_.group->all_reduce_async(used_, ReduceOp::kMax));
 }
@@ -158,19 +180,22 @@ void Reducer::mark_locked(std::size_t index) {
   throw Error(absl::FailedPreconditionError(
       parameters_[index].unused
           ? absl::StrCat("the parameter \"", name,
-                         "\" got a gradient, though forward's outputs do not depend on it")
-          : absl::StrCat("the parameter \"", name,
-                         "\" got a second gradient while the reduction of others had not been finished: a "
-                         "backward pass for a part of the outputs is followed by another")));
+                         "\" got a gradient, although forward's outputs do not depend on it")
+          : absl::StrCat(
+                "the parameter \"", name,
+                "\" got a second gradient before all parameters had their first one: a backward pass "
+                "reached only a part of the parameters, and another backward pass followed")));
 }
 
-// With the lock: the order in which they start is the same on all ranks. Starting returns at once.
+// Holds the lock, because all ranks must start the reductions in the same order. Starting one does not block.
 void Reducer::start_reductions_locked() {
   while (const std::optional<std::size_t> bucket = state_.take_complete()) {
     reductions_.push_back(options_.group->all_reduce_async(buckets_.flat(*bucket), ReduceOp::kAvg));
   }
 }
 
+// Takes the reductions and waits without the lock, because a wait is as long as the slowest rank. After an
+// error the buckets of the ranks differ, so all later passes fail too (`broken_`).
 void Reducer::wait_for_reductions() {
   std::vector<std::shared_ptr<Work>> reductions;
   {
@@ -194,6 +219,8 @@ std::vector<bool> Reducer::used_anywhere() const {
   return anywhere;
 }
 
+// Writes the results of a pass of libtorch's engine. For a parameter that any rank used, the view with the
+// average becomes `.grad`. For any other parameter the value from before the pass is restored in the view.
 void Reducer::finish_pass() {
   const c10::NoGradGuard no_grad;
   wait_for_reductions();
@@ -212,6 +239,8 @@ void Reducer::finish_pass() {
   end_pass_locked();
 }
 
+// Writes the results of any other pass. The sink keeps the tensors that it gets, but the next pass
+// overwrites the buckets, so it gets copies.
 void Reducer::finish_in_sink(GradientSink& sink) {
   const c10::NoGradGuard no_grad;
   wait_for_reductions();
@@ -229,6 +258,7 @@ void Reducer::finish_in_sink(GradientSink& sink) {
 }
 
 void Reducer::end_pass_locked() {
+  // Only the first pass determines the order. The next forward arranges the buckets by it.
   if (!std::exchange(has_order_, true)) first_order_ = state_.order();
   state_.reset();
   outputs_.clear();

@@ -16,7 +16,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// More than any module's list of parameters takes.
+// The limit for the text of one rank; larger than the list of parameters of any module.
 constexpr int64_t kMostBytes = int64_t{1} << 28;
 
 std::vector<at::Tensor> gather_from_all(ProcessGroup& group, const at::Tensor& mine) {
@@ -45,7 +45,7 @@ absl::Status compare_replicas(const std::vector<std::string>& texts, const std::
     std::size_t line = 0;
     while (line < first.size() && line < other.size() && first[line] == other[line]) ++line;
     const auto shown = [line](const std::vector<absl::string_view>& lines) {
-      return line < lines.size() && !lines[line].empty() ? lines[line] : "nothing more";
+      return line < lines.size() && !lines[line].empty() ? lines[line] : "no more entries";
     };
     return absl::InvalidArgumentError(
         absl::StrCat("the ranks' modules differ: where ", name_rank(0, ranks), " has ", shown(first), ", ",
@@ -54,6 +54,11 @@ absl::Status compare_replicas(const std::vector<std::string>& texts, const std::
   return absl::OkStatus();
 }
 
+// Every rank takes part in the same collectives, whatever its text is:
+// 1. Gather the length and the hash of each text. In the usual case all are equal, and 16 bytes for each
+//    rank are enough.
+// 2. Check the lengths, which come from other processes, before memory for the texts is allocated.
+// 3. If they differ, gather the texts, filled up to the longest, and name the first difference.
 absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>& lines, at::Device device) {
   const std::string text = absl::StrCat(absl::StrJoin(lines, "\n"), "\n");
   at::Tensor summary = at::empty({2}, at::kLong);
@@ -65,13 +70,14 @@ absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>&
   bool equal = true;
   for (std::size_t i = 0; i < summaries.size(); ++i) {
     if (at(i, 0) < 0 || at(i, 0) > kMostBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(name_rank(static_cast<int>(i), group.ranks()),
-                                                     "'s list of parameters has ", at(i, 0), " bytes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the list of parameters of ", name_rank(static_cast<int>(i), group.ranks()),
+                       " is too long: got ", at(i, 0), " bytes, expected at most ", kMostBytes));
     }
     longest = std::max(longest, at(i, 0));
     equal = equal && at(i, 0) == at(0, 0) && at(i, 1) == at(0, 1);
   }
-  // All ranks see the same summaries, and so come to the same decision.
+  // All ranks have the same summaries, so all of them make the same decision.
   if (equal) return absl::OkStatus();
 
   at::Tensor padded = at::zeros({longest}, at::kByte);

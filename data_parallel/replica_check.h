@@ -9,15 +9,17 @@
 
 namespace gradwire::collectives {
 
-// One line: what all ranks must have alike of a tensor.
+// Describes, in one line, the properties of a tensor that must be equal on all ranks. `what`: "the parameter"
+// or "the buffer".
 std::string describe_replica(const char* what, const NamedTensor& tensor);
 
-// Entered by all ranks of the group, with a line for each thing that must be equal. InvalidArgument, on every
-// rank, names the first rank that differs from rank 0 and shows both lines. `device`: of the tensors that it
-// sends. Throws what the group throws.
+// Compares `lines` over the ranks of the group; all ranks must call it. Errors: InvalidArgument on every rank
+// if they differ; the message names the first rank that differs from rank 0 and shows both lines. `device`:
+// the device of the tensors that it sends. Throws the group's errors.
 absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>& lines, at::Device device);
 
-// Of the texts of all ranks: the first difference; OK when there is none. `ranks`: theirs in the world.
+// The error for the first difference between the texts of all ranks; OK if they are equal. `ranks`: the ranks
+// in the world.
 absl::Status compare_replicas(const std::vector<std::string>& texts, const std::vector<int>& ranks);
 
 }  // namespace gradwire::collectives

@@ -7,8 +7,9 @@
 namespace gradwire::collectives {
 namespace {
 
-// Below `bound`, each equally likely. What std::uniform_int_distribution gives differs between standard
-// libraries.
+// A random number below `bound`, uniformly distributed. std::uniform_int_distribution is not used, because
+// its numbers differ between standard libraries. Numbers from the last, incomplete range of `bound` values
+// are drawn again.
 uint64_t below(std::mt19937_64& random, uint64_t bound) {
   const uint64_t rest = (~uint64_t{0} % bound + 1) % bound;
   for (;;) {

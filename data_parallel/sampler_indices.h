@@ -6,23 +6,27 @@
 
 namespace gradwire::collectives {
 
-// How a data set is shared out.
+// How the indices of a data set are divided among ranks.
 struct SamplerPlan {
   std::size_t size = 0;
   std::size_t num_replicas = 1;
-  // < num_replicas.
+  // Must be less than num_replicas.
   std::size_t rank = 0;
   bool shuffle = true;
   uint64_t seed = 0;
   bool drop_last = false;
 };
 
-// How many indices each rank has in an epoch: equally many. Rounded up, or down with drop_last.
+// Number of indices of each rank in an epoch, equal for all ranks: size / num_replicas, rounded up, or
+// rounded down with drop_last.
 std::size_t samples_of_each_rank(const SamplerPlan& plan);
 
-// The rank's indices in the epoch: the whole set, in order or permuted by seed + epoch alone, padded from its
-// beginning (as often as it takes) or cut to be evenly divisible; of that every num_replicas-th, from the
-// rank-th on. The permutation is this library's own and the same on every machine.
+// The rank's indices in the epoch:
+//   1. Take all indices, in order, or permuted if `shuffle`. The permutation depends only on seed + epoch,
+//      and is equal on every machine.
+//   2. Make the length a multiple of num_replicas: repeat the list from its beginning, or cut it with
+//      drop_last.
+//   3. Take every num_replicas-th index, beginning with the index at position `rank`.
 std::vector<std::size_t> sampler_indices(const SamplerPlan& plan, uint64_t epoch);
 
 }  // namespace gradwire::collectives

@@ -10,8 +10,8 @@ namespace {
 
 using Indices = std::vector<std::size_t>;
 
-// What the ranks have, in the order in which they were dealt out.
-Indices dealt(SamplerPlan plan, uint64_t epoch) {
+// The indices of all ranks, in the order before they were divided among the ranks.
+Indices indices_of_all(SamplerPlan plan, uint64_t epoch) {
   Indices all(samples_of_each_rank(plan) * plan.num_replicas);
   for (plan.rank = 0; plan.rank < plan.num_replicas; ++plan.rank) {
     const Indices mine = sampler_indices(plan, epoch);
@@ -28,10 +28,10 @@ TEST(SamplerIndices, RanksPartitionThePaddedOrTruncatedSet) {
         for (bool drop_last : {false, true}) {
           const SamplerPlan plan{size, replicas, 0, shuffle, 5, drop_last};
           SCOPED_TRACE(std::to_string(size) + " over " + std::to_string(replicas));
-          const Indices all = dealt(plan, 3);
+          const Indices all = indices_of_all(plan, 3);
           const std::size_t rest = size % replicas;
           EXPECT_EQ(all.size(), drop_last ? size - rest : rest == 0 ? size : size + replicas - rest);
-          // Each index once, before the padding repeats from the beginning.
+          // Each index occurs once; then the padding repeats the indices from the beginning.
           Indices once(all.begin(), all.begin() + std::min(all.size(), size));
           for (std::size_t i = size; i < all.size(); ++i) EXPECT_EQ(all[i], all[i - size]);
           std::sort(once.begin(), once.end());
@@ -43,22 +43,22 @@ TEST(SamplerIndices, RanksPartitionThePaddedOrTruncatedSet) {
   }
 }
 
-TEST(SamplerIndices, WithoutShufflingTheOrderIsThatOfTheSet) {
+TEST(SamplerIndices, WithoutShufflingIndicesAreInOrder) {
   EXPECT_EQ(sampler_indices({7, 3, 1, false, 0, false}, 9), (Indices{1, 4, 0}));
   EXPECT_EQ(sampler_indices({7, 3, 1, false, 0, true}, 9), (Indices{1, 4}));
 }
 
 TEST(SamplerIndices, PaddingRepeatsASmallSetMoreThanOnce) {
-  EXPECT_EQ(dealt({2, 5, 0, false, 0, false}, 0), (Indices{0, 1, 0, 1, 0}));
+  EXPECT_EQ(indices_of_all({2, 5, 0, false, 0, false}, 0), (Indices{0, 1, 0, 1, 0}));
 }
 
-TEST(SamplerIndices, PermutationDependsOnSeedPlusEpochAlone) {
+TEST(SamplerIndices, PermutationDependsOnlyOnSeedPlusEpoch) {
   const SamplerPlan plan{100, 2, 0, true, 5, false};
-  EXPECT_EQ(dealt(plan, 3), dealt(plan, 3));
-  EXPECT_NE(dealt(plan, 3), dealt(plan, 4));
-  EXPECT_EQ(dealt(plan, 4), dealt({100, 2, 0, true, 6, false}, 3));
-  EXPECT_EQ(dealt(plan, 3), dealt({100, 4, 0, true, 5, false}, 3));
-  Indices sorted = dealt(plan, 3);
+  EXPECT_EQ(indices_of_all(plan, 3), indices_of_all(plan, 3));
+  EXPECT_NE(indices_of_all(plan, 3), indices_of_all(plan, 4));
+  EXPECT_EQ(indices_of_all(plan, 4), indices_of_all({100, 2, 0, true, 6, false}, 3));
+  EXPECT_EQ(indices_of_all(plan, 3), indices_of_all({100, 4, 0, true, 5, false}, 3));
+  Indices sorted = indices_of_all(plan, 3);
   EXPECT_FALSE(std::is_sorted(sorted.begin(), sorted.end()));
 }
 
@@ -66,7 +66,7 @@ TEST(SamplerIndices, PermutationIsTheSameOnEveryMachine) {
   EXPECT_EQ(sampler_indices({8, 1, 0, true, 1, false}, 0), (Indices{4, 6, 3, 5, 1, 7, 2, 0}));
 }
 
-TEST(SamplerIndices, EveryPlaceIsEquallyLikely) {
+TEST(SamplerIndices, EveryIndexIsEquallyLikelyToBeFirst) {
   std::vector<int> first(5);
   for (uint64_t epoch = 0; epoch < 5000; ++epoch)
     ++first[sampler_indices({5, 1, 0, true, 0, false}, epoch)[0]];

@@ -10,8 +10,8 @@
 
 namespace gradwire::collectives {
 
-// The tensors in what a module's forward returned: a tensor, or any nesting of containers, maps, tuples and
-// optionals. What lies in other types is not found.
+// Appends the tensors in the value that a module's forward returned to `found`. The value may be a tensor, or
+// containers, maps, tuples and optionals nested in any way. Tensors inside other types are not found.
 template <class T>
 void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
@@ -28,7 +28,7 @@ void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   }
 }
 
-// A tensor on that device; anything else as it is.
+// Returns a tensor moved to the device; returns any other value unchanged.
 template <class T>
 decltype(auto) on_device(T&& value, const at::Device& device) {
   if constexpr (std::is_same_v<std::remove_cvref_t<T>, at::Tensor>) {

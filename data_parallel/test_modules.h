@@ -11,14 +11,14 @@
 #include "gradwire/collectives/testing/local_backend.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"
 
-// What the tests of replicated modules have in common. Numbers are small integers, so that float64 sums are
-// exact in any order.
+// Helpers for tests of replicated modules. All numbers are small integers, so that float64 sums are exact in
+// any order.
 namespace gradwire::collectives {
 
 using testing::Group;
 using testing::Ranks;
 
-// No test waits longer for a rank that has failed.
+// The timeout limits how long a test waits for a rank that has failed.
 inline const ProcessGroupOptions kOptions{.timeout = absl::Seconds(60)};
 
 // Every test runs over the reference backend.
@@ -50,12 +50,12 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Uses what it is told to.
+// A module with three branches: forward uses the branches that its arguments select, and never uses `unused`.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl()
       : left(register_module("left", torch::nn::Linear(2, 2))),
         right(register_module("right", torch::nn::Linear(2, 2))),
-        nobodys(register_module("nobodys", torch::nn::Linear(2, 2))) {
+        unused(register_module("unused", torch::nn::Linear(2, 2))) {
     to(at::kDouble);
   }
   at::Tensor forward(const at::Tensor& x, bool use_left, bool use_right) {
@@ -65,7 +65,7 @@ struct BranchesImpl : torch::nn::Module {
     return sum;
   }
 
-  torch::nn::Linear left, right, nobodys;
+  torch::nn::Linear left, right, unused;
 };
 
 inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
@@ -74,13 +74,13 @@ inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-// The rows of a batch that are this rank's.
+// This rank's rows of a batch.
 inline at::Tensor share(const at::Tensor& batch, const Group& group) {
   return batch.chunk(group->size())[group->rank()];
 }
 
-// On each of `size` ranks a replica of a Module whose parameters were filled with the rank: body(group,
-// module, model).
+// Runs body(group, module, model) on each of `size` ranks. `model` is a replica of `module`, a Module whose
+// parameters were filled with values that depend on the rank.
 template <class Module, class Body>
 void on_replicas(int size, const DistributedDataParallelOptions& options, Body body) {
   const Ranks ranks(size, kOptions);

@@ -12,7 +12,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// The status that `body` throws.
+// The Status of the error that `body` throws; OK if it throws none.
 template <class Body>
 absl::Status thrown_by(Body body) {
   try {
@@ -28,39 +28,39 @@ void expect_error(const absl::Status& status, absl::StatusCode code, const std::
   for (const std::string& part : parts) EXPECT_TRUE(absl::StrContains(status.message(), part)) << status;
 }
 
-TEST(UnusedParameters, UsedOnSomeRanksGetTheAverageWithZeros) {
+TEST(UnusedParameters, ParametersUsedOnSomeRanksAreAveragedWithZeros) {
   const at::Tensor x = integers({2, 2}, 1);
   const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-9, .find_unused_parameters = true};
   on_replicas<BranchesImpl>(3, options, [&](const Group& group, BranchesImpl& net, auto& model) {
     for (int step = 0; step < 3; ++step) {
       net.zero_grad();
-      // Everybody uses the right one; the left one is used on one rank, another one each time.
+      // All ranks use the right branch. Only one rank uses the left branch, a different rank in each step.
       model.forward(x, group->rank() == step, true).sum().backward();
       const at::Tensor whole = x.sum(0).expand({2, 2});
       EXPECT_TRUE(at::equal(net.left->weight.grad(), whole / 3)) << net.left->weight.grad();
       EXPECT_TRUE(at::equal(net.right->weight.grad(), whole * 3 / 3));
-      EXPECT_FALSE(net.nobodys->weight.grad().defined());
+      EXPECT_FALSE(net.unused->weight.grad().defined());
     }
   });
 }
 
-TEST(UnusedParameters, UnusedEverywhereKeepTheirGradient) {
+TEST(UnusedParameters, ParametersUnusedOnAllRanksKeepTheirGradient) {
   const at::Tensor x = integers({2, 2}, 1);
   const DistributedDataParallelOptions options{.find_unused_parameters = true};
   on_replicas<BranchesImpl>(3, options, [&](const Group& group, BranchesImpl& net, auto& model) {
-    // Its own on each rank, and such that thirds are not exact.
-    net.nobodys->bias.mutable_grad() = at::full({2}, 0.1 + group->rank(), at::kDouble);
+    // A different gradient on each rank, with values whose thirds are not exact.
+    net.unused->bias.mutable_grad() = at::full({2}, 0.1 + group->rank(), at::kDouble);
     model.forward(x, true, true).sum().backward();
-    EXPECT_TRUE(at::equal(net.nobodys->bias.grad(), at::full({2}, 0.1 + group->rank(), at::kDouble)));
+    EXPECT_TRUE(at::equal(net.unused->bias.grad(), at::full({2}, 0.1 + group->rank(), at::kDouble)));
     const at::Tensor left = net.left->weight.grad().clone();
-    // Now it is a view.
+    // The gradient is now a view into a bucket.
     net.left->weight.grad().fill_(0.1);
     model.forward(x, false, true).sum().backward();
     EXPECT_TRUE(at::equal(net.left->weight.grad(), at::full({2, 2}, 0.1, at::kDouble)));
   });
 }
 
-TEST(UnusedParameters, WhatNoSyncAccumulatedCountsThoughTheNextPassDoesNotUseIt) {
+TEST(UnusedParameters, GradientsOfNoSyncAreAveragedIfTheNextPassDoesNotUseTheParameter) {
   const at::Tensor x = integers({2, 2}, 1);
   const DistributedDataParallelOptions options{.find_unused_parameters = true};
   on_replicas<BranchesImpl>(2, options, [&](const Group& group, BranchesImpl& net, auto& model) {
@@ -76,7 +76,7 @@ TEST(UnusedParameters, WhatNoSyncAccumulatedCountsThoughTheNextPassDoesNotUseIt)
   });
 }
 
-TEST(UnusedParameters, WhatNoSyncAccumulatedCountsForOnePassOnly) {
+TEST(UnusedParameters, GradientsOfNoSyncAreAveragedInOnePassOnly) {
   const at::Tensor x = integers({2, 2}, 1);
   const DistributedDataParallelOptions options{.find_unused_parameters = true};
   on_replicas<BranchesImpl>(2, options, [&](const Group& group, BranchesImpl& net, auto& model) {
@@ -86,7 +86,7 @@ TEST(UnusedParameters, WhatNoSyncAccumulatedCountsForOnePassOnly) {
     }
     model.forward(x, false, true).sum().backward();
     EXPECT_TRUE(at::equal(net.left->weight.grad(), x.sum(0).expand({2, 2}) / 2));
-    // No rank has used the left one since: each keeps what it has, and nothing is averaged.
+    // No rank has used the left branch since then: each rank keeps its own gradient, without averaging.
     net.left->weight.mutable_grad() = at::full({2, 2}, 0.1 + group->rank(), at::kDouble);
     model.forward(x, false, true).sum().backward();
     EXPECT_TRUE(at::equal(net.left->weight.grad(), at::full({2, 2}, 0.1 + group->rank(), at::kDouble)))
@@ -120,8 +120,8 @@ TEST(UnusedParameters, WithoutTheOptionTheNextForwardNamesThem) {
   on_replicas<BranchesImpl>(2, {}, [&](const Group&, BranchesImpl&, auto& model) {
     model.forward(x, true, true).sum().backward();
     expect_error(thrown_by([&] { model.forward(x, true, true); }), absl::StatusCode::kFailedPrecondition,
-                 {"\"nobodys.weight\", \"nobodys.bias\"", "find_unused_parameters"});
-    // Evaluation goes on.
+                 {"\"unused.weight\", \"unused.bias\"", "find_unused_parameters"});
+    // Evaluation still works.
     const at::NoGradGuard no_grad;
     model.forward(x, true, true);
   });
@@ -154,7 +154,7 @@ TEST(DataParallelErrors, DifferentNumbersOfParametersAndOptions) {
          DistributedDataParallel model(linear, {.group = group});
        })) {
     expect_error(status, absl::StatusCode::kInvalidArgument,
-                 {"\"bias\" Float[5]", "rank 1 has nothing more"});
+                 {"\"bias\" Float[5]", "rank 1 has no more entries"});
   }
   for (const absl::Status& status : ranks.results([](const Group& group) {
          torch::nn::Linear linear(3, 5);
@@ -164,7 +164,7 @@ TEST(DataParallelErrors, DifferentNumbersOfParametersAndOptions) {
   }
 }
 
-TEST(DataParallelErrors, ArgumentsThatCannotBeRight) {
+TEST(DataParallelErrors, InvalidArgumentsAreRefused) {
   const Ranks ranks(1, kOptions);
   ranks.run([](const Group& group) {
     torch::nn::Linear linear(3, 5);
@@ -202,7 +202,7 @@ TEST(DataParallelErrors, SparseGradientsAndCreateGraphAreRefused) {
   });
 }
 
-TEST(DataParallelErrors, RankThatFailsEndsTheOthersPass) {
+TEST(DataParallelErrors, RankThatFailsEndsThePassOfTheOthers) {
   const Ranks ranks(3, kOptions);
   const std::vector<absl::Status> results = ranks.results([](const Group& group) {
     torch::nn::Linear linear(3, 5);
@@ -216,7 +216,7 @@ TEST(DataParallelErrors, RankThatFailsEndsTheOthersPass) {
     EXPECT_FALSE(status.ok());
     EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "averaging the gradients")) << status;
-    // And says so from then on.
+    // All later calls report the same error.
     expect_error(thrown_by([&] {
                    model.forward(at::ones({1, 3}));
                  }),

@@ -11,7 +11,8 @@
 
 namespace gradwire::examples {
 
-// What one worker did: how many calls it made and served, what it sent and received, how long its calls took.
+// The statistics of one worker: the calls that it made and served, the bytes that it sent and received, and
+// the time that its calls took.
 struct WorkerReport {
   std::string name;
   uint64_t calls_made = 0;
@@ -24,7 +25,7 @@ struct WorkerReport {
 
 WorkerReport report_of(const rpc::Agent& agent);
 
-// A line for each worker under a heading, on standard output.
+// Prints a heading and a line for each worker to standard output.
 void print_reports(const std::vector<WorkerReport>& reports);
 
 }  // namespace gradwire::examples

@@ -25,47 +25,55 @@ class RRef;
 struct Op;
 struct Script;
 
-// A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned
-// by shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
+// A worker of a group: it calls other workers, serves their calls and owns objects. One process may have
+// several agents. Thread-safe. Owned by shared_ptr. When the last owner goes before shutdown() was called,
+// the destructor shuts the agent down without waiting for the other workers.
 class Agent final : public std::enable_shared_from_this<Agent> {
  public:
-  // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
-  // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join
-  // and leave as they come; it returns at once, and a rank of -1 gets the next id. The name or id of a worker
-  // that died may be taken: a new worker, which references to the old one do not reach. (A fixed group by
-  // init_method is over when one of its processes has ended: docs/rpc.md.) Throws Error: InvalidArgument
-  // (name or rank taken, another world size elsewhere), DeadlineExceeded (names who did not join),
-  // Unavailable (the store cannot be reached).
+  // Joins the group and returns when all `world_size` workers have joined. `rank` becomes the worker's id. If
+  // `rank` and `world_size` are -1, the init method takes them from the environment or assigns them.
+  // `world_size` 0 makes an open group: workers may join and leave at any time, start() returns at once, and
+  // a rank of -1 gets the next free id.
+  //
+  // A new worker may take the name and id of a worker that died. References to the old worker do not reach
+  // the new one. (A group of fixed size that was formed by an init_method ends when one of its processes has
+  // ended: docs/rpc.md.)
+  //
+  // Throws Error: InvalidArgument when the name or rank is taken, or when the workers name different world
+  // sizes; DeadlineExceeded, with the names of the workers that did not join; Unavailable when the store
+  // cannot be reached.
   static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
                                       RpcBackendOptions options = {});
   ~Agent();
 
-  // The agent that runs this handler, else the one init_rpc made. Throws FailedPrecondition when there is
-  // neither.
+  // The agent that runs the current handler, or else the agent that init_rpc made. Throws FailedPrecondition
+  // when neither exists.
   static std::shared_ptr<Agent> current();
-  // The same, but nullptr.
+  // As current(), but returns nullptr instead of throwing.
   static std::shared_ptr<Agent> current_or_null();
 
   WorkerInfo get_worker_info() const;  // This worker.
-  // NotFound lists the names there are.
+  // Throws NotFound, which lists the names of the group.
   WorkerInfo get_worker_info(const std::string& name) const;
   std::vector<WorkerInfo> get_worker_infos() const;  // As rpc::get_worker_infos.
 
-  // What this worker knows of another. NotFound as above.
+  // The state of another worker, as far as this worker knows. Throws NotFound as above.
   WorkerState worker_state(const std::string& name) const;
-  // Calls back, on the executor, one call at a time and in order, when a worker joins (kAlive) and whenever
-  // its state changes, until what is returned goes (a call under way then still ends). Workers whom this one
-  // has no connection with are not suspected; that they died or left the group's log tells.
+  // Runs `callback` when a worker joins (kAlive) and whenever its state changes. The callbacks run on the
+  // executor, one at a time and in order, until the returned handle is destroyed; a callback that runs at
+  // that moment is not interrupted. A worker without a connection to this one is never suspected: this worker
+  // learns from the group's log that it died or left.
   [[nodiscard]] std::shared_ptr<void> on_worker_change(
       std::function<void(const WorkerInfo& worker, WorkerState state)> callback);
-  // Returns when a worker of that name is in the group. Throws Error: DeadlineExceeded; Unavailable when
-  // nobody can join since the store is gone; FailedPrecondition when the agent shuts down.
+  // Waits until a worker of that name is in the group. Throws Error: DeadlineExceeded; Unavailable when no
+  // worker can join because the store is gone; FailedPrecondition when the agent shuts down.
   WorkerInfo wait_for_worker(const std::string& name, absl::Duration timeout = absl::InfiniteDuration());
 
   // As rpc::shutdown (rpc/rpc.h). Idempotent.
   void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
 
-  // The calls, as the free functions of the same names (rpc/call.h, rpc/op.h; include "rpc/rpc.h").
+  // Calls from this agent. They behave as the free functions of the same names (rpc/call.h, rpc/op.h).
+  // Include "rpc/rpc.h" to use them.
   template <auto F, class... A>
   auto rpc_sync(const Destination& to, A&&... arguments);
   template <auto F, class... A>
@@ -79,20 +87,20 @@ class Agent final : public std::enable_shared_from_this<Agent> {
   template <class T, class C, class... A>
   Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_async.
 
-  // Counters of this moment, which are read one by one (rpc/agent_statistics.h).
+  // The current values of the counters, read one after the other (rpc/agent_statistics.h).
   AgentStatistics statistics() const;
-  // Sizes of all tables, for tests and for finding leaks (rpc/link/agent_tables.h).
+  // The sizes of all tables, for tests and to find leaks (rpc/link/agent_tables.h).
   AgentTables tables() const;
 
-  // The rest is for the templates that make calls and for the layers above.
+  // The functions below are for the templates that make calls, and for the layers above rpc.
 
-  // The functions of the agent that only the layers above use (rpc/agent/agent_services.h).
+  // The services of the agent for the layers above (rpc/agent/agent_services.h).
   AgentServices& services() const;
-  // The calls that this worker makes.
+  // Makes the calls of this worker.
   Caller& caller() const;
-  // The references that this worker owns and holds.
+  // Manages the references that this worker owns and holds.
   RRefService& rrefs() const;
-  // Where handlers and continuations run.
+  // Runs handlers and continuations.
   std::shared_ptr<Executor> executor() const;
 
  private:
@@ -102,10 +110,12 @@ class Agent final : public std::enable_shared_from_this<Agent> {
   std::unique_ptr<AgentServices> services_;
 };
 
-// Runs a scope as if within `agent`: current() returns it there. For tests and programs with several agents.
+// Makes `agent` the current one in a scope: Agent::current() returns it there. For tests and for programs
+// with several agents.
 class AgentGuard {
  public:
-  // Enters `agent`, whose owner may still shut it down. The destructor enters what was current before.
+  // Makes `agent` current. Its owner may still shut it down. The destructor restores the agent that was
+  // current before.
   explicit AgentGuard(const std::shared_ptr<Agent>& agent);
   ~AgentGuard();
   AgentGuard(const AgentGuard&) = delete;

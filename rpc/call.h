@@ -4,11 +4,12 @@
 
 #include "gradwire/rpc/caller/call_steps.h"
 
-// The typed front of OutgoingCall: registered functions, classes and methods; and callees that are named
-// at run time (Op, Script), whose headers supply
+// The templates that programs call: rpc_sync, rpc_async and remote. They make an OutgoingCall
+// (rpc/caller/outgoing_call.h) of a registered function, class or method, or of a callee that is named at run
+// time (Op, Script). The header of such a callee type C supplies
 //   std::string callee_name(const C&);
-//   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);   // sets the callee, adds the
-//   arguments
+//   // Sets the callee and adds the arguments.
+//   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);
 namespace gradwire::rpc {
 
 template <auto F, class... A>
@@ -47,54 +48,58 @@ T Agent::rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
 }
 
 // Calls the registered function F on the worker `to` and waits for its result, as
-// torch.distributed.rpc.rpc_sync. Arguments convert as in a direct call. Large tensors travel from their own
-// memory: no other thread may change them before it returns. Throws Error with the worker's name:
-//   NotFound            no such worker, or F is not registered here or there
-//   InvalidArgument     the signatures of F differ, or an argument or result cannot travel
-//   DeadlineExceeded    no answer within the destination's timeout (else rpc_timeout) or the served call's
-//   Unavailable         the worker cannot be reached or is dead, or the connection broke meanwhile
-//   Aborted             another process has taken the worker's place
+// torch.distributed.rpc.rpc_sync does. Arguments are converted as in a direct call. Large tensors are sent
+// from their own memory: no other thread may change them before rpc_sync returns. Throws Error with the
+// worker's name:
+//   NotFound            the worker does not exist, or F is not registered in the caller or in the callee
+//   InvalidArgument     the signatures of F differ, or an argument or the result cannot be sent
+//   DeadlineExceeded    no answer within the timeout of the destination (by default rpc_timeout), or within
+//   the
+//                       deadline of the call that this thread serves
+//   Unavailable         the worker is dead or cannot be reached, or the connection broke during the call
+//   Aborted             another process has taken the worker's name
 //   Cancelled           the callee shut down
-//   FailedPrecondition  there is no agent, or it has been shut down
-//   ResourceExhausted   a limit (security/limits.h) or the window (FlowOptions) was exceeded
-//   Unknown             F threw; an Error keeps its own code
+//   FailedPrecondition  this process has no agent, or the agent has been shut down
+//   ResourceExhausted   a limit (security/limits.h) or the flow window (FlowOptions) was exceeded
+//   Unknown             F threw an exception; an Error keeps its own code
 template <auto F, class... A>
 auto rpc_sync(const Destination& to, A&&... arguments) {
   return Agent::current()->rpc_sync<F>(to, std::forward<A>(arguments)...);
 }
-// As rpc_sync without waiting: a Future of F's result, as torch.distributed.rpc.rpc_async. When it returns,
-// the arguments' tensors may be changed. Blocks only for room in the window (FlowPolicy::kWait). Errors come
-// out of the future; only FailedPrecondition, without an agent, is thrown. Continuations run on the agent's
-// executor.
+// As rpc_sync, but returns a Future of F's result at once, as torch.distributed.rpc.rpc_async does. The
+// caller may change the arguments' tensors as soon as rpc_async returns. It blocks only while the flow window
+// is full (FlowPolicy::kWait). The future reports errors; only FailedPrecondition, without an agent, is
+// thrown. Continuations run on the agent's executor.
 template <auto F, class... A>
 auto rpc_async(const Destination& to, A&&... arguments) {
   return Agent::current()->rpc_async<F>(to, std::forward<A>(arguments)...);
 }
-// As rpc_async, but that the result stays on `to`: an RRef to it, at once, as torch.distributed.rpc.remote.
-// Throws what is wrong before the call leaves; later errors come out of every use of the reference.
+// As rpc_async, but the result stays on `to`. Returns an RRef to it at once, as torch.distributed.rpc.remote
+// does. Throws an error that is found before the call is sent; each use of the reference reports later
+// errors.
 template <auto F, class... A>
 auto remote(const Destination& to, A&&... arguments) {
   return Agent::current()->remote<F>(to, std::forward<A>(arguments)...);
 }
-// An object of the registered class T, made on `to` with the constructor's `arguments`. Errors as remote of a
-// function.
+// Makes an object of the registered class T on `to`, with the constructor's `arguments`, and returns an RRef
+// to it. Errors as remote of a function.
 template <class T, class... A, class C = DeclaredConstructor<T>>
 RRef<T> remote(const Destination& to, A&&... arguments) {
   return call_internal::remote_value<T, C>(Agent::current(), to, std::forward<A>(arguments)...);
 }
-// rpc_sync of a callee that is named at run time (Op, Script), with the result as a T. Errors as rpc_sync's,
-// and PermissionDenied for an operator that is not on the callee's list.
+// As rpc_sync, for a callee that is named at run time (Op, Script). Returns the result as a T. Errors as
+// above, and PermissionDenied for an operator that is not on the callee's allow list.
 template <class T, class C, class... A>
 T rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
   return Agent::current()->rpc_sync<T>(to, callee, std::forward<A>(arguments)...);
 }
-// rpc_async of a callee that is named at run time. Errors come out of the future.
+// As rpc_async, for a callee that is named at run time. The future reports errors.
 template <class T, class C, class... A>
 Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments) {
   return Agent::current()->rpc_async<T>(to, callee, std::forward<A>(arguments)...);
 }
 
-// The methods of what an RRef refers to, and operators with it as their first argument.
+// Calls of methods of the object that an RRef refers to, and of operators that take it as first argument.
 template <class T>
 template <auto F, class... A>
 auto RRef<T>::rpc_async(A&&... arguments) const {

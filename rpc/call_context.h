@@ -9,11 +9,11 @@
 
 namespace gradwire::rpc {
 
-// What a handler can know of the call it serves. Immutable; thread-safe. Follows the handler across co_await
-// and then.
+// Describes the call that a handler serves. Immutable and thread-safe. It stays current in the continuations
+// of the handler, after co_await and in then().
 class CallContext {
  public:
-  // For the agent, which makes one for each call that it serves.
+  // Called by the agent, once for each call that it serves.
   CallContext(Worker caller, absl::Time deadline, CancellationToken token)
       : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)) {}
 
@@ -22,12 +22,12 @@ class CallContext {
 
   // The worker that made the call.
   WorkerInfo caller() const { return caller_.info(); }
-  // When the caller stops waiting, on Clock::system(); infinite if never. Calls made by the handler end no
-  // later.
+  // The time when the caller stops waiting, on Clock::system(); infinite when it waits without a limit. Calls
+  // that the handler makes end no later.
   absl::Time deadline() const { return deadline_; }
-  // Whether the caller has given up, cancelled or died: nobody wants the result.
+  // Whether the caller has cancelled the call, stopped waiting or died, so that the result is not needed.
   bool cancelled() const { return token_.cancelled(); }
-  // The same with the reason, and with callbacks for when it happens.
+  // As cancelled(), with the reason and with callbacks.
   const CancellationToken& cancellation() const { return token_; }
 
  private:

@@ -19,28 +19,29 @@
 
 namespace gradwire::rpc {
 
-// Names the class in the lookup of its constructor's declaration.
+// Names the class T when the declaration of its constructor is looked up.
 template <class T>
 struct ConstructorOf {};
 
-// The parameter types of a declared constructor.
+// Lists the parameter types of a declared constructor.
 template <class... P>
 struct ConstructorTypes {
-  // The types of the values that the parameters take.
+  // The parameter types without references and qualifiers.
   using Decayed = ConstructorTypes<std::decay_t<P>...>;
 };
 
-// Stands for the constructor of a class that has no declaration.
+// Stands for the constructor of a class without a declaration.
 struct UndeclaredConstructor {};
-// What the lookup finds where there is no declaration. Never defined.
+// The fallback that the lookup finds without a declaration. Never defined.
 UndeclaredConstructor gradwire_rpc_constructor(...);
 
-// ConstructorTypes<...> where a declaration is visible, else UndeclaredConstructor. Differs between source
-// files: so it is a template argument of whatever depends on it, which gives that another name in each case.
+// ConstructorTypes<...> where a declaration is visible, else UndeclaredConstructor. The result may differ
+// between source files. Everything that depends on it therefore takes it as a template argument, so that each
+// case has a symbol of its own.
 template <class T>
 using DeclaredConstructor = decltype(gradwire_rpc_constructor(ConstructorOf<T>()));
 
-// Whether no declaration of T's constructor says anything else than P...
+// Whether a visible declaration of T's constructor, if any, has the parameter types P...
 template <class T, class... P>
 concept ConstructorAgrees =
     std::is_same_v<DeclaredConstructor<T>, UndeclaredConstructor> || std::is_same_v < DeclaredConstructor<T>,

@@ -11,7 +11,8 @@
 
 namespace gradwire::rpc {
 
-// Where a call goes, oneself included, and how: a worker by name, id or WorkerInfo.
+// The worker that a call goes to, by name, id or WorkerInfo, with options of the call. A worker may call
+// itself.
 //   rpc_sync<&scale>(Destination("ps").with_timeout(absl::Seconds(5)).ordered(), x, 2.0)
 class Destination {
  public:
@@ -24,38 +25,38 @@ class Destination {
   // A worker by name and id.
   Destination(const WorkerInfo& info) : name_(info.name), id_(info.id) {}
 
-  // Exactly this incarnation: one that took its place is not called.
+  // Names exactly this incarnation. A later worker with the same name and id is not called.
   static Destination incarnation_of(const Worker& worker) {
     Destination destination(worker.info());
     destination.incarnation_ = worker.incarnation;
     return destination;
   }
 
-  // How long a call may take, without this the agent's rpc_timeout. Zero: it fails at once with
-  // DeadlineExceeded. InfiniteDuration(): no limit.
+  // Returns a copy with this timeout for a call, instead of the agent's rpc_timeout. With zero the call fails
+  // at once with DeadlineExceeded. InfiniteDuration(): no limit.
   Destination with_timeout(absl::Duration timeout) const {
     Destination copy = *this;
     copy.timeout_ = timeout;
     return copy;
   }
 
-  // Calls that one thread makes to one worker with ordered() start there in the order in which they were
-  // made.
+  // Returns a copy for ordered calls: the ordered calls from one thread to one worker start there in the
+  // order in which they were made.
   Destination ordered() const {
     Destination copy = *this;
     copy.ordered_ = true;
     return copy;
   }
 
-  // Empty when only the id is known.
+  // The worker's name; empty when only the id is known.
   const std::string& name() const { return name_; }
-  // -1 when only the name is known.
+  // The worker's id; -1 when only the name is known.
   int32_t id() const { return id_; }
-  // 0: whoever has the name or id.
+  // The worker's incarnation; 0 for any worker that has the name or id.
   uint64_t incarnation() const { return incarnation_; }
-  // What with_timeout() said; none: the agent's rpc_timeout.
+  // The timeout of with_timeout(); nullopt for the agent's rpc_timeout.
   std::optional<absl::Duration> timeout() const { return timeout_; }
-  // Whether ordered() was said.
+  // Whether the calls are ordered.
   bool is_ordered() const { return ordered_; }
 
   // For messages: the name in quotes, or "id 3" where only the id is known.

@@ -10,20 +10,21 @@
 
 namespace gradwire::rpc {
 
-// A tensor of undefined contents, row-major, on the cpu, in memory that the worker `to` sees too where it is
-// on the same host: fill it and move it into a call to that worker, and it travels without a single copy.
+// Returns a tensor with undefined contents, row-major, on the CPU. When the worker `to` is on the same host,
+// the tensor lies in memory that this worker can read. Fill it and move it into a call to that worker: then
+// it is sent without a copy.
 //
 //   at::Tensor batch = empty_for("ps", {1024, 512}, at::kFloat);
 //   fill(batch);
 //   rpc_sync<&train>("ps", std::move(batch));
 //
-// Until a call to the worker has been answered, and between hosts, it is ordinary memory. It is an ordinary
-// tensor in any case: kept, sent elsewhere or sent without being moved, it behaves as any other. Throws
-// Error: NotFound (no such worker), InvalidArgument (sizes), ResourceExhausted (no memory),
+// Before the first call to the worker has been answered, and between hosts, the memory is ordinary memory. In
+// any case the tensor is an ordinary tensor: you may keep it, send it to another worker, or send it without
+// moving it. Throws Error: NotFound (unknown worker), InvalidArgument (sizes), ResourceExhausted (no memory),
 // FailedPrecondition (no agent).
 at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
                      at::ScalarType dtype = at::kFloat);
-// The same for the agent that runs here.
+// As above, for the current agent.
 at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
 
 }  // namespace gradwire::rpc

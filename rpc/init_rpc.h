@@ -11,41 +11,43 @@
 
 namespace gradwire::rpc {
 
-// A way of making the agent of a process.
+// Names a backend: a way to make the agent of a process.
 enum class BackendType : int {
-  // This library's own.
+  // The agent of this library.
   kNative = 0,
-  // The same, under the name that PyTorch's programs use.
+  // The same agent, under the name that PyTorch uses.
   kTensorPipe = kNative,
 };
 
-// Makes and starts the agent for init_rpc, whose arguments it gets; throws Error.
+// Makes and starts an agent from the arguments of init_rpc. Throws Error.
 using BackendFactory = std::function<std::shared_ptr<Agent>(const std::string& name, int rank, int world_size,
                                                             const RpcBackendOptions&)>;
 
-// Adds a way, for init_rpc to use. InvalidArgument when the name is taken.
+// Registers a backend for init_rpc. Throws InvalidArgument when the name is taken.
 BackendType register_backend(const std::string& name, BackendFactory factory);
 
-// Makes this process a worker; returns when all have joined. rank and world_size: -1, from the environment or
-// assigned. The worker's id is its rank. Throws Error: as Agent::start; FailedPrecondition when there is an
-// agent already.
+// Makes this process a worker, and returns when all workers have joined. A rank or world_size of -1 is taken
+// from the environment or assigned. The worker's id is its rank. Throws Error as Agent::start does, and
+// FailedPrecondition when this process has an agent already.
 void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBackendOptions options = {},
               BackendType backend = BackendType::kNative);
 
-// Graceful: serves on until every member has called it and all calls in flight, nested ones too, and
-// reference messages are done. A member's death ends it with Unavailable, the timeout with
-// DeadlineExceeded, both naming who. Not graceful: refuses new calls, fails pending ones. Either
-// way all threads have ended when it returns or throws, calls fail with FailedPrecondition from then on, and
-// init_rpc works again. Does nothing without an agent.
+// Shuts the agent of init_rpc down. A graceful shutdown continues to serve until every member has called
+// shutdown and all calls (including nested calls) and reference messages have ended. It fails with
+// Unavailable when a member dies, and with DeadlineExceeded after the timeout. Both errors name the worker. A
+// shutdown that is not graceful refuses new calls and fails pending ones.
+//
+// In both cases all threads have ended when shutdown returns or throws. Later calls fail with
+// FailedPrecondition, and init_rpc can be called again. Does nothing when there was never an agent.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
 
-// This worker: of Agent::current(). Throws Error, FailedPrecondition, where there is no agent.
+// Returns this worker's name and id, from Agent::current(). Throws FailedPrecondition without an agent.
 WorkerInfo get_worker_info();
-// The worker with that name. Throws Error: NotFound, which lists the names there are; FailedPrecondition as
-// above.
+// Returns the worker with this name. Throws Error: NotFound, which lists the names of the group;
+// FailedPrecondition as above.
 WorkerInfo get_worker_info(const std::string& name);
-// All workers of the group; of an open group those that live. Throws Error, FailedPrecondition, without an
-// agent.
+// Returns all workers of the group; in an open group, those that are alive. Throws FailedPrecondition without
+// an agent.
 std::vector<WorkerInfo> get_worker_infos();
 
 }  // namespace gradwire::rpc

@@ -12,12 +12,11 @@
 
 namespace gradwire::rpc {
 
-// An ATen operator as a callee: Op("aten::add"), or with the overload fixed Op("aten::add.Tensor"). Which
-// operators a worker runs for others is listed in rpc/torch/operator_allow_list.cc.
+// An ATen operator as a callee: Op("aten::add"), or Op("aten::add.Tensor") with a given overload. The
+// operators that a worker runs for others are listed in rpc/torch/operator_allow_list.cc.
 //   at::Tensor y = rpc_sync<at::Tensor>("worker1", Op("aten::add"), x, 3, kw("alpha", 2));
 struct Op {
-  // Names the operator; whether it exists and may be called is checked by the callee (NotFound,
-  // PermissionDenied).
+  // Names the operator. The callee checks that it exists (NotFound) and may be called (PermissionDenied).
   explicit Op(std::string operator_name) : name(std::move(operator_name)) {}
   // The qualified name: "aten::add" or "aten::add.Tensor".
   std::string name;
@@ -37,14 +36,14 @@ struct Script {
 // The function's name, for messages.
 inline std::string callee_name(const Script& script) { return script.name; }
 
-// What kw() makes.
+// A keyword argument, made by kw().
 template <class T>
 struct KeywordArgument {
   std::string name;  // The parameter's name in the callee's schema.
-  T value;           // What is passed for it.
+  T value;           // The argument's value.
 };
 
-// A keyword argument of an operator or a TorchScript function; after the positional ones.
+// Makes a keyword argument of an operator or a TorchScript function. Pass it after the positional arguments.
 template <class T>
 KeywordArgument<std::decay_t<T>> kw(std::string name, T&& value) {
   return {std::move(name), std::forward<T>(value)};
@@ -66,7 +65,8 @@ template <class A>
 absl::Status encode_argument(A&& argument, Encoder& encoder, proto::Value& out) {
   static_assert(
       IsOperatorArgument<A>::value,
-      "an operator or a TorchScript function takes no argument of this type: pass a tensor, number, string, "
+      "operators and TorchScript functions do not take an argument of this type: pass a tensor, number, "
+      "string, "
       "list, dictionary, tuple, optional or IValue (codec/torch/operator_argument.h; for an IValue and what "
       "converts to one include ATen/core/ivalue.h), never a pointer");
   if constexpr (IsOperatorArgument<A>::value) {
@@ -84,7 +84,7 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
     return encode_argument(std::forward<A>(argument).value, encoder, *keyword.mutable_value());
   } else {
     if (payload.keywords_size() != 0) {
-      return absl::InvalidArgumentError("a positional argument after a keyword argument");
+      return absl::InvalidArgumentError("a positional argument follows a keyword argument: pass it first");
     }
     return encode_argument(std::forward<A>(argument), encoder, *payload.add_values());
   }
@@ -92,9 +92,9 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
 
 }  // namespace op_call_internal
 
-// Appends arguments of any types that OperatorArgumentCodec covers; kw(...) ones become keyword arguments.
-// Errors: InvalidArgument for a positional argument after a keyword argument; what encoding the value fails
-// with.
+// Appends arguments of all types that OperatorArgumentCodec supports; arguments made by kw() become keyword
+// arguments. Errors: InvalidArgument for a positional argument after a keyword argument; the errors of
+// encoding a value.
 template <class... A>
 absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A&&... arguments) {
   absl::Status status;
@@ -104,7 +104,7 @@ absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A
   return status;
 }
 
-// Makes `call` one of the operator with these arguments; an error shows in call.status().
+// Makes `call` a call of the operator with these arguments. Errors are in call.status().
 template <class... A>
 void prepare_call(OutgoingCall& call, const Op& op, A&&... arguments) {
   call.request().set_operator_(op.name);
@@ -113,7 +113,7 @@ void prepare_call(OutgoingCall& call, const Op& op, A&&... arguments) {
                                          std::forward<A>(arguments)...));
 }
 
-// Makes `call` one of the TorchScript function with these arguments; an error shows in call.status().
+// Makes `call` a call of the TorchScript function with these arguments. Errors are in call.status().
 template <class... A>
 void prepare_call(OutgoingCall& call, const Script& script, A&&... arguments) {
   call.request().set_script(script.name);

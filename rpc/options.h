@@ -18,70 +18,69 @@ namespace gradwire::rpc {
 
 struct AgentHooks;
 
-// How workers notice that another does not answer.
+// Settings of the heartbeats, by which a worker notices that another one does not answer.
 struct HeartbeatOptions {
-  // How often a worker says something on each connection.
+  // Period at which a worker sends a heartbeat on each connection.
   absl::Duration interval = absl::Seconds(1);
-  // Silent for so long: WorkerState::kSuspect. At least three times the interval.
+  // A worker that was silent for this long becomes WorkerState::kSuspect. At least three times `interval`.
   absl::Duration suspect_after = absl::Seconds(3);
-  // Silent for so long: dead, for good. One that was paused (SIGSTOP, a debugger, its machine moved) for less
-  // comes back without harm. A worker whose process ended on a host that is up is noticed at once, whatever
-  // stands here.
+  // A worker that was silent for this long is declared dead, permanently. A worker that was paused for less
+  // (by SIGSTOP, a debugger or the migration of its machine) continues without harm. When a process ends on a
+  // host that is up, the others notice it at once, independently of this value.
   absl::Duration dead_after = absl::Seconds(20);
 };
 
-// What happens to a call for which a worker's window (FlowOptions) has no room.
+// Says what happens to a call when the flow window to its worker (FlowOptions) is full.
 enum class FlowPolicy {
-  // The calling thread waits, in the order of arrival and within the call's deadline (DeadlineExceeded).
+  // The calling thread waits, first come first served, until the call's deadline (DeadlineExceeded).
   kWait,
   // The call fails at once with ResourceExhausted.
   kResourceExhausted,
 };
 
-// How much may be under way from this worker to one other, itself included, before it is answered. The
-// messages of the framework itself (references, backward passes, cancellations) do not count and are never
-// held up.
+// The flow window: bounds the unanswered calls from this worker to one other worker, or to itself. The
+// framework's own messages (references, backward passes, cancellations) do not count and never wait.
 //
-// Calls that nest in a circle hold their places while they wait for one another: a window that is full of
-// outer calls lets no inner one out until some deadline comes.
+// A call keeps its part of the window while it waits for nested calls. When calls nest in a cycle between
+// workers and a window is full of outer calls, the inner calls wait until a deadline ends one of them.
 struct FlowOptions {
-  // 0: no bound; at most kMostCalls count.
+  // Maximum number of unanswered calls. 0: no limit. Values above kMostCalls mean kMostCalls.
   uint32_t max_calls = 16'384;
-  // Of requests, as they leave. 0: no bound; at most kMostBytes count. A request larger than this goes when
-  // nothing else is under way.
+  // Maximum number of bytes of unanswered requests, as sent. 0: no limit. Values above kMostBytes mean
+  // kMostBytes. A larger request is sent when no other request is unanswered.
   uint64_t max_bytes = uint64_t{1} << 30;
-  // What a call does that finds no room.
+  // How a call behaves when the window is full.
   FlowPolicy when_full = FlowPolicy::kWait;
 
-  // The largest bound on calls that counts.
+  // The largest effective value of max_calls.
   static constexpr uint32_t kMostCalls = (uint32_t{1} << 21) - 1;
-  // The largest bound on bytes that counts.
+  // The largest effective value of max_bytes.
   static constexpr uint64_t kMostBytes = (uint64_t{1} << 42) - 1;
 };
 
-// What becomes of a call of a function that is registered as idempotent (GRADWIRE_RPC_IDEMPOTENT) when its
-// connection breaks before the answer: it is made again, within its deadline, until the worker is known to be
-// dead or to have left. All other calls fail with Unavailable then, and so do these when they carry or return
-// RRefs, belong to an autograd context, are ordered() or made by remote(), or go to the calling worker
-// itself.
+// Settings for retries. When a connection breaks before the answer, a call of a function that is registered
+// as idempotent (GRADWIRE_RPC_IDEMPOTENT) is sent again, until its deadline, or until the worker is known to
+// be dead or to have left. Any other call fails with Unavailable. So does a call of an idempotent function
+// that carries or returns RRefs, belongs to an autograd context, is ordered(), is made by remote(), or goes
+// to the calling worker itself.
 struct RetryOptions {
-  // Of one call, the first included. 1 or less: none is made again.
+  // Maximum number of attempts of one call, including the first. 1 or less: no retries.
   int max_attempts = 10;
-  // Before the second attempt; twice as long before each one after that, but no longer than max_backoff.
+  // Pause before the second attempt. Each later pause is twice as long, up to max_backoff.
   absl::Duration first_backoff = absl::Milliseconds(10);
   // The longest pause between two attempts.
   absl::Duration max_backoff = absl::Seconds(1);
 
-  // Of the answers that this worker has given to such calls of one other worker: how many of them, of how
-  // many bytes in all, and how long they are kept for repetitions. The function runs again for a repetition
-  // that comes after that.
+  // Maximum number of answers to retryable calls that this worker keeps for each caller, so that it can
+  // answer a retry without running the function again. When a retry arrives after its answer was dropped, the
+  // function runs again.
   std::size_t max_answers = 1'024;
-  // Bytes of those answers in all.
+  // Maximum size of these answers, in bytes, for each caller.
   uint64_t max_answer_bytes = uint64_t{64} << 20;
-  // How long each is kept.
+  // Time for which each answer is kept.
   absl::Duration keep_answers = absl::Seconds(60);
 
-  // What comes after the attempt of this number, the first being 1.
+  // The pause after the attempt with this number. The first attempt has number 1.
   absl::Duration backoff_after(int attempt) const {
     absl::Duration backoff = first_backoff;
     for (int i = 1; i < attempt && backoff < max_backoff; ++i) backoff *= 2;
@@ -89,44 +88,45 @@ struct RetryOptions {
   }
 };
 
-// How an agent joins its group, calls and serves.
+// Options of an agent: how it joins its group, makes calls and serves them.
 struct RpcBackendOptions {
-  // How long a call may take unless its destination says otherwise. InfiniteDuration(): no limit.
+  // Timeout of calls whose destination has none. InfiniteDuration(): no limit.
   absl::Duration rpc_timeout = absl::Seconds(60);
-  // Where the workers find each other (store/init_method.h).
+  // The URL by which the workers find each other (store/init_method.h).
   std::string init_method = "env://";
-  // Handlers that run at a time; one that waits does not count.
+  // Maximum number of handlers that run at the same time. A handler that waits does not count.
   int num_worker_threads = 16;
-  // Bounds the threads that handlers may occupy, waiting ones included.
+  // Maximum number of threads that handlers occupy, including handlers that wait.
   int max_worker_threads = 256;
-  // Instead of init_method; then rank and world size are required.
+  // Used instead of init_method when set. Then rank and world size are required.
   std::shared_ptr<store::Store> store;
-  // Which ways of connecting may be used, best first; empty: all that work here, which are "shm" (to workers
-  // on the same host) and "tcp". One that fails between two workers is left for the next with a line in the
-  // log. "ucx" is used only where it is named, and in programs that are built with it (docs/transport.md).
+  // Names of the transports that may be used, best first. Empty: all that work on this host, which are "shm"
+  // (to workers on the same host) and "tcp". When a transport fails between two workers, they use the next
+  // one and log it. "ucx" is used only when it is named here, in programs that are built with it
+  // (docs/transport.md).
   std::vector<std::string> transports;
-  // Connect to every worker before init returns; else on first use.
+  // Whether to connect to all workers before init returns. Otherwise a connection is made on first use.
   bool connect_at_init = false;
-  // How long to wait for all workers to join.
+  // Maximum time to wait until all workers have joined.
   absl::Duration join_timeout = absl::Seconds(300);
-  // How long a connection may take to be established.
+  // Maximum time to establish a connection.
   absl::Duration connect_timeout = absl::Seconds(10);
-  // How it is noticed that another worker does not answer.
+  // How this worker notices that another one does not answer.
   HeartbeatOptions heartbeat;
-  // How long threads look for what arrives before they sleep.
+  // How long threads poll for messages before they sleep.
   WaitPolicy wait;
-  // What is accepted from other processes.
+  // Limits on the messages that are accepted from other processes.
   Limits limits;
-  // How long shutdown waits for handlers that go on though their calls were cancelled; then it fails with
-  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: no limit. A graceful
-  // shutdown cancels no call before its own timeout: until then it waits for handlers, and says which on
-  // standard error.
+  // Maximum time that shutdown waits for handlers that continue after their calls were cancelled. Then
+  // shutdown fails with DeadlineExceeded, which names these handlers, and leaves their threads running.
+  // InfiniteDuration(): no limit. A graceful shutdown cancels no call before its own timeout. Until then it
+  // waits for the handlers, and logs their names.
   absl::Duration handler_timeout = absl::Seconds(30);
-  // How much may be under way to one worker, and what becomes of a call beyond that.
+  // The flow window to each worker.
   FlowOptions flow;
-  // How calls of idempotent functions are made again when a connection breaks.
+  // How calls of idempotent functions are retried when a connection breaks.
   RetryOptions retry;
-  // Of this library's tests (rpc/agent/agent_hooks.h); programs leave it empty.
+  // For the tests of this library (rpc/agent/agent_hooks.h). Programs leave it empty.
   std::shared_ptr<const AgentHooks> hooks;
 };
 

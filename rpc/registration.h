@@ -111,12 +111,12 @@ template <auto F>
 const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
   using Traits = FunctionTraits<decltype(F)>;
   static_assert(!kIsRRef<std::decay_t<typename Traits::Result>>,
-                "calls that return an RRef are not made again: register the function with GRADWIRE_RPC");
+                "calls that return an RRef are not retried: register the function with GRADWIRE_RPC");
   return function_entry<F>(std::move(name), /*idempotent=*/true);
 }
 
-// What the macros call. No compiler lets a static_assert judge an overloaded name, so the advice stands in
-// the names of these functions: "no matching function for call to ...".
+// The macros call these functions. A static_assert cannot examine an overloaded name, so the names of the
+// functions contain the advice: the compiler prints "no matching function for call to ...".
 template <auto F>
 const Callee* overloads_need_GRADWIRE_RPC_AS() {
   return function_entry<F>();
@@ -128,8 +128,9 @@ const Callee* overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS() {
 
 template <class T, class... A>
 const Callee* class_entry(bool serial) {
-  static_assert(ConstructorAgrees<T, A...>,
-                "GRADWIRE_RPC_CONSTRUCTOR and the registration of a class name other parameter types");
+  static_assert(
+      ConstructorAgrees<T, A...>,
+      "GRADWIRE_RPC_CONSTRUCTOR and the registration of the class must have the same parameter types");
   serial_class<T> = serial;
   Callee callee;
   callee.kind = CalleeKind::kConstructor;

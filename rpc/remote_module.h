@@ -42,7 +42,7 @@ void load_state(const RRef<M>& module, const std::map<std::string, at::Tensor>& 
   write_state(module.local_value(), state);
 }
 
-// Compilers spell template arguments in different ways, so the wire names are given.
+// Compilers spell template arguments in different ways, so the names on the wire are given explicitly.
 template <class M>
 const Callee* methods_entry() {
   using registration_internal::function_entry;
@@ -55,52 +55,53 @@ const Callee* methods_entry() {
 
 }  // namespace module_internal
 
-// A module that lives on another worker and is used as if it were here. Copyable: copies refer to the same
-// module, which lives as long as one of them or an RRef to it. Thread-safe as far as the module's forward is.
-// All of it throws Error, as calls do.
+// A module that lives on another worker and is used as if it were local. Copyable: copies refer to the same
+// module, which lives as long as one of the copies or an RRef to it. As thread-safe as the module's forward.
+// All methods throw Error, as calls do.
 //
 //   RemoteModule<NetImpl> net("worker1/cpu", 64, 10);
 //   at::Tensor y = net.forward(x);
 template <class M>
 class RemoteModule {
  public:
-  // `location` is "worker", or "worker/device". Devices: "cpu"; InvalidArgument for others. `arguments` are
-  // the constructor's.
+  // Makes the module with the constructor's `arguments`. `location` is "worker" or "worker/device". The only
+  // device is "cpu"; InvalidArgument for others.
   template <class... A, class C = DeclaredConstructor<M>>
   explicit RemoteModule(const std::string& location, A&&... arguments)
       : module_(call_internal::remote_constructed<M, C>(
             Agent::current(), module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {
   }
-  // A module that exists.
+  // Refers to a module that exists already.
   explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
 
-  // As M::forward, run by the owner. Throws Error, as rpc_sync.
+  // Runs M::forward on the owner. Throws Error, as rpc_sync does.
   template <class... A>
   auto forward(A&&... inputs) const {
     return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
   }
-  // As forward without waiting: a Future of what M::forward returns.
+  // As forward without waiting. Returns a Future of the result of M::forward.
   template <class... A>
   auto forward_async(A&&... inputs) const {
     return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
   }
 
-  // In the order of M::parameters().
+  // Returns references to the parameters, in the order of M::parameters().
   std::vector<RRef<at::Tensor>> remote_parameters() const {
     return call<&module_internal::parameters_of<M>>();
   }
-  // A reference to the module itself. No call.
+  // Returns a reference to the module itself. Makes no call.
   RRef<M> get_module_rref() const { return module_; }
 
-  // Sets training mode, as torch::nn::Module::train.
+  // Sets training mode, as torch::nn::Module::train does.
   void train(bool on = true) const { call<&module_internal::train<M>>(on); }
-  // Sets evaluation mode, as torch::nn::Module::eval.
+  // Sets evaluation mode, as torch::nn::Module::eval does.
   void eval() const { train(false); }
 
-  // Parameters and buffers by name, detached: copies, or the module's own memory on its owner.
+  // Returns the parameters and buffers by name, detached. On the owner they share the module's memory;
+  // elsewhere they are copies.
   std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
-  // Copies `state` into the module's parameters and buffers. InvalidArgument that names what is missing, too
-  // much or of another shape; nothing is loaded then.
+  // Copies `state` into the module's parameters and buffers. Throws InvalidArgument, which names the entries
+  // that are missing, unknown or of another shape; then nothing is loaded.
   void load_state_dict(const std::map<std::string, at::Tensor>& state) const {
     call<&module_internal::load_state<M>>(state);
   }

@@ -27,7 +27,7 @@ namespace gradwire::rpc {
 template <class T>
 class RRef;
 
-// How RRef::backward() reaches //autograd, a layer above.
+// The function of the layer //autograd that RRef::backward() calls.
 using RRefBackward = void (*)(const RRef<at::Tensor>& reference, int64_t context, bool retain_graph);
 // Called by //autograd during static initialisation.
 void set_rref_backward(RRefBackward backward);
@@ -46,19 +46,19 @@ int64_t context_id(const C& context) {
   }
 }
 
-// A handle on a value that `agent` owns from now on.
+// Makes `agent` the owner of the value, and returns a handle on it.
 std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const TypeOps* type);
-// Calls `found` with the value behind a handle of `agent`, which owns it, when it is there: at once, or later
-// on the thread that makes it. DeadlineExceeded when a call that takes `timeout` (none: the agent's
-// rpc_timeout) would end.
+// Calls `found` with the value behind `handle` once the value exists: at once, or later on the thread that
+// makes it. `agent` owns the value. Fails with DeadlineExceeded after `timeout`, or after the agent's
+// rpc_timeout without one.
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
 // The agent of a handle. Throws FailedPrecondition for nullptr, and when the agent has been shut down.
 std::shared_ptr<Agent> agent_of(const RRefHandle* handle);
-// "local_value" was called on a worker that is not the owner.
+// Throws FailedPrecondition: local_value() was called on a worker that does not own the value.
 [[noreturn]] void throw_not_owner(const Agent& agent, const RRefHandle& handle);
 
-// InvalidArgument when the value is of another type, whatever the reference to it claimed.
+// Returns the value as a T. InvalidArgument when the value has another type than the reference said.
 template <class T>
 absl::StatusOr<std::shared_ptr<T>> value_as(const absl::StatusOr<OwnedValue>& owned) {
   if (!owned.ok()) return owned.status();
@@ -68,86 +68,88 @@ absl::StatusOr<std::shared_ptr<T>> value_as(const absl::StatusOr<OwnedValue>& ow
 
 }  // namespace rref_internal
 
-// A reference to a value of type T that lives on one worker, its owner. Copyable, thread-safe, sendable as an
-// argument or a result at any depth. The value lives as long as any reference to it, anywhere. Include
-// "rpc/rpc.h" to use it.
+// A reference to a value of type T that lives on one worker, its owner. Copyable and thread-safe. It can be
+// sent as an argument or a result, at any depth. The value lives as long as any worker holds a reference to
+// it. Include "rpc/rpc.h" to use it.
 //
-// Everything that waits or calls throws Error: Unavailable when the owner is dead, the creation's own error
-// when the value could not be made, DeadlineExceeded, FailedPrecondition when the agent has been shut down.
+// Methods that wait or call throw Error: Unavailable when the owner is dead; the error of the creating call
+// when the value could not be made; DeadlineExceeded; FailedPrecondition when the agent has been shut down.
 template <class T>
 class RRef {
  public:
-  // Refers to nothing; only assignment and destruction are of use.
+  // Refers to nothing. Only assignment and destruction are allowed.
   RRef() = default;
-  // A value that the current agent owns.
+  // Makes the current agent the owner of `value`.
   explicit RRef(T value) : RRef(*Agent::current(), std::make_shared<T>(std::move(value))) {}
-  // For values that exist already, on `agent`.
+  // Makes `agent` the owner of a value that exists already.
   RRef(Agent& agent, std::shared_ptr<T> value)
       : RRef(rref_internal::own(agent, std::move(value), type_ops<T>())) {}
-  // For decoding: shares the reference that `handle` stands for.
+  // For decoding: shares the reference of `handle`.
   explicit RRef(std::shared_ptr<RRefHandle> handle) : handle_(std::move(handle)) {}
 
-  // Whether the value lives on the worker of this reference's agent. No call.
+  // Whether the worker of this reference's agent owns the value. Makes no call.
   bool is_owner() const { return handle_->is_owner(); }
-  // The worker that the value lives on. No call.
+  // The worker that owns the value. Makes no call.
   WorkerInfo owner() const { return handle_->owner().info(); }
-  // The owner's name. No call.
+  // The owner's name. Makes no call.
   std::string owner_name() const { return handle_->owner().name; }
-  // Whether the owner is known to have this reference in its table; true on the owner.
+  // Whether the owner has confirmed that this reference is in its table. Always true on the owner.
   bool confirmed_by_owner() const {
     return handle_->confirmed().done() && handle_->confirmed().result().ok();
   }
-  // Done when the owner has this reference in its table; its error is the reason why it never will.
+  // Completes when the owner has confirmed this reference. Fails with the reason why it cannot be confirmed.
   Future<void> confirmed() const { return handle_->confirmed(); }
 
-  // A copy of the value, here. On the owner nothing is encoded; elsewhere T must be sendable.
+  // Returns a copy of the value. On the owner the value is copied without encoding; elsewhere T needs a
+  // Codec.
   T to_here() const { return to_here_async().wait(); }
   // As to_here(), for at most `timeout` (infinite: until the owner is lost).
   T to_here(absl::Duration timeout) const { return with_timeout(timeout).to_here(); }
-  // As to_here() without waiting. Errors come out of the future; throws FailedPrecondition for an RRef
-  // that refers to nothing, and after the agent's shutdown.
+  // As to_here() without waiting. The future reports errors. Throws FailedPrecondition for an RRef that
+  // refers to nothing, and after the agent's shutdown.
   Future<T> to_here_async() const;
 
-  // The value itself. FailedPrecondition anywhere but on the owner. Waits until the value has been made. The
-  // reference stays good while an RRef to the value does.
+  // Returns the value itself, after waiting until it has been made. Throws FailedPrecondition on a worker
+  // that is not the owner. The returned reference is valid as long as an RRef to the value exists.
   T& local_value() const;
 
-  // Methods of the referenced object: rref.rpc_sync<&ParameterServer::push>(gradient).
+  // Calls a method of the referenced object: rref.rpc_sync<&ParameterServer::push>(gradient).
   template <auto F, class... A>
   auto rpc_sync(A&&... arguments) const;
   // As rpc_sync without waiting; see rpc::rpc_async.
   template <auto F, class... A>
   auto rpc_async(A&&... arguments) const;
-  // As rpc_async, but that the result stays at the owner; see rpc::remote.
+  // As rpc_async, but the result stays on the owner; see rpc::remote.
   template <auto F, class... A>
   auto remote(A&&... arguments) const;
 
-  // Operators and TorchScript functions with the value as their first argument:
+  // Calls an operator or a TorchScript function with the value as its first argument:
   // rref.rpc_sync<at::Tensor>(Op("aten::view"), shape).
   template <class R, class C, class... A>
   R rpc_sync(const C& callee, A&&... arguments) const;
   // As rpc_sync without waiting.
   template <class R, class C, class... A>
   Future<R> rpc_async(const C& callee, A&&... arguments) const;
-  // As rpc_async, but that the result stays at the owner.
+  // As rpc_async, but the result stays on the owner.
   template <class R, class C, class... A>
   RRef<R> remote(const C& callee, A&&... arguments) const;
 
-  // The same reference, with calls through it that take at most `timeout` (Destination::with_timeout).
+  // Returns a copy of this reference whose calls take at most `timeout` (Destination::with_timeout).
   RRef with_timeout(absl::Duration timeout) const {
     RRef copy = *this;
     copy.timeout_ = timeout;
     return copy;
   }
 
-  // Of a tensor alone: the backward pass from the value, run by its owner, in an autograd context (the object
-  // or its id). FailedPrecondition in a program without //autograd; else the errors of autograd::backward.
+  // Runs the backward pass from the value, which must be a tensor, in an autograd context (the object or its
+  // id). The owner runs it. Throws FailedPrecondition in a program without //autograd, and the errors of
+  // autograd::backward.
   template <class C>
   void backward(const C& context, bool retain_graph = false) const {
     rref_internal::rref_backward()(*this, rref_internal::context_id(context), retain_graph);
   }
 
-  // For encoding: what all copies share. nullptr for an RRef that refers to nothing.
+  // For encoding: the handle that all copies share. nullptr for an RRef that refers to nothing.
   const std::shared_ptr<RRefHandle>& handle() const { return handle_; }
 
  private:
@@ -172,10 +174,10 @@ T& RRef<T>::local_value() const {
   return *promise.future().wait();
 }
 
-// An RRef travels as a reference; the receiver becomes one more holder of the value.
+// Sends an RRef as a reference. The receiver becomes one more holder of the value.
 template <class T>
 struct Codec<RRef<T>> {
-  // "RRef[T]", as it stands in signatures.
+  // "RRef[T]", as in signatures.
   static std::string type_name() { return absl::StrCat("RRef[", value_type_name<T>(), "]"); }
   // Adds the reference to the message. Errors: those of Encoder::add_reference.
   static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {
@@ -183,7 +185,7 @@ struct Codec<RRef<T>> {
     out.set_reference(index);
     return absl::OkStatus();
   }
-  // InvalidArgument where the message holds something else, or a reference to another type.
+  // InvalidArgument when the message contains another kind of value, or a reference to another type.
   static absl::StatusOr<RRef<T>> decode(const proto::Value& in, Decoder& decoder) {
     if (in.kind_case() != proto::Value::kReference) return wrong_kind(type_name(), in);
     GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));

@@ -14,7 +14,7 @@
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/remote_module.h"
 
-// Modules of libtorch, registered for RemoteModule with the constructor that takes plain values:
+// Registers modules of libtorch for RemoteModule, with the constructor that takes plain values:
 //   LinearImpl(in_features, out_features)               FlattenImpl()
 //   Conv1dImpl, Conv2dImpl(in, out, kernel_size)         DropoutImpl(p)
 //   EmbeddingImpl(num_embeddings, embedding_dim)         ReLUImpl(), GELUImpl(), TanhImpl(), SigmoidImpl()
@@ -23,11 +23,11 @@
 //
 //   RemoteModule<torch::nn::LinearImpl> linear("worker1", 64, 10);
 //
-// A module with other options, or one whose forward is inherited (BatchNorm1dImpl) or a template, goes into a
-// module class of one's own.
+// For a module with other options, or a module whose forward is inherited (BatchNorm1dImpl) or a template,
+// write a module class that contains it.
 namespace gradwire::rpc {
 
-// MODULE(class, types of the constructor's arguments...) for each of them.
+// Expands MODULE(class, types of the constructor's arguments...) for each module.
 #define GRADWIRE_STOCK_MODULES(MODULE)                     \
   MODULE(torch::nn::LinearImpl, int64_t, int64_t)          \
   MODULE(torch::nn::FlattenImpl)                           \

@@ -5,37 +5,37 @@
 
 namespace gradwire::rpc {
 
-// How programs name a worker.
+// The name and id by which programs refer to a worker.
 struct WorkerInfo {
   std::string name;  // Unique among the workers of the group.
-  int32_t id = -1;   // Unique too: the rank; in an open group, where no rank is given, the next free number.
+  int32_t id = -1;   // Unique: the rank; in an open group without a rank, the next free number.
 
   // Whether both have the same name and id.
   friend bool operator==(const WorkerInfo&, const WorkerInfo&) = default;
 };
 
-// A worker as the layers below the public surface know it: the incarnation tells a worker from a later one
-// that took over its name and id. Random, new at every start, never 0.
+// A worker as the internal layers know it. The incarnation distinguishes it from a later worker with the same
+// name and id. It is a random number, new at every start, never 0.
 struct Worker {
   std::string name;          // As WorkerInfo's.
   int32_t id = -1;           // As WorkerInfo's.
-  uint64_t incarnation = 0;  // 0 for a Worker that stands for nobody.
+  uint64_t incarnation = 0;  // 0 in an empty Worker.
 
-  // Without the incarnation.
+  // The worker without its incarnation.
   WorkerInfo info() const { return {name, id}; }
   // Whether both are the same incarnation of the same worker.
   friend bool operator==(const Worker&, const Worker&) = default;
 };
 
-// What one worker knows of another.
+// The state of a worker as another worker knows it.
 enum class WorkerState {
-  // It answers, or nothing is known against it.
+  // It answers, or no failure of it is known.
   kAlive,
-  // Silent, or its connection broke; it may come back to kAlive.
+  // It is silent, or its connection broke. It may return to kAlive.
   kSuspect,
-  // Declared dead, for good: a worker that is started again under the name is a new one.
+  // Declared dead, permanently. A process that is started again under the name is a new worker.
   kDead,
-  // It has left with shutdown(), for good likewise.
+  // It has left with shutdown(), permanently.
   kLeft,
 };
 

@@ -5,26 +5,29 @@
 
 namespace gradwire {
 
-// What a process accepts from another before it allocates memory for it. A message over a limit ends its
-// connection with InvalidArgument that names the limit.
+// Limits on the data that a process accepts from another process. They are checked before memory is allocated
+// for the data. A message that exceeds a limit closes its connection with InvalidArgument, which names the
+// limit.
 struct Limits {
-  // The serialised envelope of one message, in bytes: everything but the buffers of large tensors.
+  // Maximum size of the serialised envelope of one message, in bytes. The envelope is everything except the
+  // buffers of large tensors.
   std::size_t max_header_bytes = std::size_t{64} << 20;
-  // The buffers of one message.
+  // Maximum number of buffers of one message.
   std::size_t max_buffers = 65'536;
-  // One buffer, and all buffers of one message together, in bytes.
+  // Maximum size of one buffer, and of all buffers of one message together, in bytes.
   uint64_t max_buffer_bytes = uint64_t{1} << 37;
   uint64_t max_message_bytes = uint64_t{1} << 38;
-  // Messages that an agent holds because it does not know yet who sent them, or whom they name: on one
-  // connection, and on all together, in bytes of memory. A message beyond that ends its connection with
-  // ResourceExhausted.
+  // Maximum size, in bytes of memory, of the messages that an agent holds because it does not know their
+  // sender, or a worker that they name, yet: for one connection, and for all connections together. A message
+  // that exceeds it closes its connection with ResourceExhausted.
   uint64_t max_held_bytes = uint64_t{1} << 30;
   uint64_t max_held_bytes_in_all = uint64_t{4} << 30;
-  // Connections that came in and whose other end has not been admitted. One more is closed at once.
+  // Maximum number of incoming connections whose peer has not been admitted. Further connections are closed
+  // at once.
   std::size_t max_unadmitted = 4096;
 };
 
-// How deep values may be nested inside one another.
+// Maximum depth of nested values.
 inline constexpr int kMaxValueDepth = 32;
 
 }  // namespace gradwire

@@ -13,32 +13,33 @@ class EtcdClient;
 class EtcdLease;
 class EtcdWriter;
 
-// A store in an etcd v3 cluster, over etcd's own gRPC API: for jobs that must survive the loss of any host,
-// and for those that have an etcd anyway. A key K is etcd's key `prefix`/K; jobs at one etcd are kept apart
-// by their prefixes.
+// A store in an etcd v3 cluster, over etcd's own gRPC API. It is meant for jobs that must survive the loss of
+// any host, and for jobs that already have an etcd. The key K is etcd's key `prefix`/K: give each job at one
+// etcd a prefix of its own.
 //
-// The endpoints are the cluster's members, or some of them: when one is gone, or cut off from the others, the
-// next is asked. Calls are repeated until their deadline, over restarts of etcd too, and every change is made
-// exactly once (store/etcd/etcd_writer.h says how); waits and watches go on where they were. Calls fail with:
-//   Unavailable         no member could be reached until the deadline; with the endpoints and the last
-//                       reason. Also when a change was under way and etcd has lost its data, or the lease ran
-//                       out, before it could be asked again: then it is open whether it was made. So it is
-//                       when the deadline ends a change.
+// The endpoints are the cluster's members, or some of them. If a member is gone, or cut off from the others,
+// the store asks the next one. Calls are repeated until their deadline, also across restarts of etcd. Every
+// change is made exactly once (store/etcd/etcd_writer.h says how). Waits and watches resume at the revision
+// that they had reached. Calls fail with:
+//   Unavailable         no member could be reached until the deadline; the message names the endpoints and
+//                       the last reason. Also if etcd lost its data, or the lease expired, while a change was
+//                       under way. Then, and if the deadline ends a change, it is unknown whether the change
+//                       was made.
 //   Unauthenticated, PermissionDenied   with the user, the endpoint, and what to do
-//   ResourceExhausted   besides the limits of a store those of etcd: 1.5 MiB for key and value unless it was
+//   ResourceExhausted   a limit of the store, or of etcd: 1.5 MiB for key and value together, unless etcd was
 //                       started with a larger --max-request-bytes
-//   FailedPrecondition  what answers is no etcd v3
+//   FailedPrecondition  the server at the endpoint is not an etcd v3
 //
-// Thread-safe. No threads of its own, but for one where there is a lease_ttl; gRPC has its own. A call that
-// waits has a stream to etcd, and no processor time until something happens.
+// Thread-safe. The store starts no threads except one when lease_ttl is set; gRPC has its own threads. A call
+// that waits holds a stream to etcd and uses no processor time until an event arrives.
 class EtcdStore : public Store {
  public:
-  // Reaches etcd within the timeout, or throws Error: as above; InvalidArgument for endpoints and options
-  // that cannot be right, and files that cannot be read.
+  // Connects to etcd within the timeout. Throws Error: the codes above; InvalidArgument for invalid endpoints
+  // or options, and for files that cannot be read.
   EtcdStore(const std::vector<std::string>& endpoints, const std::string& prefix,
             EtcdStoreOptions options = {});
-  // May take some seconds if there is a lease, or there are traces of changes to remove, and etcd does not
-  // answer.
+  // May take some seconds if etcd does not answer and the store has a lease, or keys of its changes to
+  // remove.
   ~EtcdStore() override;
 
   // The same without exceptions.
@@ -57,11 +58,11 @@ class EtcdStore : public Store {
 
   GRADWIRE_STORE_OPERATIONS_;
 
-  // Set once, before the constructor returns. In the order in which they need one another.
+  // Set once, before the constructor returns. Each uses those above it.
   const std::vector<std::string> endpoints_;
   const std::string prefix_;
   std::unique_ptr<EtcdClient> client_;
-  std::unique_ptr<EtcdLease> lease_;  // Null: none.
+  std::unique_ptr<EtcdLease> lease_;  // Null without a lease_ttl.
   std::unique_ptr<EtcdWriter> writer_;
 };
 

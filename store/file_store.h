@@ -14,25 +14,27 @@
 
 namespace gradwire::store {
 
-// A store in a file that the processes share: one host, or several over a file system with locks. Needs no
-// server and no port. Every operation holds a lock of fcntl; a wait looks again every 1 to 20 ms. A process
-// that dies, at any moment, leaves a store that the others go on using. A host that dies may not: nothing is
-// synced to the disk. One file holds at most 4 GiB, all changes counted.
+// A store in a file that the processes share. They run on one host, or on several hosts with a shared file
+// system that supports locks. The store needs no server and no port. Every operation holds an fcntl lock; a
+// wait polls the file every 1 to 20 ms. If a process dies, at any moment, the others can go on using the
+// store. If a host dies, the file may be damaged, because nothing is synced to the disk. One file holds at
+// most 4 GiB; every change counts, not only the current values.
 //
-// `world_size` says what becomes of the file:
-//   none  It stays, and what it holds is found by whoever opens it next.
-//   N > 0 The last of N processes to close it removes it. If nobody has it open and a job of N has been
-//   through, or
-//         somebody died in it, its contents are leftovers and the next to open it begins afresh.
-//   0     Any number of processes: whoever finds nobody else there begins afresh, the last to go removes it.
+// `world_size` decides the lifetime of the file:
+//   none  The file stays. The next process that opens it finds its contents.
+//   N > 0 The last of N processes that closes the file removes it. If no process has it open, and either
+//         all N have closed it or one of them died, its contents are leftovers: the next process that opens
+//         the file empties it.
+//   0     Any number of processes. A process that opens the file while no other has it open empties it; the
+//         last that closes it removes it.
 //
-// Thread-safe; several in one process on one path are as several processes. A forked child may go on using
-// it.
+// Thread-safe. Several FileStores on one path in one process act like several processes. A forked child may
+// go on using the store.
 class FileStore : public Store {
  public:
-  // Throws Error: NotFound if the directory does not exist; InvalidArgument if the path is no regular file,
-  // belongs to something else or is damaged; PermissionDenied; DeadlineExceeded if a process sits on the
-  // lock.
+  // Throws Error: NotFound if the directory does not exist; InvalidArgument if the path is not a regular
+  // file, or the file was not written by a FileStore or is damaged; PermissionDenied; DeadlineExceeded if
+  // another process does not release the lock.
   explicit FileStore(const std::string& path, std::optional<int> world_size = std::nullopt,
                      absl::Duration timeout = kDefaultTimeout);
   ~FileStore() override;
@@ -42,7 +44,7 @@ class FileStore : public Store {
                                                          std::optional<int> world_size,
                                                          absl::Duration timeout = kDefaultTimeout);
 
-  // The file, as it was given.
+  // The path as given to the constructor.
   const std::string& path() const { return path_; }
   std::string description() const override;
 
@@ -58,27 +60,28 @@ class FileStore : public Store {
   // Runs `change` with the file locked and the table up to date.
   absl::Status update(absl::Time deadline, absl::FunctionRef<absl::Status()> change);
   absl::Status reopen_after_fork_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Brings the table up to date; with the data lock of the file held.
+  // Applies the changes of other processes to the table. The caller holds the file's data lock.
   absl::Status catch_up_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As catch_up_locked, and takes the data lock for it.
-  absl::Status read_news_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As catch_up_locked(), but takes the data lock itself.
+  absl::Status read_changes_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status append_locked(int kind, absl::string_view key, absl::string_view value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void apply_locked(int kind, absl::string_view key, absl::string_view value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void forget_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks until `found` says so (which then has what it wants) or the deadline; true if it did.
+  void reset_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Polls until `found` returns true or the deadline passes; `found` then has the result. Returns the last
+  // result of `found`.
   absl::StatusOr<bool> poll(absl::Time deadline, absl::FunctionRef<bool()> found);
 
   const std::string path_;
   const std::optional<int> world_size_;
 
   Mutex mutex_;
-  CondVar changed_;  // By this object; other processes' changes are polled for.
+  CondVar changed_;  // Notified of changes by this object. Changes by other processes are found by polling.
   std::unique_ptr<FileLog> log_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StoreTable> table_ ABSL_GUARDED_BY(mutex_);
   pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Whether the log has this object's JOIN and not yet its LEAVE.
+  // Whether the log has this object's JOIN but not yet its LEAVE.
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t leaves_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,21 +11,21 @@
 
 namespace gradwire::store {
 
-// A store within one process: for several agents in one program, and for tests.
+// A store in the memory of one process: for several agents in one program, and for tests.
 class HashStore : public Store {
  public:
-  // An empty table. `clock` must outlive the store.
+  // Creates an empty table. `clock` must outlive the store.
   explicit HashStore(absl::Duration timeout = kDefaultTimeout, Clock& clock = Clock::system());
 
   std::string description() const override { return "HashStore"; }
-  // Calls that wait for a key at this moment.
+  // Number of calls that are waiting for a key now.
   std::size_t waiting() {
     MutexLock lock(mutex_);
     return sleepers_.size();
   }
 
  private:
-  // A call that waits; it lives on its caller's stack and is guarded by mutex_.
+  // A waiting call. The object is on the caller's stack and is guarded by mutex_.
   struct Sleeper {
     CondVar woken;
     bool done = false;
@@ -35,7 +35,7 @@ class HashStore : public Store {
   GRADWIRE_STORE_OPERATIONS_;
 
   void wake_locked(const StoreTable::Wakeups& wakeups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Until woken or the deadline; returns the keys that were missing then.
+  // Blocks until woken or until the deadline. Returns the keys that are then missing.
   std::vector<std::string> sleep_locked(uint64_t id, Sleeper& sleeper, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

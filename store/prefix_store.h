@@ -9,15 +9,16 @@
 
 namespace gradwire::store {
 
-// Another store with "<prefix>/" before every key: several users of one store keep apart. num_keys counts the
-// keys under the prefix alone. Begins with the other store's timeout and has its own from then on.
+// A view of another store that puts "<prefix>/" before every key, so that several users can share one store.
+// num_keys() counts only the keys under the prefix. The timeout is copied from the other store at
+// construction and is independent afterwards.
 class PrefixStore : public ForwardingStore {
  public:
   // A view of `store`, which it keeps alive. A "/" is put between `prefix` and each key.
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
       : ForwardingStore(std::move(store)), prefix_(absl::StrCat(prefix, "/")) {}
 
-  // The other store's, with the prefix.
+  // The other store's description and the prefix.
   std::string description() const override {
     return absl::StrCat(underlying()->description(), " under \"", prefix_, "\"");
   }

@@ -11,38 +11,40 @@ namespace gradwire::store {
 class TcpStoreClient;
 class TcpStoreServer;
 
-// How a TcpStore is opened.
+// Options of a TcpStore.
 struct TcpStoreOptions {
-  // How many processes open this store; none: not said. All that say it must say the same.
+  // Number of processes that open this store. All processes that set it must set the same number.
   std::optional<int> world_size = std::nullopt;
-  // This one holds the table, in a server of its own.
+  // Whether this process holds the table, in a server of its own.
   bool is_master = false;
-  // For connecting (and waiting for the workers), and timeout() afterwards.
+  // Limit for connecting (and for waiting for the workers); afterwards the store's timeout().
   absl::Duration timeout = absl::Seconds(300);
-  // The master returns when world_size processes, itself included, have connected. The others need not wait.
+  // Whether the master waits until world_size processes, itself included, have connected. The other processes
+  // need not wait.
   bool wait_for_workers = true;
 };
 
-// A store held by one process and used over TCP (proto/store.proto): the one that jobs on several hosts use.
-// The master holds it for as long as its TcpStore lives; afterwards the others' calls end with Unavailable
-// that names host and port: at once if the master left in order, within a second if only its process is gone,
-// else when it could not be reached for 5 s. If another server has taken the master's place, they end with
-// Aborted: the keys are gone. If something else has, with FailedPrecondition.
+// A store that one process, the master, holds and the others use over TCP (proto/store.proto). Jobs on
+// several hosts use this kind. The master holds the table for as long as its TcpStore exists. Afterwards the
+// other processes' calls fail with Unavailable, which names host and port: at once if the master closed its
+// store, within a second if the master's process ended, otherwise when the master could not be reached for 5
+// s. Calls fail with Aborted if another Gradwire server now listens at the address (the keys are lost), and
+// with FailedPrecondition if another program does.
 //
-// After a broken connection set, get, wait, watch and num_keys are repeated within their deadline. add,
-// compare_set and delete_key are not repeated once they may have reached the server, so that none is applied
-// twice: Unavailable from them leaves open whether it was applied.
+// After a broken connection, set, get, wait, watch and num_keys are repeated within their deadline. add,
+// compare_set and delete_key are not repeated once they may have reached the server, so that no change is
+// applied twice. If one of them fails with Unavailable, it is unknown whether the change was applied.
 //
-// Thread-safe. Opens one connection, and has a thread that sleeps unless there is something to hear; the
-// master also listens on every interface, or on the loopback interface alone if `host` is one of its names or
-// addresses.
+// Thread-safe. The store opens one connection and has one thread, which sleeps unless there is something to
+// receive. The master also listens on every interface, or on the loopback interface alone if `host` is a
+// loopback name or address.
 class TcpStore : public Store {
  public:
-  // `port` 0 with is_master: the system chooses, see port(). Throws Error: FailedPrecondition that names the
-  // port when it is taken; Unavailable that names host and port when the master cannot be reached within the
-  // timeout; FailedPrecondition when what answers there is no Gradwire store, or of another
-  // version; DeadlineExceeded when workers did not come; InvalidArgument for an impossible host, port or
-  // world size, or for a world size that another process contradicts (both are named).
+  // With is_master and `port` 0 the system chooses the port; see port(). Throws Error: FailedPrecondition
+  // that names the port if it is in use; Unavailable that names host and port if the master cannot be reached
+  // within the timeout; FailedPrecondition if the server there is not a Gradwire store, or speaks another
+  // version; DeadlineExceeded if workers did not connect; InvalidArgument for an invalid host, port or world
+  // size, or if another process has a different world size (both are named).
   TcpStore(const std::string& host, int port, TcpStoreOptions options = {});
   ~TcpStore() override;
 
@@ -50,9 +52,9 @@ class TcpStore : public Store {
   static absl::StatusOr<std::shared_ptr<TcpStore>> open(const std::string& host, int port,
                                                         TcpStoreOptions options = {});
 
-  // The master's host, as it was given.
+  // The master's host, as given to the constructor.
   const std::string& host() const { return host_; }
-  // The master's port; the one that the system chose where 0 was given.
+  // The master's port; the port that the system chose if 0 was given.
   int port() const { return port_; }
   // Whether this process holds the table.
   bool is_master() const { return server_ != nullptr; }
@@ -68,7 +70,7 @@ class TcpStore : public Store {
   // Set once, before the constructor returns.
   std::string host_;
   int port_;
-  std::unique_ptr<TcpStoreServer> server_;  // The master's.
+  std::unique_ptr<TcpStoreServer> server_;  // Only on the master.
   std::unique_ptr<TcpStoreClient> client_;
 };
 

@@ -12,40 +12,41 @@ namespace gradwire::store {
 
 class StoreLoop;
 
-// Where a TcpStoreServer listens, and what it refuses.
+// Options of a TcpStoreServer.
 struct TcpStoreServerOptions {
-  // Whom to listen for: a loopback name or address means processes of this machine alone; anything else, and
-  // the empty host, every interface.
+  // Decides which interfaces the server listens on. For a loopback name or address: the loopback interface,
+  // so that only processes of this machine can connect. Otherwise, also if empty: every interface.
   std::string host;
-  // 0: the system chooses one.
+  // Port to listen on; if 0, the system chooses one.
   int port = 0;
-  // Answers that a client has asked for and not read: beyond them it is refused, and hung up on if it goes on
-  // asking.
+  // Limit for the answers that one client has asked for but not read. Beyond it the server refuses further
+  // calls, and closes the connection if the client goes on calling.
   std::size_t max_unread_bytes = kMaxUnreadBytes;
 };
 
-// The process that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one; a
-// launcher hosts one by itself, so that every worker may go. Calls that wait hold no thread here.
+// Server that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one. A
+// launcher hosts one by itself, so that the table survives every worker. Waiting calls hold no thread in the
+// server.
 //
 // States: serving, then stopped. Thread-safe.
 class TcpStoreServer {
  public:
-  // InvalidArgument: no such port or host. FailedPrecondition, naming the port: it is taken or may not be
-  // used. Unavailable: the system has no thread or descriptor left.
+  // Starts a server. InvalidArgument: invalid port or host. FailedPrecondition, which names the port: it is
+  // in use or may not be used. Unavailable: the system has no thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> start(const TcpStoreServerOptions& options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
-  // The port that it listens on; the one that the system chose where 0 was given.
+  // The port that the server listens on; the port that the system chose if 0 was given.
   int port() const;
-  // Calls that wait now.
+  // Number of calls that are waiting now.
   std::size_t num_waiters() const;
-  // Ends waiting calls with Unavailable and gives their answers up to `grace` to leave; later calls do
-  // nothing.
+  // Ends waiting calls with Unavailable and waits up to `grace` until their answers are sent. Repeated calls
+  // do nothing.
   void shutdown(absl::Duration grace = absl::Seconds(1));
 
-  // What it runs on, for a client in the same process to share.
+  // The loop that the server runs on. A client in the same process may share it.
   const std::shared_ptr<StoreLoop>& loop() const;
 
  private:

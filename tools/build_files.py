@@ -1,11 +1,11 @@
-"""The targets that the BUILD files of a tree define, with what their macros add, without Bazel.
+"""Reads the targets of a tree from its BUILD files and their macros, without Bazel.
 
-A BUILD file and the .bzl files it loads are Starlark, which Python can run: here each rule records its arguments
-instead of declaring a target. So macros, constants and globs need no special treatment. Differences from Bazel:
+BUILD files and .bzl files are Starlark, which Python can run. Here each rule records its arguments instead of declaring
+a target. So macros, constants and globs need no special treatment. Differences from Bazel:
 
-- A select() is the list of everything in its branches: what one configuration depends on counts for all.
-- A rule that a .bzl file defines has the arguments it is called with and the defaults of its attributes.
-- A .bzl file of another repository, or one that the tree does not have, defines whatever is loaded from it as a rule.
+- A select() is a list of the values of all its branches: a dependency of one configuration counts for all.
+- A rule that a .bzl file defines has the arguments of its call and the defaults of its attributes.
+- If a .bzl file belongs to another repository, or is missing in the tree, each name that is loaded from it is a rule.
 """
 
 import ast
@@ -14,24 +14,24 @@ import os
 import re
 import sys
 
-# Attributes that name other packages without depending on them.
+# Attributes with labels of packages that the target does not depend on.
 VISIBILITY = ("visibility", "default_visibility")
 # The macro cc_library (bazel/defs.bzl) moves the headers in a target's `srcs` to a target of its name with this ending.
 OWN_HEADERS = ".own_headers"
 
 
 class Target:
-    """A target as its rule was called."""
+    """A target, with the arguments of its rule."""
 
     def __init__(self, package, kind, line, arguments):
         self.package = package
         self.kind = kind  # The rule's name: "cc_library".
-        self.line = line  # Where in the BUILD file the rule, or the macro around it, is called.
+        self.line = line  # The line of the BUILD file that calls the rule, or the macro around it.
         self.arguments = arguments
         self.label = f"//{package}:{arguments['name']}"
 
     def labels(self, attribute):
-        """What the attribute lists, as absolute labels. Labels of other repositories begin with "@"."""
+        """The labels in the attribute, as absolute labels. Labels of other repositories begin with "@"."""
         value = self.arguments.get(attribute) or ()
         return [absolute(each, self.package) for each in ([value] if isinstance(value, str) else value)]
 
@@ -40,7 +40,7 @@ class Target:
 
 
 class Select(list):
-    """The values of all branches of a select(). Its conditions are labels, too."""
+    """The values of all branches of a select(), and its conditions, which are labels."""
 
     def __init__(self, values, conditions=()):
         super().__init__(values)
@@ -54,7 +54,7 @@ class Select(list):
 
 
 def absolute(label, package):
-    """The label in full: "//PACKAGE:NAME". The workspace's own repository is left out, others are kept."""
+    """The complete label, "//PACKAGE:NAME". The name of another repository is kept, that of this workspace is removed."""
     label = re.sub(r"^@(gradwire)?//", "//", label)
     if label.startswith(("//", "@")):
         return label if ":" in label or "//" not in label else f"{label}:{label.rpartition('/')[2]}"
@@ -80,7 +80,7 @@ def named_labels(value):
 
 
 class Native:
-    """The `native` of .bzl files: functions that BUILD files have by name."""
+    """The object `native` of .bzl files. Its members are the functions that a BUILD file can call by their names."""
 
     def __init__(self, reader):
         self.__dict__.update(reader.functions())
@@ -91,7 +91,7 @@ class Native:
 
 
 class Attributes:
-    """The `attr` of .bzl files: of an attribute only the default is known."""
+    """The object `attr` of .bzl files. It keeps only the default of an attribute."""
 
     def __getattr__(self, name):
         return lambda *args, default=None, **kwargs: default
@@ -105,7 +105,7 @@ class Reader:
         self.targets = []
         self.loads = []  # Triples (BUILD or .bzl file, line, label of the .bzl file that it loads).
         self.package = ""
-        self.modules = {}  # Path of a .bzl file to what it defines.
+        self.modules = {}  # The path of a .bzl file, and the names that it defines.
 
     def rule(self, kind, defaults=()):
         def called(*_, **arguments):
@@ -136,7 +136,7 @@ class Reader:
                 "package_name": lambda: self.package, "repository_name": lambda: "@"}
 
     def globals(self, path):
-        """What a BUILD or .bzl file can use without loading it, but rules."""
+        """The names that a BUILD or .bzl file can use without loading them, except rules."""
         def nothing(*_, **__):
             return None
 
@@ -166,7 +166,7 @@ class Reader:
             frame.f_globals[name] = self.rule(original) if module is None else module[original]
 
     def module(self, path):
-        """What the .bzl file defines; None if the tree does not have it."""
+        """The names that the .bzl file defines; None if the file does not exist in the tree."""
         if path not in self.modules:
             exists = os.path.isfile(os.path.join(self.root, path))
             self.modules[path] = self.run(path, self.globals(path)) if exists else None
@@ -189,7 +189,7 @@ class Reader:
 
 
 class Graph:
-    """The targets of a tree, by label, and what its BUILD and .bzl files load."""
+    """The targets of a tree by label, and the .bzl files that its BUILD and .bzl files load."""
 
     def __init__(self, root, build_files):
         reader = Reader(root)
@@ -201,8 +201,8 @@ class Graph:
         self._closures = {}
 
     def uses(self):
-        """Triples (BUILD file, line, target, label): a target, or None for the file, names the label otherwise than to
-        be visible to it."""
+        """Tuples (BUILD file, line, target, label): the target, or the file if it is None, uses the label. Labels in
+        VISIBILITY are not uses."""
         for path, line, label in self.loads:
             yield path, line, None, label
         for target in self.targets.values():
@@ -212,8 +212,8 @@ class Graph:
                         yield os.path.join(target.package, "BUILD.bazel"), target.line, target, label
 
     def files(self, label):
-        """The files that a label in `srcs` or `hdrs` stands for: itself, or those of a filegroup and the like. For the
-        outputs of a rule that has none by name these are the sources that it is made of."""
+        """The files of a label in `srcs` or `hdrs`: the file itself, or the files of a filegroup. For a rule without
+        named outputs these are its sources."""
         target = self.targets.get(label)
         if not target:
             return [path_of(label)] if label.startswith("//") else []
@@ -228,9 +228,9 @@ class Graph:
                 for path in self.files(label)]
 
     def closure(self, label):
-        """The labels of the target itself and of all that it depends on directly or not, of this tree."""
+        """The labels of the target itself and of its direct and indirect dependencies in this tree."""
         if label not in self._closures:
-            self._closures[label] = frozenset()  # Bazel refuses a cycle; here it ends.
+            self._closures[label] = frozenset()  # Bazel refuses a cycle. Here the recursion ends.
             target = self.targets.get(label)
             below = [target.labels(name) for name in ("deps", "actual")] if target else []
             self._closures[label] = frozenset([label]).union(
@@ -238,8 +238,8 @@ class Graph:
         return self._closures[label]
 
     def headers(self, label, prefix):
-        """The headers that a target brings to those who depend on it and that are included by their path behind
-        `prefix`, which is what the target's `include_prefix` makes of them."""
+        """The headers of a target that its dependents include as `prefix`/PATH, because the target has this
+        `include_prefix`."""
         target = self.targets.get(label)
         if not target or target.arguments.get("include_prefix") != prefix:
             return []

@@ -5,15 +5,15 @@ usage: count_tests.py EVENTS EXIT_STATUS [SLOWEST]
 
 EVENTS       the file that Bazel wrote for --build_event_json_file
 EXIT_STATUS  Bazel's exit status
-SLOWEST      how many of the slowest test targets to name (default 0)
+SLOWEST      the number of the slowest test targets to name (default 0)
 
 The first line printed is `PASSED FAILED SKIPPED`:
   PASSED   test targets whose every run and attempt passed
   FAILED   targets that failed to load, to build or to pass; a test that passed at a second attempt has failed
   SKIPPED  test cases that skipped themselves (GTEST_SKIP) inside test targets
-The lines after it name the failed targets, the skipped cases with their reasons, and the slowest tests.
+The other lines name the failed targets, the skipped cases with their reasons, and the slowest tests.
 
-A Bazel run that failed without a target to blame (a wrong flag, a crash) counts as one failure.
+A Bazel run that failed although no target failed (a wrong option, a crash) counts as one failure.
 """
 
 import json
@@ -25,12 +25,12 @@ import xml.etree.ElementTree
 
 
 class Run:
-    """What the events of one Bazel run say about its targets."""
+    """The results of the targets of one Bazel run, from its events."""
 
     def __init__(self):
         self.tests = set()
         self.broken = set()
-        self.good = {}  # label: True if everything known about the target is good
+        self.good = {}  # label: whether all events about the target so far are good
         self.seconds = {}  # label: the time of its longest run
         self.xml_files = {}  # label: the test.xml of each of its runs
 
@@ -49,7 +49,7 @@ class Run:
             if not event.get("completed", {}).get("success"):
                 self.broken.add(identity["targetCompleted"]["label"])
         elif "progress" in identity:
-            # A package that does not load has no event of its own.
+            # A package that does not load has no event: only the progress output names it.
             text = event.get("progress", {}).get("stderr", "")
             for package in re.findall(r"package contains errors: (\S+)", text):
                 self.broken.add("//" + package)
@@ -67,7 +67,7 @@ class Run:
                 self.xml_files.setdefault(label, []).append(output.get("uri", ""))
 
     def counts(self, exit_status):
-        """(passed, failed): see above."""
+        """(passed, failed), as the comment at the top of this file defines them."""
         for label in self.broken:
             self.note(label, False)
         passed = sum(1 for label in self.tests if self.good[label])
@@ -80,7 +80,7 @@ class Run:
         return sorted(label for label, good in self.good.items() if not good)
 
     def skipped_cases(self):
-        """(label, case, reason) of each test case that skipped itself."""
+        """Tuples (label, case, reason) of the test cases that skipped themselves."""
         cases = []
         for label, files in sorted(self.xml_files.items()):
             for uri in files:
@@ -89,18 +89,18 @@ class Run:
 
 
 def skipped_in(uri):
-    """(case, reason) of the skipped cases in a test.xml that GoogleTest wrote."""
+    """Pairs (case, reason) of the skipped cases in a test.xml of GoogleTest."""
     try:
         path = urllib.request.url2pathname(urllib.parse.urlparse(uri).path)
         root = xml.etree.ElementTree.parse(path).getroot()
     except (OSError, xml.etree.ElementTree.ParseError):
-        return []  # a test that crashed leaves no file or half a file, and has failed
+        return []  # A test that crashed left no file or an incomplete one. It counts as failed.
     cases = []
     for case in root.iter("testcase"):
         mark = case.find("skipped")
         if mark is None and case.get("result") != "skipped":
             continue
-        # GoogleTest's message is `FILE:LINE`, then the reason.
+        # The message of GoogleTest is `FILE:LINE`, and the reason after it.
         message = (mark.get("message") or mark.text or "") if mark is not None else ""
         reason = " ".join(line for line in message.split("\n")[1:] if line.strip())
         cases.append(("%s.%s" % (case.get("classname", ""), case.get("name", "")), reason))
@@ -115,9 +115,9 @@ def read(path):
                 try:
                     run.add(json.loads(line))
                 except ValueError:
-                    pass  # the last line of a Bazel that was killed
+                    pass  # The line is incomplete because Bazel was killed.
     except OSError:
-        pass  # a Bazel that did not start; its exit status counts
+        pass  # Bazel did not start. Its exit status counts.
     return run
 
 

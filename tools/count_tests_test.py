@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs count_tests.py on build event files written here."""
+"""Tests count_tests.py with build event files that the test writes."""
 
 import json
 import os

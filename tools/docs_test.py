@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The public headers are documented, and tools/docs notices what is not."""
+"""The public headers are documented, and tools/docs notices a missing comment."""
 
 import importlib.machinery
 import importlib.util
 import os
+import re
 import tempfile
 import unittest
 
@@ -14,7 +15,7 @@ LOADER.exec_module(docs)
 
 HEADER = """#pragma once
 
-// Tells a cat from a dog.
+// Separates cats from dogs.
 namespace gradwire::store {{
 
 // Something with `size`.
@@ -36,7 +37,7 @@ class A {{
 
 class Docs(unittest.TestCase):
     def problems(self, member):
-        """What tools/docs says of a header whose class has this member."""
+        """The messages of tools/docs about a header whose class has this member."""
         with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as output:
             os.mkdir(os.path.join(root, "store"))
             with open(os.path.join(root, "store/a.h"), "w", encoding="utf-8") as file:
@@ -54,7 +55,7 @@ class Docs(unittest.TestCase):
             os.mkdir(os.path.join(root, "store"))
             text = docs.read(docs.ROOT, "store/store.h")
             with open(os.path.join(root, "store/store.h"), "w", encoding="utf-8") as file:
-                file.write(text.replace("  // Whether the key was there.\n  bool delete_key", "\n  bool delete_key", 1))
+                file.write(re.sub(r"(  //[^\n]*\n)+(  bool delete_key)", r"\n\2", text, count=1))
             problems = docs.make(root, output, ["store/store.h"])
             self.assertEqual(len(problems), 1, problems)
             self.assertRegex(problems[0], r"^store/store\.h:\d+: .*delete_key.*is not documented")
@@ -109,7 +110,7 @@ class Docs(unittest.TestCase):
         text = HEADER.format(member="  int size = 0;  // The size.\n  // Code:\n  //   f();\n  void g();")
         lines = docs.as_doxygen(text)
         self.assertEqual(len(lines), len(text.splitlines()))
-        self.assertEqual(lines[1:3], ["/// @file", "/// Tells a cat from a dog."])
+        self.assertEqual(lines[1:3], ["/// @file", "/// Separates cats from dogs."])
         self.assertEqual(lines[10], "  int size = 0;  ///< The size.")
         self.assertEqual(lines[12].strip(), "/// @code{.cpp}   f(); @endcode")
 

@@ -19,8 +19,8 @@ namespace {
 
 using store::environment_variable;
 
-// Reads variables one after the other and remembers what was wrong, so that one message can name all that is
-// missing.
+// Reads variables one after the other and collects the problems, so that one message names all missing
+// variables.
 class Reader {
  public:
   std::string text(const char* name) {
@@ -33,7 +33,7 @@ class Reader {
     return parse(name, text(name), low, high);
   }
 
-  // The low end where the variable is not there.
+  // Returns `low` if the variable is not set.
   int number_if_set(const char* name, int low, int high = std::numeric_limits<int>::max()) {
     return parse(name, environment_variable(name).value_or(""), low, high);
   }
@@ -69,8 +69,8 @@ class Reader {
   std::string wrong_;
 };
 
-// How many tasks Slurm started on a node, from "2(x3),1": two on each of the first three, one on the next. 0
-// if that does not say it.
+// The number of tasks that Slurm started on a node. The list "2(x3),1" means two on each of the first three
+// nodes, and one on the next. Returns 0 if the list does not contain the node.
 int tasks_on_node(const std::string& list, int node) {
   for (const absl::string_view part : absl::StrSplit(list, ',')) {
     const std::vector<absl::string_view> pair = absl::StrSplit(part, "(x");
@@ -83,7 +83,7 @@ int tasks_on_node(const std::string& list, int node) {
   return 0;
 }
 
-// What mpirun and srun do not say, or say in variables of their own.
+// Sets the fields that mpirun and srun do not give, or give in variables of their own.
 void read_without_launcher(Reader& reader, LaunchInfo& info) {
   info.group_rank = environment_variable("SLURM_STEP_NUM_NODES") ? reader.number("SLURM_NODEID", 0) : -1;
   info.group_world_size = reader.number_if_set("SLURM_STEP_NUM_NODES", 0);
@@ -99,7 +99,8 @@ void read_without_launcher(Reader& reader, LaunchInfo& info) {
   info.run_id = environment_variable("SLURM_JOB_ID").value_or("");
 }
 
-// Only the launcher and torchrun say more than torch's env:// wants: RANK, WORLD_SIZE and where the store is.
+// torch's env:// needs only RANK, WORLD_SIZE and the address of the store. The launcher and torchrun set
+// more.
 void read_from_launcher(Reader& reader, LaunchInfo& info) {
   info.group_rank = environment_variable("GROUP_RANK") ? reader.number("GROUP_RANK", 0) : -1;
   info.group_world_size = reader.number_if_set("GROUP_WORLD_SIZE", 0);

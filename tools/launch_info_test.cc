@@ -141,7 +141,7 @@ TEST_F(LaunchInfoFromEnv, SrunSaysTheNodesToo) {
   EXPECT_EQ(info.run_id, "9");
   setenv("SLURM_STEP_TASKS_PER_NODE", "nonsense", 1);
   EXPECT_EQ(LaunchInfo::from_env().local_world_size, 0);
-  // A batch script's variables are not a task's.
+  // The variables of a batch script are not those of a task.
   unsetenv("SLURM_STEP_ID");
   EXPECT_NE(failure().message().find("RANK, WORLD_SIZE"), absl::string_view::npos) << failure();
 }
@@ -152,7 +152,7 @@ int run_child(const std::string& path, Body body) {
   const pid_t child = fork();
   if (child == 0) {
     setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
-    // What the chain ends with says itself on standard error; the test's own output need not have it.
+    // The last handler of the chain prints to standard error, which the output of the test does not need.
     close(STDERR_FILENO);
     body();
     _exit(0);
@@ -166,12 +166,12 @@ TEST_F(LaunchInfoFromEnv, UncaughtErrorIsLeftForTheLauncher) {
   const std::string path = testing::TempDir() + "/uncaught.json";
   const int status = run_child(path, []() noexcept {
     LaunchInfo::from_env();
-    throw_if_error(with_worker(absl::UnavailableError("the peer is gone"), "trainer1"));
+    throw_if_error(with_worker(absl::UnavailableError("the peer has left"), "trainer1"));
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
   absl::StatusOr<tools::ErrorRecord> record = tools::read_error_file(path);
   ASSERT_TRUE(record.ok()) << record.status();
-  EXPECT_EQ(record->message, "UNAVAILABLE: the peer is gone [worker \"trainer1\"]");
+  EXPECT_EQ(record->message, "UNAVAILABLE: the peer has left [worker \"trainer1\"]");
   ASSERT_TRUE(record->time.has_value());
   EXPECT_LT(absl::AbsDuration(*record->time - absl::Now()), absl::Minutes(5));
 }
@@ -200,7 +200,7 @@ TEST_F(LaunchInfoFromEnv, CaughtErrorIsRecordedWhereTheProgramSaysSo) {
                       }),
             0);
   EXPECT_EQ(tools::read_error_file(path)->message, "std::out_of_range: at 3");
-  // Without a launcher nothing happens.
+  // Without a launcher this does nothing.
   record_error(std::runtime_error("unseen"));
 }
 
@@ -216,7 +216,7 @@ TEST_F(LaunchInfoFromEnv, RankWorldSizeAndStoreAreEnough) {
   EXPECT_EQ(info.role_world_size, 3);
   EXPECT_EQ(info.master_addr, "host");
   EXPECT_EQ(info.master_port, 29500);
-  // What is there counts.
+  // Variables that are set are used.
   setenv("LOCAL_RANK", "1", 1);
   setenv("ROLE_NAME", "trainer", 1);
   info = LaunchInfo::from_env();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every mutant of tools/mutants.json applies to the tree, and tools/mutate judges what Bazel says."""
+"""Every mutant of tools/mutants.json applies to the tree, and tools/mutate interprets the output of Bazel."""
 
 import importlib.machinery
 import importlib.util
@@ -41,10 +41,10 @@ class Mutate(unittest.TestCase):
             self.assertIsNone(problem("one\n"))
             self.assertIn("occurs 0 times", problem("three"))
             self.assertIn("occurs 2 times", problem("two"))
-            self.assertIn("no file", problem("one", file="a/y.cc"))
-            self.assertIn("no target //a:y_test", problem("one", tests=["//a:y_test"]))
+            self.assertIn("file a/y.cc not found", problem("one", file="a/y.cc"))
+            self.assertIn("target //a:y_test not found", problem("one", tests=["//a:y_test"]))
             self.assertIn("changes nothing", problem("one", new="one"))
-            self.assertIn("names no test", problem("one", tests=[]))
+            self.assertIn("does not name a test", problem("one", tests=[]))
             self.assertIn("unknown", problem("one", why="."))
 
     def test_outcomes(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tree is as tools/structure wants it, and tools/structure notices what is not."""
+"""The tree passes tools/structure, and tools/structure notices each kind of problem."""
 
 import importlib.machinery
 import importlib.util
@@ -17,13 +17,13 @@ LOADER.exec_module(structure)
 LINE = "base < codec, store < rpc\n"
 with open(os.path.join(structure.ROOT, "bazel", "defs.bzl"), encoding="utf-8") as RULES:
     DEFS = RULES.read()
-# A BUILD file's first line, for the rules whose headers are included as "gradwire/FOLDER/FILE.h".
+# The first line of a BUILD file. Headers of its targets are included as "gradwire/FOLDER/FILE.h".
 LOAD = 'load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test", "gradwire_proto_library")\n'
 
 
 class Structure(unittest.TestCase):
     def problems(self, files, documents=(LINE, LINE), large=()):
-        """What tools/structure says of a tree of these files: path to text."""
+        """The messages of tools/structure about a tree of these files, which are given as path and text."""
         with tempfile.TemporaryDirectory() as root:
             for path, text in [*zip(structure.DOCUMENTS, documents), *files.items()]:
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
@@ -76,19 +76,19 @@ class Structure(unittest.TestCase):
                          ["store/BUILD.bazel:2: store uses //rpc:tool, which is not below it"])
 
     def test_a_folder_in_no_layer(self):
-        self.assertEqual(self.problems({"new/a.h": '#include "gradwire/base/x.h"\n'}), ["new is in no layer"])
+        self.assertEqual(self.problems({"new/a.h": '#include "gradwire/base/x.h"\n'}), ["new is not in any layer"])
 
     def test_only_tests_use_tests(self):
         rule = '{}(name = "a", deps = ["//tests/x:y"]{})'
         for call in (rule.format("cc_test", ""), rule.format("cc_library", ", testonly = True")):
             self.assertEqual(self.problems({"rpc/BUILD.bazel": call, "tests/x/y.h": ""}), [])
         self.assertEqual(self.problems({"rpc/BUILD.bazel": rule.format("cc_library", ""), "tests/x/y.h": ""}),
-                         ["rpc/BUILD.bazel:1: rpc uses //tests/x:y, which is in no layer"])
+                         ["rpc/BUILD.bazel:1: rpc uses //tests/x:y, which is not in any layer"])
 
     def test_documents_that_disagree(self):
         self.assertEqual(self.problems({}, (LINE, "base < store < codec < rpc\n")),
-                         ["CONTRIBUTING.md: other layers than in ARCHITECTURE.md"])
-        self.assertEqual(self.problems({}, (LINE, "no line\n")), ["CONTRIBUTING.md: no line of layers"])
+                         ["CONTRIBUTING.md: its layers differ from those in ARCHITECTURE.md"])
+        self.assertEqual(self.problems({}, (LINE, "no line\n")), ["CONTRIBUTING.md: line of layers not found"])
 
     def test_packages_and_build_files_that_are_too_large(self):
         at_the_limit = {f"base/{i}.cc": "" for i in range(40)}
@@ -104,7 +104,7 @@ class Structure(unittest.TestCase):
                          ["base/a.cc:2: includes base/x.h, expected gradwire/base/x.h"])
 
     def declared(self, build, files):
-        """What tools/structure says of a tree with the rules of bazel/defs.bzl."""
+        """The messages of tools/structure about a tree with the rules of bazel/defs.bzl."""
         return self.problems({"bazel/defs.bzl": DEFS, **{path: LOAD + text for path, text in build.items()}, **files})
 
     def test_includes_of_headers_that_no_dependency_provides(self):
@@ -163,7 +163,7 @@ class Structure(unittest.TestCase):
             self.assertEqual(self.problems({**dict.fromkeys(names, ""), "rpc/rpc.h": includes}), expected)
 
     def large_class(self, lines, methods):
-        """A class in two files: a header with a method in a line, a source file with the last one, which has the rest."""
+        """A class in two files: a header with one method in each line, and a source file whose method has the other lines."""
         header = "class A {\n" + "".join(f"  void m{i}(int x);\n" for i in range(methods)) + "};\n"
         return {"base/a.h": f"namespace n {{\n{header}}}\n",
                 "base/a.cc": "namespace n {\nvoid A::m0(int y) {" + "\n" * (lines - methods - 3) + "}\n}\n"}
@@ -179,7 +179,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(self.problems(self.large_class(501, 30), large={"n::A": (500, 30)}),
                          ["n::A: has 501 lines and 30 methods, expected at most 500 and 30; split it"])
         self.assertEqual(self.problems(self.large_class(420, 25), large={"n::A": (500, 30)}),
-                         ["n::A: is within the limits or gone; take it out of LARGE_CLASSES"])
+                         ["n::A: is within the limits or gone; remove it from LARGE_CLASSES"])
 
     def test_headers_behind_a_header(self):
         with tempfile.TemporaryDirectory() as root:

@@ -10,16 +10,19 @@
 namespace gradwire::transport {
 namespace {
 
-// How long a process without free descriptors leaves those who connect waiting before it looks again.
+// Interval between attempts to accept while the process has no free descriptors.
 constexpr absl::Duration kRetryAccept = absl::Milliseconds(100);
 
 }  // namespace
 
+// If the socket cannot be watched, the transport goes on without accepting connections: its own connections
+// still work.
 void Acceptor::start_in_loop() {
   if (!socket_.valid()) return;
   absl::StatusOr<uint64_t> id = loop_->add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
-    log(LogLevel::kError, "no connections will be accepted: ", id.status().ToString());
+    log(LogLevel::kError,
+        "cannot watch the listening socket, so no connections will be accepted: ", id.status().ToString());
     return;
   }
   handler_id_ = *id;
@@ -47,7 +50,7 @@ void Acceptor::accept_in_loop() {
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // The connection stays in the backlog, and nothing would tell of it again.
+      // The connection stays in the backlog, and epoll does not report it again. So try again after a while.
       if (!out_of_descriptors_) {
         log(LogLevel::kWarning, "cannot accept connections for now: ", std::strerror(errno));
         out_of_descriptors_ = true;
@@ -57,7 +60,7 @@ void Acceptor::accept_in_loop() {
                                              [self = shared_from_this()] { self->accept_in_loop(); });
       return;
     }
-    // Anything else befell the one connection that was about to be accepted.
+    // Any other error concerns only the connection that was being accepted: go on with the next one.
   }
 }
 

@@ -12,17 +12,17 @@
 
 namespace gradwire::transport {
 
-// Takes in what connects to a listening socket. Runs on the loop's driver alone.
+// Accepts connections on a listening socket. Runs on the driver of the loop.
 class Acceptor : public EventHandler, public std::enable_shared_from_this<Acceptor> {
  public:
-  // A socket that has connected, non-blocking, and the address at its other end.
+  // Called with each accepted socket, which is non-blocking, and the address of its peer.
   using OnSocket = std::function<void(Descriptor socket, const sockaddr_storage& peer, socklen_t length)>;
 
   Acceptor(std::shared_ptr<EventLoop> loop, Descriptor socket, OnSocket on_socket)
       : loop_(std::move(loop)), on_socket_(std::move(on_socket)), socket_(std::move(socket)) {}
 
   void start_in_loop();
-  // Not from `on_socket`.
+  // Must not be called from `on_socket`.
   void stop_in_loop();
 
  private:
@@ -34,7 +34,7 @@ class Acceptor : public EventHandler, public std::enable_shared_from_this<Accept
   Descriptor socket_;
   uint64_t handler_id_ = 0;
   uint64_t retry_timer_ = 0;
-  // Told once, not with every retry.
+  // The shortage of descriptors was logged: it is logged once, not at each retry.
   bool out_of_descriptors_ = false;
 };
 

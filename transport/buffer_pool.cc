@@ -17,8 +17,11 @@ namespace gradwire::transport {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Below, malloc serves blocks; above, a mapping costs memory only for the pages that are written.
+// Smaller blocks come from malloc. Larger ones are mappings, which use memory only for the pages that are
+// written.
 constexpr std::size_t kMappedFrom = std::size_t{256} << 10;
+// A mapping of at least two huge pages is aligned to them. 2 MiB is the size on x86-64, and on arm64 with
+// pages of 4 KiB. kLargest is the address space of a process on x86-64.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kHugePagesFrom = 2 * kHugePage;
 constexpr std::size_t kLargest = std::size_t{1} << 47;
@@ -29,7 +32,7 @@ struct SizeClass {
   std::size_t capacity;
 };
 
-// 64, 128, 192, 256, then four classes to each doubling.
+// The classes are 64, 128, 192, 256, then four for each doubling.
 SizeClass size_class_of(std::size_t size) {
   if (size <= 256) {
     int index = static_cast<int>((size - 1) / 64);
@@ -42,7 +45,7 @@ SizeClass size_class_of(std::size_t size) {
   return {4 + (power - 8) * 4 + static_cast<int>(quarter), base + (quarter + 1) * step};
 }
 
-// A buffer and its owner's counts in one piece of malloc's, which is all that a small buffer costs.
+// A small buffer and the control block of its owner in one allocation, so that it costs one call of malloc.
 template <std::size_t kSize>
 Buffer small_buffer(std::size_t size) {
   static_assert(kSize % kAlignment == 0);
@@ -76,7 +79,7 @@ void* map_pages(std::size_t bytes) {
 
 }  // namespace
 
-// Shared by the pool and every buffer that is out, so that the memory of a buffer outlives the pool.
+// The state that the pool shares with all allocated buffers, so that their memory can outlive the pool.
 class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
  public:
   explicit Core(const BufferPoolOptions& options) : options_(options) {}
@@ -102,17 +105,18 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
     Block* block = take_or_make_room(size_class);
     if (block == nullptr) block = new_block(size_class);
     if (block == nullptr) return exhausted(size);
+    // Set only while the block is in use: a kept block with a reference would keep the pool alive.
     block->core = shared_from_this();
     char* payload = reinterpret_cast<char*>(block) + kAlignment;
     try {
-      // When the control block cannot be allocated the deleter runs before the exception leaves.
+      // If the allocation of the control block throws, shared_ptr runs the deleter first.
       return Buffer(payload, size, std::shared_ptr<void>(payload, [block](void*) { release(block); }));
     } catch (const std::bad_alloc&) {
       return exhausted(size);
     }
   }
 
-  // From here on nothing is kept.
+  // From now on released memory is not kept.
   void close() { closed_.store(true, std::memory_order_release); }
 
   std::size_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
@@ -125,7 +129,11 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
       MutexLock lock(mutex_);
       if (now < next_trim_) return;
       next_trim_ = now + options_.idle_time;
-      // What was released before the last call has been idle since then.
+      // Blocks that were released before the previous call have been idle since then.
+      // Trimming works in periods, without a clock reading per release:
+      // 1. Each release notes the current period.
+      // 2. Each call of trim() starts a new period and frees the blocks of all periods before the one that
+      //    ends now. They have been idle for at least one idle_time.
       const uint32_t current = period_.fetch_add(1, std::memory_order_relaxed);
       for (int i = 0; i < kSizeClasses; ++i) idle = take_idle_locked(i, current, idle);
     }
@@ -133,14 +141,14 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
   }
 
  private:
-  // Stands in the 64 bytes before the payload.
+  // The header of a block, in the 64 bytes before the payload.
   struct Block {
     Block* next = nullptr;
     std::size_t capacity = 0;
     std::size_t mapped_bytes = 0;  // 0: from malloc
     int size_class = 0;
-    uint32_t released_in = 0;    // the period, while it is kept
-    std::shared_ptr<Core> core;  // while the buffer is out
+    uint32_t released_in = 0;    // the period of the release, while the block is kept
+    std::shared_ptr<Core> core;  // set while the buffer is in use
   };
   static_assert(sizeof(Block) <= kAlignment);
 
@@ -176,11 +184,14 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
   }
 
   static void release(Block* block) {
-    // May be the last reference: the core goes when this function returns.
+    // This may be the last reference: then the core is destroyed when this function returns.
     std::shared_ptr<Core> core = std::move(block->core);
     core->keep_or_free(block);
   }
 
+  // The bytes are counted before the block is kept, and given back if that is too much. So concurrent
+  // releases together never keep more than the limit. If close() runs at the same time, the block may still
+  // be pushed; the destructor of the core frees it.
   void keep_or_free(Block* block) {
     std::size_t idle = idle_bytes_.fetch_add(block->capacity, std::memory_order_relaxed) + block->capacity;
     if (idle > options_.max_idle_bytes || closed_.load(std::memory_order_acquire)) {
@@ -189,18 +200,21 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
       free_list(block);
       return;
     }
-    // Pushed one by one and only ever taken all at once, so no block can come back between the load and the
-    // exchange.
+    // A lock-free stack. Blocks are pushed one at a time, and the whole stack is always taken at once. So the
+    // ABA problem cannot occur: no block can be popped and pushed again between the load and the exchange.
     block->released_in = period_.load(std::memory_order_relaxed);
     std::atomic<Block*>& head = released_[block->size_class];
     block->next = head.load(std::memory_order_relaxed);
+    // Release: pairs with the acquire in pop_locked() and take_idle_locked(), which read `next` and the
+    // header.
     while (!head.compare_exchange_weak(block->next, block, std::memory_order_release,
                                        std::memory_order_relaxed)) {
     }
   }
 
-  // A kept block of this class. If there is none, gives back kept blocks of other classes until one more has
-  // room: what the program needed an hour ago must not keep the memory that it needs now from staying warm.
+  // Returns a kept block of this class. If that fails, frees kept blocks of other classes until one more
+  // block of this class could be kept. Otherwise memory from an earlier phase of the program would prevent
+  // that its current blocks are kept.
   Block* take_or_make_room(SizeClass size_class) {
     Block* evicted = nullptr;
     {
@@ -246,6 +260,8 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
     return idle;
   }
 
+  // Two lists per class: kept_ belongs to the lock, released_ is the stack that releases push to without
+  // it. When kept_ is empty, the whole stack moves there.
   Block* pop_locked(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (kept_[index] == nullptr) kept_[index] = released_[index].exchange(nullptr, std::memory_order_acquire);
     Block* block = kept_[index];
@@ -264,7 +280,7 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
 
   std::array<std::atomic<Block*>, kSizeClasses> released_ = {};
   std::atomic<std::size_t> idle_bytes_{0};
-  // Counts the calls of trim().
+  // Number of calls of trim().
   std::atomic<uint32_t> period_{0};
   std::atomic<bool> closed_{false};
 };

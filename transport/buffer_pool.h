@@ -10,23 +10,25 @@
 namespace gradwire::transport {
 
 struct BufferPoolOptions {
-  // How much released memory is kept for the next buffers. Kept pages are mapped and warm: a copy into fresh
-  // pages is many times slower than one into these.
+  // Maximum size of released memory that is kept for later buffers. Kept pages are mapped and warm: a copy
+  // into new pages is many times slower than a copy into kept ones.
   std::size_t max_idle_bytes = std::size_t{256} << 20;
-  // What nobody has used for about this long trim() gives back.
+  // trim() returns memory to the system that has been unused for about this long.
   absl::Duration idle_time = absl::Seconds(5);
 };
 
-// Memory for received buffers, aligned to 64 bytes, with undefined contents.
+// Allocates memory for received buffers, aligned to 64 bytes, with undefined contents.
 //
-// Sizes are rounded up to classes at most a quarter apart. Large blocks are mappings of their own, so what a
-// buffer rounds up to, or a sender announces and never sends, takes address space and no memory; small
-// buffers come from malloc and are not kept. Thread-safe. The pool may be destroyed before its buffers: each
-// lives until its last owner lets go, and is then given back to the system. Releasing a buffer takes none of
-// the pool's locks and may happen on any thread. Several transports may share one.
+// Sizes are rounded up to size classes at most a quarter apart. Large blocks are separate mappings: bytes
+// that are never written, because of rounding or because the sender announced data and never sent it, use
+// address space but no memory. Small buffers come from malloc and are not kept.
+//
+// Thread-safe. The pool may be destroyed before its buffers: each buffer lives until its last owner drops it;
+// then its memory is returned to the system. Releasing a buffer takes no lock of the pool and may happen on
+// any thread. Several transports may share one pool.
 class BufferPool {
  public:
-  // Buffers below this size do not come from the pool's memory.
+  // Buffers below this size are not pooled.
   static constexpr std::size_t kPooledFrom = 1024;
 
   explicit BufferPool(BufferPoolOptions options = BufferPoolOptions());
@@ -34,16 +36,16 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // A buffer of `size` bytes that the caller alone owns; no memory (nullptr) for size 0. ResourceExhausted
-  // when the system has none left.
+  // Returns a buffer of `size` bytes that is owned only by the caller; without memory (nullptr) for size 0.
+  // ResourceExhausted if the system has no memory left.
   absl::StatusOr<Buffer> allocate(std::size_t size);
 
-  // Bytes that are released and kept.
+  // Number of bytes that were released and are kept.
   std::size_t idle_bytes() const;
 
-  // Gives back to the system what has been idle for `options().idle_time` to twice that; the owners of the
-  // pool call this about that often (more often does no harm) for as long as idle_bytes() is not 0. `now`
-  // does not go back.
+  // Returns memory to the system that has been idle for between one and two times `options().idle_time`. The
+  // owners of the pool must call this about once per idle_time (more often is harmless) while idle_bytes() is
+  // not 0. `now` must not decrease.
   void trim(absl::Time now);
 
   const BufferPoolOptions& options() const;

@@ -53,7 +53,7 @@ TEST(BufferPool, ReleasedMemoryComesBack) {
   }
 }
 
-TEST(BufferPool, MemoryThatIsOutIsNeverGivenTwice) {
+TEST(BufferPool, MemoryInUseIsNeverAllocatedTwice) {
   BufferPool pool;
   auto first = pool.allocate(2'000);
   auto second = pool.allocate(2'000);
@@ -78,7 +78,7 @@ TEST(BufferPool, KeepsNoMoreThanItsBound) {
   EXPECT_LE(pool.idle_bytes(), 1'000'000);
 }
 
-TEST(BufferPool, WhatIsNeededNowReplacesWhatWasKept) {
+TEST(BufferPool, BlocksInUseReplaceKeptBlocksOfOtherSizes) {
   BufferPool pool(BufferPoolOptions{.max_idle_bytes = 1'000'000});
   std::vector<Buffer> buffers;
   for (int i = 0; i < 20; ++i) buffers.push_back(*pool.allocate(48'000));
@@ -101,14 +101,14 @@ TEST(BufferPool, SmallBuffersAreNotKept) {
   EXPECT_EQ(pool.idle_bytes(), 0);
 }
 
-TEST(BufferPool, TrimmingGivesBackWhatWasIdleSinceTheLastTime) {
+TEST(BufferPool, TrimFreesBlocksThatWereIdleSinceTheLastTrim) {
   BufferPool pool(BufferPoolOptions{.idle_time = absl::Seconds(5)});
   absl::Time now = absl::UnixEpoch();
   for (std::size_t size : {5'000, 3'000'000}) *pool.allocate(size);
   const std::size_t both = pool.idle_bytes();
   pool.trim(now);
   EXPECT_EQ(pool.idle_bytes(), both);
-  // Too soon to be counted as another period.
+  // This call is too early to begin another period.
   pool.trim(now + absl::Seconds(1));
   EXPECT_EQ(pool.idle_bytes(), both);
   void* used = pool.allocate(5'000)->data();
@@ -136,7 +136,7 @@ TEST(BufferPool, BuffersOutliveThePool) {
   std::memset(large.data(), 1, large.size());
 }
 
-TEST(BufferPool, WhatCannotBeIsResourceExhausted) {
+TEST(BufferPool, ImpossibleSizeIsResourceExhausted) {
   BufferPool pool;
   for (std::size_t size :
        {~std::size_t{0}, std::size_t{1} << 63, std::size_t{1} << 60, std::size_t{1} << 47}) {

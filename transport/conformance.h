@@ -12,25 +12,25 @@
 
 namespace gradwire::transport {
 
-// A kind of transport that the suite is run on.
+// A kind of transport that the suite tests.
 struct TransportKind {
-  // For the test's name.
+  // Used in the names of the tests.
   std::string name;
   std::function<std::unique_ptr<Transport>()> make;
-  // Only one transport object of this kind can have both ends of a connection.
+  // Both ends of a connection must belong to the same transport object.
   bool within_one_object = false;
-  // It asks ConnectionListener::max_message_bytes() before it allocates memory for a message.
+  // The transport checks ConnectionListener::max_message_bytes() before it allocates memory for a message.
   bool asks_listener = true;
-  // An address that is none of this kind.
+  // An address that is malformed for this kind.
   std::string malformed_address = "no address";
 };
 
-// What every transport promises. A test of a new kind is one line:
+// Tests the contract of all transports. A new kind is tested with one line:
 //
 //   INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance, testing::Values(TransportKind{"tcp", [] { ... }}));
 class TransportConformance : public testing::TestWithParam<TransportKind> {
  protected:
-  // Two ends of one connection, both established.
+  // The two ends of an established connection.
   struct Pair {
     std::shared_ptr<Connection> client;
     std::shared_ptr<RecordingListener> client_listener;
@@ -41,16 +41,15 @@ class TransportConformance : public testing::TestWithParam<TransportKind> {
   void SetUp() override;
   void TearDown() override;
 
-  // The listening transport, and the one that connects (maybe the same).
+  // The listening transport, and the connecting one (may be the same).
   Transport& server() { return *server_; }
   Transport& client() { return client_ != nullptr ? *client_ : *server_; }
   const std::string& address() const { return address_; }
 
-  // Connects and waits until the other end has accepted.
+  // Connects and waits until the server has accepted the connection.
   Pair connect(RecordingListener::Hook server_hook = nullptr, RecordingListener::Hook client_hook = nullptr);
 
-  // The listener of the connection that was accepted as number `index`; waits for it. nullptr if it does not
-  // come.
+  // Waits for the accepted connection with this index and returns its listener; nullptr after kTestTimeout.
   std::shared_ptr<RecordingListener> accepted_listener(std::size_t index);
 
   void shut_down_all();

@@ -1,4 +1,4 @@
-// What the contract says about beginnings and ends of connections.
+// Tests how connections are established and closed.
 
 #include <thread>
 
@@ -16,7 +16,7 @@ Message text_message(std::string header) {
   return message;
 }
 
-TEST_P(TransportConformance, CloseWithFlushDeliversWhatIsQueued) {
+TEST_P(TransportConformance, CloseWithFlushDeliversQueuedMessages) {
   constexpr int kMessages = 40;
   Pair pair = connect();
   pair.server_listener->hold_back();
@@ -27,7 +27,7 @@ TEST_P(TransportConformance, CloseWithFlushDeliversWhatIsQueued) {
   }
   pair.client->close(absl::CancelledError("done"), absl::Seconds(60));
   EXPECT_EQ(pair.client->send(text_message("late")).status().code(), absl::StatusCode::kUnavailable);
-  pair.server_listener->let_go();
+  pair.server_listener->resume();
   EXPECT_EQ(pair.client_listener->wait_closed(), absl::CancelledError("done"));
   EXPECT_EQ(pair.server_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
   auto received = pair.server_listener->wait_for_messages(kMessages);
@@ -37,7 +37,7 @@ TEST_P(TransportConformance, CloseWithFlushDeliversWhatIsQueued) {
 
 TEST_P(TransportConformance, CloseWithALongFlushOfAnIdleConnectionEndsIt) {
   Pair pair = connect();
-  pair.client->close(absl::CancelledError("enough"), absl::Hours(1));
+  pair.client->close(absl::CancelledError("requested by the test"), absl::Hours(1));
   EXPECT_EQ(pair.client_listener->wait_closed().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(pair.server_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
 }
@@ -50,22 +50,22 @@ TEST_P(TransportConformance, CloseWithFlushGivesUpWhenTheTimeIsOver) {
     message.buffers = {make_test_buffer(1'000'000, i)};
     ASSERT_TRUE(pair.client->send(std::move(message)).ok());
   }
-  // A transport whose ends share a thread cannot end one while the other holds it back.
+  // If both ends share a thread, one end cannot close while the listener of the other end blocks that thread.
   bool shared_thread = GetParam().within_one_object;
   pair.client->close(absl::CancelledError("done"), absl::Milliseconds(20));
-  if (shared_thread) pair.server_listener->let_go();
+  if (shared_thread) pair.server_listener->resume();
   EXPECT_EQ(pair.client_listener->wait_closed(), absl::CancelledError("done"));
-  pair.server_listener->let_go();
+  pair.server_listener->resume();
   EXPECT_EQ(pair.server_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_P(TransportConformance, CloseGivesItsReasonHereAndUnavailableThere) {
+TEST_P(TransportConformance, CloseReportsItsReasonLocallyAndUnavailableToThePeer) {
   Pair pair = connect();
   pair.client->close(absl::AbortedError("because"));
   EXPECT_EQ(pair.client_listener->wait_closed(), absl::AbortedError("because"));
-  absl::Status there = pair.server_listener->wait_closed();
-  EXPECT_EQ(there.code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(there.message().find(pair.server->peer_address()), std::string::npos) << there;
+  absl::Status peer_reason = pair.server_listener->wait_closed();
+  EXPECT_EQ(peer_reason.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(peer_reason.message().find(pair.server->peer_address()), std::string::npos) << peer_reason;
 }
 
 TEST_P(TransportConformance, TheFirstReasonWins) {
@@ -92,7 +92,7 @@ TEST_P(TransportConformance, SendAfterTheEndIsUnavailable) {
 TEST_P(TransportConformance, APeerThatShutsDownIsUnavailable) {
   Pair pair = connect();
   server().shutdown();
-  // A transport that has both ends shuts both down.
+  // A transport that owns both ends closes both.
   EXPECT_EQ(pair.client_listener->wait_closed().code(),
             GetParam().within_one_object ? absl::StatusCode::kCancelled : absl::StatusCode::kUnavailable);
   EXPECT_EQ(pair.server_listener->wait_closed().code(), absl::StatusCode::kCancelled);
@@ -101,7 +101,7 @@ TEST_P(TransportConformance, APeerThatShutsDownIsUnavailable) {
   EXPECT_EQ(pair.client_listener->misplaced_calls(), 0);
 }
 
-TEST_P(TransportConformance, WhatWasSentBeforeThePeerWentStillArrives) {
+TEST_P(TransportConformance, MessagesSentBeforeThePeerClosedStillArrive) {
   Pair pair = connect();
   pair.client_listener->hold_back();
   for (int i = 0; i < 20; ++i) {
@@ -110,7 +110,7 @@ TEST_P(TransportConformance, WhatWasSentBeforeThePeerWentStillArrives) {
     ASSERT_TRUE(pair.server->send(std::move(message)).ok());
   }
   pair.server->close(absl::OkStatus(), absl::Seconds(60));
-  pair.client_listener->let_go();
+  pair.client_listener->resume();
   EXPECT_EQ(pair.client_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(pair.client_listener->message_count(), 20);
 }
@@ -132,7 +132,7 @@ TEST_P(TransportConformance, ConnectingToNobodyIsUnavailable) {
   EXPECT_EQ((*connection)->send(text_message("late")).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_P(TransportConformance, ConnectingToWhatIsNoAddressIsInvalid) {
+TEST_P(TransportConformance, ConnectingToAMalformedAddressIsInvalid) {
   auto listener = std::make_shared<RecordingListener>();
   for (const std::string& wrong : {std::string(), GetParam().malformed_address}) {
     auto connection = client().connect(wrong, listener, absl::Seconds(1));
@@ -153,8 +153,8 @@ TEST_P(TransportConformance, AConnectionThatIsRefusedIsUnavailable) {
 }
 
 TEST_P(TransportConformance, ASecondListenFails) {
-  auto again = server().listen([](const std::shared_ptr<Connection>&) { return nullptr; });
-  EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition) << again.status();
+  auto second = server().listen([](const std::shared_ptr<Connection>&) { return nullptr; });
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << second.status();
 }
 
 TEST_P(TransportConformance, NothingIsCalledFromInsideACall) {
@@ -170,12 +170,13 @@ TEST_P(TransportConformance, NothingIsCalledFromInsideACall) {
 }
 
 TEST_P(TransportConformance, NothingIsDeliveredAfterCloseInsideAListener) {
-  Pair pair = connect(
-      [](Connection& connection, const Message&) { connection.close(absl::CancelledError("enough")); });
+  Pair pair = connect([](Connection& connection, const Message&) {
+    connection.close(absl::CancelledError("requested by the test"));
+  });
   for (int i = 0; i < 50; ++i) {
     if (!pair.client->send(text_message("x")).ok()) break;
   }
-  EXPECT_EQ(pair.server_listener->wait_closed(), absl::CancelledError("enough"));
+  EXPECT_EQ(pair.server_listener->wait_closed(), absl::CancelledError("requested by the test"));
   EXPECT_EQ(pair.server_listener->message_count(), 1);
   EXPECT_EQ(pair.client_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
 }
@@ -245,8 +246,8 @@ TEST_P(TransportConformance, AfterShutdownNothingBegins) {
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(pair.client->send(text_message("late")).status().code(), absl::StatusCode::kUnavailable);
   server().shutdown();
-  auto again = server().listen([](const std::shared_ptr<Connection>&) { return nullptr; });
-  EXPECT_FALSE(again.ok());
+  auto second = server().listen([](const std::shared_ptr<Connection>&) { return nullptr; });
+  EXPECT_FALSE(second.ok());
 }
 
 TEST_P(TransportConformance, ConnectionsMayOutliveTheirTransport) {
@@ -258,7 +259,7 @@ TEST_P(TransportConformance, ConnectionsMayOutliveTheirTransport) {
   EXPECT_FALSE(pair.client->peer_address().empty());
 }
 
-TEST_P(TransportConformance, DescriptorsAndThreadsAreAsBeforeAfterwards) {
+TEST_P(TransportConformance, ShutdownReleasesAllDescriptorsAndThreads) {
   shut_down_all();
   int descriptors = count_descriptors();
   int threads = count_threads();

@@ -1,4 +1,4 @@
-// What the contract says about messages and buffers.
+// Tests how messages and buffers are delivered.
 
 #include <cstring>
 #include <thread>
@@ -34,7 +34,7 @@ TEST_P(TransportConformance, DeliversHeaderAndBuffersAsTheyAre) {
   EXPECT_TRUE(is_test_buffer(received[0].buffers[2], 1, 3));
 }
 
-TEST_P(TransportConformance, MessagesSentBeforeTheConnectionStandsArriveInOrder) {
+TEST_P(TransportConformance, MessagesSentBeforeTheConnectionIsEstablishedArriveInOrder) {
   auto listener = std::make_shared<RecordingListener>();
   auto connection = client().connect(address(), listener, absl::Seconds(30));
   ASSERT_TRUE(connection.ok());
@@ -115,21 +115,21 @@ TEST_P(TransportConformance, LargeHeadersArriveWhole) {
   EXPECT_TRUE(received[0].header == header);
 }
 
-TEST_P(TransportConformance, MessageThatTheListenerDoesNotTakeEndsTheConnection) {
+TEST_P(TransportConformance, MessageAboveTheListenersLimitClosesTheConnection) {
   if (!GetParam().asks_listener) {
-    // Then a listener that takes less gets all messages nevertheless.
+    // This transport ignores the limit of the listener and delivers all messages.
     Pair pair = connect();
-    pair.server_listener->take_at_most(1'000);
+    pair.server_listener->set_max_message_bytes(1'000);
     ASSERT_TRUE(pair.client->send({std::string(90'000, 'a'), {}}).ok());
     EXPECT_EQ(pair.server_listener->wait_for_messages(1).size(), 1u);
     return;
   }
   for (const bool in_buffer : {false, true}) {
-    // The listener takes more once it has had its first message.
+    // The listener raises its limit after its first message.
     std::shared_ptr<RecordingListener> listener;
-    Pair pair = connect([&](Connection&, const Message&) { listener->take_at_most(100'000); });
+    Pair pair = connect([&](Connection&, const Message&) { listener->set_max_message_bytes(100'000); });
     listener = pair.server_listener;
-    listener->take_at_most(1'000);
+    listener->set_max_message_bytes(1'000);
     ASSERT_TRUE(pair.client->send({std::string(900, 'a'), {}}).ok());
     ASSERT_EQ(listener->wait_for_messages(1).size(), 1u);
     ASSERT_TRUE(pair.client->send({std::string(90'000, 'b'), {}}).ok());
@@ -246,7 +246,7 @@ TEST_P(TransportConformance, ReceivedBuffersOutliveEverything) {
   std::memset(received[0].buffers[1].data(), 1, 3'000'000);
 }
 
-TEST_P(TransportConformance, ReleasesTheSendersBuffersOnceTheyHaveLeft) {
+TEST_P(TransportConformance, ReleasesTheSendersBuffersAfterTheyWereSent) {
   Pair pair = connect();
   std::weak_ptr<void> owner;
   {
@@ -256,7 +256,7 @@ TEST_P(TransportConformance, ReleasesTheSendersBuffersOnceTheyHaveLeft) {
     ASSERT_TRUE(pair.client->send(std::move(message)).ok());
   }
   ASSERT_EQ(pair.server_listener->wait_for_messages(1).size(), 1);
-  // Nothing of the transport is at work any more that could hold them for a moment longer.
+  // After the shutdown no part of the transport can hold the buffers for a moment longer.
   shut_down_all();
   EXPECT_TRUE(owner.expired());
 }
@@ -265,7 +265,7 @@ TEST_P(TransportConformance, CaptureKeepsTheBytesOfThatMoment) {
   constexpr int kMessages = 24;
   constexpr std::size_t kSize = std::size_t{1} << 20;
   Pair pair = connect();
-  // Nothing is read, so that most of the messages are still queued when they are captured.
+  // The receiver does not read, so most of the messages are still queued when they are captured.
   pair.server_listener->hold_back();
   ASSERT_TRUE(pair.client->send(text_message("first")).ok());
   std::vector<Buffer> mine;
@@ -282,7 +282,7 @@ TEST_P(TransportConformance, CaptureKeepsTheBytesOfThatMoment) {
   }
   for (uint64_t ticket : tickets) pair.client->capture(ticket);
   for (Buffer& buffer : mine) std::memset(buffer.data(), 0, buffer.size());
-  pair.server_listener->let_go();
+  pair.server_listener->resume();
   auto received = pair.server_listener->wait_for_messages(1 + kMessages);
   ASSERT_EQ(received.size(), 1 + kMessages);
   for (int i = 0; i < kMessages; ++i) {
@@ -292,7 +292,7 @@ TEST_P(TransportConformance, CaptureKeepsTheBytesOfThatMoment) {
   }
 }
 
-TEST_P(TransportConformance, CaptureWhileTheBytesAreLeavingKeepsThem) {
+TEST_P(TransportConformance, CaptureWhileTheBytesAreBeingSentKeepsThem) {
   constexpr int kThreads = 4;
   constexpr int kMessages = 12;
   constexpr std::size_t kSize = 700'000;
@@ -321,7 +321,7 @@ TEST_P(TransportConformance, CaptureWhileTheBytesAreLeavingKeepsThem) {
   }
 }
 
-TEST_P(TransportConformance, CaptureOfWhatHasLeftOrNeverWasDoesNothing) {
+TEST_P(TransportConformance, CaptureOfASentOrUnknownMessageDoesNothing) {
   Pair pair = connect();
   auto ticket = pair.client->send(text_message("one"));
   ASSERT_TRUE(ticket.ok());

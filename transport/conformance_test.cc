@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
                          testing::Values(TransportKind{"shm", [] { return make_shm_transport(); }}),
                          kind_name);
 
-// Sleeps at once, so that every message rings; and a ring and an arena that are soon full.
+// The receiver sleeps at once, so that each message must ring. The ring and the arena are soon full.
 INSTANTIATE_TEST_SUITE_P(ShmSmall, TransportConformance,
                          testing::Values(TransportKind{
                              "shm_small",
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(ShmSmall, TransportConformance,
                              }}),
                          kind_name);
 
-// Most messages of the suite that have buffers of some size travel over several sockets.
+// Most messages of the suite with large buffers are sent over several sockets.
 INSTANTIATE_TEST_SUITE_P(TcpStriped, TransportConformance,
                          testing::Values(TransportKind{"tcp_striped",
                                                        [] {
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(TcpThatSleepsAtOnce, TransportConformance,
                              }}),
                          kind_name);
 
-// Where this host has IPv6.
+// Empty if this host has no IPv6.
 std::vector<TransportKind> kinds_on_ipv6() {
   TcpOptions options;
   options.bind_address = "::1";

@@ -15,65 +15,64 @@ namespace gradwire::transport {
 
 class Connection;
 
-// How long a connection that was accepted may take until its listener says introduced().
+// Maximum time until the listener of an accepted connection must return true from introduced().
 inline constexpr absl::Duration kIntroductionTimeout = absl::Seconds(10);
 
-// Hears what happens on one connection. Calls come from the transport's threads, one at a time and in order,
-// never from inside a call to the Connection, and with no lock held. They must not block.
+// Receives the events of one connection. The transport calls it from its threads, one call at a time and in
+// order, never from inside a call to the Connection, and without holding a lock. The calls must not block.
 class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
   virtual void on_message(Connection& connection, Message message) = 0;
-  // The bytes that a message may have which begins to arrive now, if that is less than the transport's limits
-  // say. Asked before memory is allocated for it, on the thread of the other calls, by the transports "shm"
-  // and "tcp".
+  // Maximum size of the next message, if that is less than the transport's limits. The transports "shm" and
+  // "tcp" call this before they allocate memory for a message, on the thread of the other calls.
   virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }
-  // Whether the other end has said who it is, as far as the protocol above asks for that. Asked once for a
-  // connection that was accepted, kIntroductionTimeout later and on the thread of the other calls; the answer
-  // false ends the connection.
+  // Whether the peer has identified itself, if the protocol above requires that. Called once for an accepted
+  // connection, kIntroductionTimeout after it was accepted, on the thread of the other calls. If it returns
+  // false, the connection is closed.
   virtual bool introduced() const { return true; }
-  // The last call. `reason`: what the local close() was given; Unavailable when the other end closed, died or
-  // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be;
-  // DeadlineExceeded when it did not introduce itself.
+  // The last call. `reason` is the reason given to the local close(); Unavailable, with the address and the
+  // cause, if the peer closed the connection, died or could not be reached; InvalidArgument if the peer sent
+  // an invalid frame; DeadlineExceeded if it did not identify itself in time.
   virtual void on_closed(Connection& connection, absl::Status reason) = 0;
 };
 
-// One bidirectional stream of whole messages between two processes (or within one). Messages arrive whole,
-// once, and in the order of their send() calls. Thread-safe. The transport keeps an open connection alive; it
-// keeps its listener alive until on_closed has returned.
+// A bidirectional stream of messages between two processes (or within one). Messages arrive complete, exactly
+// once, and in the order of their send() calls. Thread-safe. The transport keeps an open connection alive.
+// The connection keeps its listener alive until on_closed() has returned.
 class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Queues a message; never blocks. Owned buffers are read until they are sent. Borrowed buffers are too, but
-  // only until capture() of the returned ticket. While the connection is still being established messages are
-  // queued. Unavailable once it is closed; ResourceExhausted for a message over the transport's limits, or
-  // when there is no memory.
+  // Queues a message and returns its ticket; never blocks. Owned buffers may be read until they have been
+  // sent. Borrowed buffers may be read until then or until capture() of the ticket. While the connection is
+  // being established, messages are queued. Unavailable if the connection is closed; ResourceExhausted for a
+  // message over the transport's limits, or if no memory is left.
   virtual absl::StatusOr<uint64_t> send(Message message) = 0;
 
-  // Copies what has not left yet of the borrowed buffers of the message with this ticket: afterwards their
-  // owner may change them. Does nothing for a message that has left, or on a closed connection.
+  // Copies the unsent parts of the borrowed buffers of the message with this ticket. Afterwards the owner may
+  // modify the buffers. Does nothing if the message has been sent or the connection is closed.
   virtual void capture(uint64_t ticket) = 0;
 
-  // Ends the connection; idempotent, the first reason wins. What is queued is sent first for at most `flush`,
-  // in the background; what then remains is dropped. on_closed follows. Nothing that arrives from now on is
-  // delivered.
+  // Closes the connection. Idempotent; the first reason wins. Queued messages are sent in the background for
+  // at most `flush`; the rest is dropped. Then on_closed() is called. Messages that arrive from now on are
+  // not delivered.
   virtual void close(absl::Status reason, absl::Duration flush = absl::ZeroDuration()) = 0;
 
-  // Memory of the caller's alone, aligned to 64 bytes, from which a message to this connection may travel
-  // without a copy: when the buffer is sent as it is returned, owned, and nobody else holds its owner.
-  // Otherwise it is sent as any other. ResourceExhausted when there is none.
+  // Allocates memory that is owned only by the caller, aligned to 64 bytes. Its bytes can be sent over this
+  // connection without a copy if the buffer is sent as it was returned, as owned, and no other object holds
+  // its owner. Otherwise it is sent like any other buffer. ResourceExhausted if no memory is left.
   virtual absl::StatusOr<Buffer> allocate(std::size_t size);
 
-  // Bytes that send() has taken and that have not left yet; 0 where a kind does not count them. For those who
-  // answer whoever asks: an end that asks and does not read makes this grow.
+  // Number of bytes that were passed to send() but have not been sent; 0 for transports that do not count
+  // them. It grows if a peer sends requests but does not read the answers.
   virtual std::size_t queued_bytes() { return 0; }
 
-  // Bytes that have come in so far, those of messages that are not complete too; 0 where a kind does not
-  // count them. From any thread.
+  // Number of bytes received so far, including those of incomplete messages; 0 for transports that do not
+  // count them. May be called from any thread.
   virtual uint64_t bytes_arrived() const { return 0; }
 
-  // Where the other end is, for messages to people.
+  // Address of the peer, for messages and logs.
   virtual std::string peer_address() const = 0;
 };
 

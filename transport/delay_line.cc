@@ -17,7 +17,7 @@ bool DelayLine::idle() {
   return items_.empty() && !running_;
 }
 
-void DelayLine::hurry() {
+void DelayLine::make_all_due() {
   MutexLock lock(mutex_);
   for (Item& item : items_) item.when = absl::InfinitePast();
 }
@@ -28,6 +28,10 @@ void DelayLine::discard() {
   dropped.swap(items_);
 }
 
+// Keeps the actions in order although several threads may call this. Only one of them runs actions at a
+// time (`running_`); the others return, because the running one checks the queue again after each action.
+// An action that is not due yet also holds back those behind it. An action runs and is destroyed without
+// the lock.
 void DelayLine::run_due() {
   while (true) {
     Item item;
@@ -35,7 +39,7 @@ void DelayLine::run_due() {
       MutexLock lock(mutex_);
       if (running_ || items_.empty()) return;
       if (items_.front().when > timers_.clock().now()) {
-        // One timer per wait too many does no harm; one too few would.
+        // A superfluous timer is harmless; a missing one would delay the action indefinitely.
         timers_.schedule(items_.front().when, [self = shared_from_this()] { self->run_due(); });
         return;
       }

@@ -10,21 +10,22 @@
 
 namespace gradwire::transport {
 
-// Runs actions in the order they were added, each at its time or later, one at a time and without a lock
-// held: on the thread that adds one that is due, or on the timer queue's. Thread-safe.
+// Runs actions in the order in which they were added, each at its time or later, one at a time and without
+// holding a lock. An action runs on the thread that adds a due action, or on the thread of the timer queue.
+// Thread-safe.
 class DelayLine : public std::enable_shared_from_this<DelayLine> {
  public:
   using Action = std::function<void()>;
 
-  // `timers` outlives the line's use.
+  // `timers` must outlive all calls.
   explicit DelayLine(TimerQueue& timers) : timers_(timers) {}
 
   void add(absl::Duration delay, Action action);
-  // Whether nothing is waiting or running.
+  // Whether no action waits or runs.
   bool idle();
-  // Makes all that waits due now.
-  void hurry();
-  // Drops all that waits.
+  // Makes all waiting actions due now.
+  void make_all_due();
+  // Drops all waiting actions.
   void discard();
 
  private:

@@ -12,16 +12,17 @@ namespace gradwire::transport {
 namespace {
 
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-// An id that is no handler's.
+// The id of posted_signal_, which handlers do not use.
 constexpr uint64_t kSignalId = 0;
-// While only memory is busy, descriptors are looked at in every so many rounds: that costs a system call.
+// While only memory has data, descriptors are polled once in this number of rounds, because that costs a
+// system call.
 constexpr uint32_t kRoundsBetweenDescriptors = 64;
-// For how many rounds descriptors are looked at each time after they have brought something.
+// Number of rounds in which descriptors are polled after they had an event.
 constexpr int kBusyRounds = 512;
-// Looks again before leave() leaves the rest to the sleeping thread.
-constexpr int kLeavingRounds = 4;
+// Maximum number of additional polls in leave() before the sleeping thread must take over.
+constexpr int kMaxLeavingRounds = 4;
 
-// What the tasks send that this thread runs until it drives again.
+// The batch of the messages that this thread's tasks send until the thread drives again.
 thread_local std::optional<SendBatch> batch_of_tasks;
 
 }  // namespace
@@ -45,10 +46,10 @@ bool EventLoop::post(Task task) {
     posted_.push_back(std::move(task));
     has_posted_.store(true);
   }
-  // Pairs with the fence in leave: either the driver sees the task before it leaves, or this sees that it
-  // left.
+  // Pairs with the fence in leave(): either the driver sees the task before it leaves, or this thread sees
+  // that it has left and rings.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!attended_.load()) posted_signal_.give();
+  if (!will_be_polled_.load()) posted_signal_.raise();
   return true;
 }
 
@@ -60,7 +61,8 @@ void EventLoop::run_until(const std::function<bool()>& done) {
       leave();
     }
     if (any || done()) continue;
-    // Somebody else drives, or nothing is due: this is for the ends of things, which may take a moment.
+    // Another thread drives, or nothing is due. This method is used only at shutdown, so a short sleep is
+    // acceptable.
     absl::SleepFor(absl::Microseconds(200));
   }
 }
@@ -79,25 +81,34 @@ void EventLoop::remove_in_loop(int fd, uint64_t id) {
   handlers_.erase(id);
 }
 
+// Taking over the loop:
+// 1. Send the messages that this thread's tasks have deferred: they must not wait until the thread leaves
+//    again.
+// 2. Become the driver. The exchange acquires what the previous driver wrote before it released driven_.
+//    The plain load before it avoids fetching the cache line exclusively while another thread drives.
+// 3. Ask writers not to ring: this thread polls from now on. A doorbell that is already on its way does no
+// harm.
 bool EventLoop::try_enter() {
   batch_of_tasks.reset();
   if (driven_.load(std::memory_order_relaxed) || driven_.exchange(true, std::memory_order_acquire))
     return false;
-  attended_.store(true);
-  // Descriptors bring news now that this thread will find: nobody needs to be woken for them.
-  if (busy_descriptors_ > 0) sleep_.ignore_descriptors();
+  will_be_polled_.store(true);
+  // This thread polls the descriptors now, so their events need not wake another thread.
+  if (descriptor_rounds_ > 0) sleep_.ignore_descriptors();
   memory_.disarm_in_loop();
   return true;
 }
 
+// Memory is polled in each round, because that is cheap. Descriptors and timers are polled in each round only
+// if descriptors were busy recently or no memory is polled, since that costs a system call.
 bool EventLoop::poll() {
   ++rounds_;
   bool any = false;
   if (has_posted_.load(std::memory_order_relaxed)) any = run_posted_in_loop();
   if (memory_.poll_in_loop()) any = true;
-  if (busy_descriptors_ > 0 || memory_.empty() || rounds_ % kRoundsBetweenDescriptors == 0 ||
+  if (descriptor_rounds_ > 0 || memory_.empty() || rounds_ % kRoundsBetweenDescriptors == 0 ||
       sleep_.descriptors_due()) {
-    sleep_.look_at_descriptors();
+    sleep_.clear_descriptors_due();
     if (poll_descriptors_in_loop()) any = true;
     if (!timers_.empty()) {
       const absl::Time now = Clock::system().now();
@@ -115,6 +126,7 @@ bool EventLoop::run_posted_in_loop() {
   std::vector<Task> tasks;
   {
     MutexLock lock(mutex_);
+    // Reset with the lock held: post() stores both together, so no task is left behind an unset flag.
     tasks.swap(posted_);
     has_posted_.store(false);
   }
@@ -123,46 +135,56 @@ bool EventLoop::run_posted_in_loop() {
 }
 
 bool EventLoop::poll_descriptors_in_loop() {
-  if (busy_descriptors_ > 0) --busy_descriptors_;
+  if (descriptor_rounds_ > 0) --descriptor_rounds_;
   std::array<epoll_event, 64> room;
   bool any = false;
   for (const epoll_event& event : events_.wait(absl::MakeSpan(room), 0)) {
-    // Copied: the system's struct is packed.
+    // Copied, because the system's struct is packed.
     const uint64_t id = event.data.u64;
     if (id == kSignalId) {
-      posted_signal_.take();
+      posted_signal_.clear();
       any = run_posted_in_loop() || any;
       continue;
     }
+    // A handler that ran before in this batch may have removed this one. Ids are not used again, so an
+    // event of a closed descriptor cannot reach the handler of a new one with the same number.
     auto found = handlers_.find(id);
     if (found == handlers_.end()) continue;
     any = true;
+    // Keep it: the handler may remove itself.
     std::shared_ptr<EventHandler> handler = found->second;
-    if (handler->brings_more()) busy_descriptors_ = kBusyRounds;
+    if (handler->expects_more_events()) descriptor_rounds_ = kBusyRounds;
     handler->on_events_in_loop(event.events);
   }
   return any;
 }
 
 void EventLoop::leave() {
-  // What comes while it is being armed is looked at once more.
-  bool news = true;
-  for (int round = 0; news && round <= kLeavingRounds; ++round) {
+  // Data may arrive while the memory is being armed, and then its writer does not ring. So:
+  // 1. Arm the memory and clear will_be_polled_: from now on writers and post() ring.
+  // 2. Check for data and tasks that arrived before that.
+  // 3. If there are any, disarm and poll again, a few times at most. Then leave the rest to the sleeping
+  //    thread.
+  bool pending = true;
+  for (int round = 0; pending && round <= kMaxLeavingRounds; ++round) {
     if (round > 0) {
-      attended_.store(true);
+      will_be_polled_.store(true);
       memory_.disarm_in_loop();
       poll();
     }
     memory_.arm_in_loop();
-    attended_.store(false);
+    will_be_polled_.store(false);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    news = has_posted_.load() || memory_.has_data_in_loop();
+    pending = has_posted_.load() || memory_.has_data_in_loop();
   }
-  memory_.cool_in_loop();
-  // What is left, or is due before the sleeping thread would look, is its business.
-  if (sleep_.leave(timers_.next()) || news) wake();
+  memory_.deactivate_idle_in_loop();
+  // Wake the sleeping thread if data is left, or if a timer is due before it would wake.
+  // sleep_.leave() comes last: it clears driven_, so that another thread may drive from then on.
+  if (sleep_.leave(timers_.next()) || pending) wake();
 }
 
+// Unlike leave(), this arms nothing, and will_be_polled_ stays set: no writer rings. The caller promises
+// that some thread soon polls.
 void EventLoop::pause(bool several) {
   driven_.store(false, std::memory_order_release);
   if (several) batch_of_tasks.emplace();
@@ -173,9 +195,13 @@ void EventLoop::flush() { batch_of_tasks.reset(); }
 void EventLoop::finish_in_loop() {
   {
     MutexLock lock(mutex_);
+    // Run all posted tasks before the end. After `ended_` is set, post() refuses tasks.
+    // Called after each poll until it succeeds.
     if (!posted_.empty()) return;
     ended_.store(true, std::memory_order_release);
   }
+  // Only the driver reaches these, so no lock is needed. They may own the last references to objects of
+  // users.
   handlers_.clear();
   memory_.clear();
   timers_ = {};

@@ -19,59 +19,62 @@
 
 namespace gradwire::transport {
 
-// Hears what epoll says about one descriptor, on the thread that drives the loop.
+// Handles the epoll events of one descriptor, on the thread that drives the loop.
 class EventHandler {
  public:
   virtual ~EventHandler() = default;
-  // `events`: EPOLLIN and its like. Edge-triggered: each change is told once.
+  // `events`: EPOLLIN and similar flags. Edge-triggered: each change is reported once.
   virtual void on_events_in_loop(uint32_t events) = 0;
-  // Whether more is likely to follow soon on the descriptor itself; not for one that only rings for a
-  // Pollable.
-  virtual bool brings_more() const { return true; }
+  // Whether more data is likely to follow soon on the descriptor itself. False for a descriptor that only
+  // rings for a Pollable.
+  virtual bool expects_more_events() const { return true; }
 };
 
-// Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a
-// time, on whichever thread drives (base/threads/poller.h). LoopThread is a thread that drives one for good.
+// Waits for descriptors, polled memory, timers and posted tasks, and runs their handlers one at a time, on
+// the thread that drives the loop (base/threads/poller.h). LoopThread is a thread that drives a loop
+// permanently.
 //
-// States: open -> ended (end_in_loop). Methods whose names end in _in_loop are for the thread that drives,
-// which is the one that runs handlers and tasks. The loop shares the handlers that are registered, until they
-// are removed.
+// States: open -> ended (end_in_loop). Methods with the suffix _in_loop may be called only on the thread that
+// drives, which is also the thread that runs handlers and tasks. The loop shares the ownership of registered
+// handlers until they are removed.
 class EventLoop : public Poller {
  public:
   using Task = TimedTasks::Task;
 
-  // Unavailable when the system has no descriptor left. Uses four.
+  // Unavailable if the system has no free descriptors. A loop uses four.
   static absl::StatusOr<std::shared_ptr<EventLoop>> create();
 
-  // Runs `task` later. False, without running it ever, once the loop has ended.
+  // Runs `task` later. After the loop has ended, returns false and never runs the task.
   bool post(Task task);
 
-  // Returns when done() is true; drives meanwhile if nobody else does. done() is asked on this thread, and
-  // soon after anything happens in the loop. Not from a task or handler of the loop.
+  // Returns when done() is true. Drives the loop meanwhile if no other thread does. done() is called on this
+  // thread, soon after each event of the loop. Must not be called from a task or handler of the loop.
   void run_until(const std::function<bool()>& done);
 
-  // Ends the loop as soon as no task is posted; what is still registered is let go.
+  // Ends the loop when no posted task is left. All registered handlers are then released.
   void end_in_loop() { ending_ = true; }
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
-  // Tells `handler` when there is something to read from `fd`, its end, and where `both_ways` that it takes
-  // more (a unix socket says so whenever its other end reads, which wakes the sleeping thread for nothing).
-  // Returns an id for remove_in_loop.
+  // Calls `handler` when `fd` becomes readable, when the peer closes it, and, if `both_ways`, when it becomes
+  // writable. (A Unix socket becomes writable whenever its peer reads, which would wake the sleeping thread
+  // without need.) Returns an id for remove_in_loop().
   absl::StatusOr<uint64_t> add_in_loop(int fd, std::shared_ptr<EventHandler> handler, bool both_ways = true);
-  // Call it before the descriptor is closed. Events that have already been collected are dropped.
+  // Must be called before the descriptor is closed. Events that were already collected are dropped.
   void remove_in_loop(int fd, uint64_t id);
 
-  // Makes `pollable` hot: something is expected there soon. Costs next to nothing when it is. Any thread.
+  // Starts to poll `pollable`, because data is expected there soon. Very cheap if it is already polled. May
+  // be called from any thread.
   void activate(const std::shared_ptr<Pollable>& pollable) { memory_.activate(pollable); }
-  // It is looked at no more. REQUIRES: nobody calls activate() with it any more.
+  // Stops to poll `pollable`. REQUIRES: activate() is not called with it any more.
   void forget_in_loop(const Pollable& pollable) { memory_.forget_in_loop(pollable); }
 
-  // Runs `task` at `when` of Clock::system(); never for InfiniteFuture (and returns 0).
+  // Runs `task` at the time `when` of Clock::system(). For InfiniteFuture it returns 0 and never runs the
+  // task.
   uint64_t schedule_in_loop(absl::Time when, Task task) { return timers_.add(when, std::move(task)); }
   void cancel_in_loop(uint64_t timer) { (void)timers_.take(timer); }
 
-  // Scratch memory for what a handler reads beyond what it knows a place for. Its contents last as long as
-  // the call.
+  // Scratch memory for a handler that reads more bytes than it has a buffer for. Its contents are valid
+  // during the call of the handler.
   absl::Span<char> scratch_in_loop() { return absl::MakeSpan(scratch_); }
 
   // Poller
@@ -92,25 +95,26 @@ class EventLoop : public Poller {
   bool poll_descriptors_in_loop();
   void finish_in_loop();
 
-  // Used by the driver alone.
+  // These are accessed only by the driver.
   absl::flat_hash_map<uint64_t, std::shared_ptr<EventHandler>> handlers_;
   uint64_t next_id_ = 2;
   TimedTasks timers_;
   bool ending_ = false;
   std::vector<char> scratch_;
   uint32_t rounds_ = 0;
-  // Rounds for which descriptors are looked at each time, because they have brought something lately.
-  int busy_descriptors_ = 0;
+  // Number of further rounds in which descriptors are polled, because they had events recently.
+  int descriptor_rounds_ = 0;
 
-  // Watches all descriptors.
+  // The epoll instance of all descriptors.
   const Epoll events_;
   const Signal posted_signal_;
 
   std::atomic<bool> driven_{false};
   std::atomic<int> wanted_{0};
   std::atomic<bool> ended_{false};
-  // Somebody looks at posted_ before long. Orders post() and leave().
-  std::atomic<bool> attended_{false};
+  // A thread drives, or has paused and will soon drive again, so posted_ will be checked. Orders post() and
+  // leave(); see post().
+  std::atomic<bool> will_be_polled_{false};
   std::atomic<bool> has_posted_{false};
 
   PolledMemory memory_;

@@ -15,7 +15,7 @@ namespace {
 
 std::shared_ptr<EventLoop> make_loop() { return *EventLoop::create(); }
 
-// Ends the loop and runs what is left in it.
+// Ends the loop after it has run the remaining tasks.
 void end(EventLoop& loop) {
   loop.post([&loop] { loop.end_in_loop(); });
   loop.run_until([&loop] { return loop.ended(); });
@@ -123,30 +123,30 @@ TEST(EventLoop, DescriptorWakesTheSleeperAndIsForgottenWhenRemoved) {
   EXPECT_EQ(handler.use_count(), 1);
 }
 
-// What a writer in another process would do, in this one.
+// Polled memory whose writer is the test itself instead of another process.
 class Mailbox : public Pollable {
  public:
   bool poll_in_loop() override {
-    taken += news.exchange(0);
+    taken += pending.exchange(0);
     return true;
   }
   void arm_in_loop() override { armed = true; }
   void disarm_in_loop() override { armed = false; }
-  bool has_data_in_loop() override { return news > 0; }
+  bool has_data_in_loop() override { return pending > 0; }
 
-  std::atomic<int> news{0};
+  std::atomic<int> pending{0};
   std::atomic<bool> armed{true};
   std::atomic<int> taken{0};
 };
 
-TEST(EventLoop, PolledMemoryIsLookedAtAndDisarmed) {
+TEST(EventLoop, PolledMemoryIsPolledAndDisarmed) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
   loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
   EXPECT_FALSE(box->armed);
-  box->news = 3;
+  box->pending = 3;
   EXPECT_TRUE(loop->poll());
   EXPECT_EQ(box->taken, 3);
   loop->leave();
@@ -159,20 +159,20 @@ TEST(EventLoop, PolledMemoryIsLookedAtAndDisarmed) {
   end(*loop);
 }
 
-TEST(EventLoop, WhatComesBetweenTheLastLookAndTheArmingIsTaken) {
+TEST(EventLoop, DataThatArrivesBetweenTheLastPollAndTheArmingIsTaken) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
   loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
-  box->news = 1;
+  box->pending = 1;
   loop->leave();
   EXPECT_EQ(box->taken, 1);
   EXPECT_TRUE(box->armed);
   end(*loop);
 }
 
-TEST(EventLoop, MemoryThatStaysQuietCoolsAndStaysArmed) {
+TEST(EventLoop, IdleMemoryIsDeactivatedAndStaysArmed) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
   loop->activate(box);
@@ -209,7 +209,7 @@ TEST(EventLoop, ThreadsThatTakeTurnsLoseNothing) {
             loop->leave();
           } else {
             loop->pause(i % 3 == 0);
-            // Whoever pauses comes back.
+            // A thread that pauses must drive again.
             if (loop->try_enter()) loop->leave();
           }
         }

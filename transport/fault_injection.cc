@@ -13,7 +13,7 @@
 namespace gradwire::transport {
 namespace {
 
-// What the wrapper shares with its connections.
+// The state that the wrapper shares with its connections.
 struct FaultContext {
   FaultContext(FaultPolicy given, Clock& clock) : policy(std::move(given)), timers(clock) {}
 
@@ -22,11 +22,12 @@ struct FaultContext {
 
   Mutex mutex;
   CondVar changed;
-  // Connections whose listener has not heard on_closed.
+  // Number of connections whose listener has not received on_closed().
   int open_connections ABSL_GUARDED_BY(mutex) = 0;
 };
 
-// The message with copies of its borrowed buffers, for one that leaves after send() has returned.
+// Returns the message with copies of its borrowed buffers, for a message that is sent after send() has
+// returned.
 Message owned_copy(const Message& message) {
   Message copy;
   copy.header = message.header;
@@ -41,7 +42,7 @@ Message owned_copy(const Message& message) {
   return copy;
 }
 
-// A second message for the receiver, whose buffers are its alone and aligned.
+// Returns a second message for the receiver. Its buffers are aligned and owned only by it.
 Message received_copy(const Message& message) {
   struct alignas(64) Line {
     char bytes[64];
@@ -63,7 +64,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
         outgoing_(std::make_shared<DelayLine>(context_->timers)),
         incoming_(std::make_shared<DelayLine>(context_->timers)) {}
 
-  // The connection that this one wraps; it is known a moment after the first call of its listener may come.
+  // Sets the wrapped connection. It may become known only after the first call of its listener.
   void set_inner(std::shared_ptr<Connection> inner) {
     MutexLock lock(mutex_);
     inner_ = std::move(inner);
@@ -89,6 +90,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
       case Fault::Kind::kDeliver:
         break;
     }
+    // Send directly only if no delayed message is queued: otherwise this one would overtake it.
     if (outgoing_->idle()) return inner()->send(std::move(message));
     send_later(owned_copy(message), absl::ZeroDuration());
     return kNothingToCapture;
@@ -139,8 +141,9 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
         close_status_ = absl::UnavailableError(absl::StrCat("the connection is closed: ", reason.message()));
       }
     }
+    // Deliver the delayed incoming messages now, and on_closed() after them.
     outgoing_->discard();
-    incoming_->hurry();
+    incoming_->make_all_due();
     incoming_->add(absl::InfiniteDuration() * -1, [self = shared_from_this(), listener, reason] {
       listener->on_closed(*self, reason);
       MutexLock lock(self->context_->mutex);
@@ -169,7 +172,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
 
   void send_later(Message message, absl::Duration delay) {
     auto shared = std::make_shared<Message>(std::move(message));
-    // The connection may have ended meanwhile: then the message is lost like any other.
+    // The connection may have been closed meanwhile: then the message is lost.
     outgoing_->add(delay, [inner = inner(), shared] { (void)inner->send(std::move(*shared)); });
   }
 
@@ -252,7 +255,7 @@ class FaultTransport : public Transport {
   void shutdown() override {
     inner_->shutdown();
     {
-      // A delayed message that is being delivered on the timers' thread comes first.
+      // Wait until the timers' thread has delivered the delayed messages and on_closed().
       MutexLock lock(context_->mutex);
       while (context_->open_connections > 0) context_->changed.wait(context_->mutex);
     }

@@ -10,49 +10,50 @@
 
 namespace gradwire::transport {
 
-// Seen from the process whose transport is wrapped.
+// The direction as seen from the process whose transport is wrapped.
 enum class Direction { kOutgoing, kIncoming };
 
-// What happens to one message.
+// The fault that is applied to one message.
 struct Fault {
   enum class Kind {
     kDeliver,
-    // It is lost; the connection goes on.
+    // The message is lost; the connection stays open.
     kDrop,
-    // It comes later, and so does everything behind it in its direction: a stream does not change its order.
+    // The message is delayed, and so are all later messages in its direction: a stream keeps its order.
     kDelay,
-    // It comes twice.
+    // The message is delivered twice.
     kDuplicate,
-    // It is lost and its connection ends, Unavailable at both ends.
+    // The message is lost, and its connection is closed with Unavailable at both ends.
     kCut,
   };
   Kind kind = Kind::kDeliver;
   absl::Duration delay;
 };
 
-// Decides about each message, in either direction. It sees the message, so that it can tell a lost request
-// from a lost answer. Called from several threads at once, with no lock held.
+// Chooses the fault of each message in both directions. It gets the message, so that it can distinguish a
+// lost request from a lost answer. Called from several threads concurrently, without a lock held.
 using FaultPolicy = std::function<Fault(Direction, const Message&)>;
 
-// Probabilities of the kinds of fault; the rest is delivered.
+// Probabilities of the kinds of fault. All other messages are delivered.
 struct FaultRates {
   double drop = 0;
   double delay = 0;
   double duplicate = 0;
   double cut = 0;
-  // Delays are drawn evenly up to this one.
+  // Delays are distributed uniformly from 0 to this value.
   absl::Duration max_delay = absl::Milliseconds(5);
-  // Only these messages meet faults; all, unless set.
+  // Selects the messages that can have faults; if unset, all messages can.
   std::function<bool(Direction, const Message&)> applies_to;
 };
 
-// A policy that draws from `rates` with a generator of its own: the same seed and the same sequence of
-// messages give the same faults.
+// Returns a policy with the probabilities `rates` and its own random generator: the same seed and the same
+// sequence of messages yield the same faults.
 FaultPolicy seeded_fault_policy(uint64_t seed, FaultRates rates);
 
-// For tests: `inner` with faults. Delays run by `clock`, which outlives the transport. With a policy that
-// delivers everything it keeps the whole contract of a Transport. A message whose delay is not over when the
-// other end closes is delivered then; one that waits here when this end closes without a flush is lost.
+// For tests: wraps `inner` and injects faults. Delays use `clock`, which must outlive the transport. With a
+// policy that delivers all messages, the wrapper fulfils the contract of a Transport. If the peer closes
+// while an incoming message is delayed, the message is delivered first. If this end closes without a flush,
+// delayed outgoing messages are lost.
 std::unique_ptr<Transport> make_fault_injecting_transport(std::unique_ptr<Transport> inner,
                                                           FaultPolicy policy, Clock& clock = Clock::system());
 

@@ -31,7 +31,7 @@ Message text_message(std::string header) {
   return message;
 }
 
-// A wrapped client of a plain server that answers every "request N" with "answer N".
+// A wrapped client and a plain server that answers each "request N" with "answer N".
 class FaultInjection : public testing::Test {
  protected:
   void start(FaultPolicy policy, Clock& clock = Clock::system()) {
@@ -59,7 +59,7 @@ class FaultInjection : public testing::Test {
     EXPECT_EQ(client_listener_->misplaced_calls(), 0);
   }
 
-  // Outlives the transport that runs by it.
+  // Declared first, because it must outlive the transport that uses it.
   ManualClock clock_;
   std::shared_ptr<RecordingListener> server_listener_ =
       std::make_shared<RecordingListener>([](Connection& connection, const Message& message) {
@@ -85,7 +85,7 @@ TEST_F(FaultInjection, ALostRequestNeverArrives) {
   EXPECT_EQ(headers(server_listener_->wait_for_messages(2)), (Texts{"request 1", "request 3"}));
 }
 
-TEST_F(FaultInjection, ALostAnswerWasARequestThatArrived) {
+TEST_F(FaultInjection, ALostAnswerMeansThatTheRequestArrived) {
   start([](Direction direction, const Message& message) -> Fault {
     if (direction == Direction::kIncoming && message.header == "answer 2") return {Fault::Kind::kDrop};
     return {};
@@ -112,7 +112,7 @@ TEST_F(FaultInjection, ADuplicateArrivesTwiceWithItsOwnBuffers) {
   }
 }
 
-TEST_F(FaultInjection, ADelayHoldsBackWhatIsBehindIt) {
+TEST_F(FaultInjection, ADelayHoldsBackLaterMessages) {
   start(
       [](Direction direction, const Message& message) -> Fault {
         if (direction == Direction::kOutgoing && message.header == "request 2") {
@@ -131,7 +131,7 @@ TEST_F(FaultInjection, ADelayHoldsBackWhatIsBehindIt) {
   static_cast<char*>(mine.data())[0] ^= 1;
   send("request 3");
   EXPECT_EQ(headers(client_listener_->wait_for_messages(1)), Texts{"answer 1"});
-  // The listener keeps a message only after it has answered it.
+  // The listener records a message only after it has answered it.
   EXPECT_EQ(server_listener_->wait_for_messages(1).size(), 1);
   clock_.advance(absl::Seconds(11));
   EXPECT_EQ(headers(client_listener_->wait_for_messages(3)), (Texts{"answer 1", "answer 2", "answer 3"}));

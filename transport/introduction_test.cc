@@ -1,4 +1,4 @@
-// An accepted connection ends when its other end does not introduce itself.
+// Tests that an accepted connection is closed if its peer does not introduce itself.
 
 #include <atomic>
 #include <functional>
@@ -42,7 +42,7 @@ class Introduction : public testing::TestWithParam<Kind> {
     std::shared_ptr<RecordingListener> at_client = std::make_shared<RecordingListener>();
     std::shared_ptr<Connection> connection;
   };
-  // Returns when it has been accepted.
+  // Returns after the connection has been accepted.
   void connect(End& end, bool stranger) {
     accepts_stranger_ = stranger;
     auto connection = client_->connect(address_, end.at_client, absl::Seconds(30));
@@ -61,11 +61,12 @@ class Introduction : public testing::TestWithParam<Kind> {
 
 TEST_P(Introduction, OnlyAStrangersConnectionEnds) {
   connect(known_, false);
-  // Accepted later, and so asked later.
+  // This connection is accepted later, so its timeout expires later.
   connect(stranger_, true);
   const absl::Status reason = stranger_.listener->wait_closed();
   EXPECT_EQ(reason.code(), absl::StatusCode::kDeadlineExceeded) << reason;
-  EXPECT_NE(std::string(reason.message()).find("did not introduce itself within 50ms"), std::string::npos)
+  EXPECT_NE(std::string(reason.message()).find("did not complete the handshake within 50ms"),
+            std::string::npos)
       << reason;
   EXPECT_EQ(stranger_.at_client->wait_closed().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(known_.connection->send({"second", {}}).ok());

@@ -18,61 +18,75 @@ constexpr uint64_t kDescriptorsId = 1;
 
 Signal::Signal() : eventfd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
-void Signal::give() const {
+void Signal::raise() const {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then the signal is there anyway.
+  // The write fails only if the counter is full. Then the signal is raised anyway.
   [[maybe_unused]] const ssize_t written = ::write(eventfd_.get(), &one, sizeof(one));
 }
 
-void Signal::take() const {
+void Signal::clear() const {
   uint64_t count;
   [[maybe_unused]] const ssize_t read = ::read(eventfd_.get(), &count, sizeof(count));
 }
 
 absl::Status LoopSleep::start() {
   GRADWIRE_RETURN_IF_ERROR(epoll_.add(wake_.fd(), EPOLLIN, kWakeId));
+  // Without EPOLLIN: disabled until the first driver leaves. EPOLLONESHOT: after one event the kernel
+  // disables the wake-up by itself, so that a thread that drives is not accompanied by one that wakes for
+  // nothing.
   return epoll_.add(descriptors_, EPOLLONESHOT, kDescriptorsId);
 }
 
-void LoopSleep::let_descriptors_wake(bool yes) {
+void LoopSleep::set_descriptors_wake(bool yes) {
   MutexLock lock(mutex_);
   epoll_.change(descriptors_, EPOLLONESHOT | (yes ? uint32_t{EPOLLIN} : 0), kDescriptorsId);
   descriptors_wake_.store(yes);
 }
 
 bool LoopSleep::leave(absl::Time next_timer) {
-  // The largest number for InfiniteFuture.
+  // InfiniteFuture becomes INT64_MAX.
   const int64_t next = absl::ToUnixNanos(next_timer);
+  // Both sides write before they read, all sequentially consistent:
+  // 1. Here: store the next timer, then read until when the thread sleeps. sleep(): store until when it
+  //    sleeps, then read the next timer again. So one of them notices an earlier timer.
+  // 2. Here: clear driven_, then read wake_on_leave_. See sleep() for the other side.
   next_timer_nanos_.store(next);
-  if (!descriptors_wake_.load()) let_descriptors_wake(true);
+  if (!descriptors_wake_.load()) set_descriptors_wake(true);
   driven_.store(false);
-  if (turned_away_.exchange(false)) let_descriptors_wake(true);
+  if (wake_on_leave_.exchange(false)) set_descriptors_wake(true);
   return next < sleeping_until_nanos_.load();
 }
 
 void LoopSleep::sleep(const std::atomic<bool>& ended) {
   const int64_t until = next_timer_nanos_.load();
   sleeping_until_nanos_.store(until);
-  // A driver that leaves after this lets descriptors wake this thread again.
-  turned_away_.store(true);
+  // The problem: a driver that is at work may have disabled wake-ups by descriptors. The thread must not
+  // sleep without them after the driver has left. So both sides write first and then read the other's flag:
+  // 1. This thread sets wake_on_leave_, then checks `driven_`.
+  // 2. leave() clears `driven_`, then checks wake_on_leave_ and enables the wake-ups again.
+  // If no thread drives, this thread checks itself that the wake-ups are enabled and that the timer is
+  // unchanged.
+  wake_on_leave_.store(true);
   if (!driven_.load()) {
-    turned_away_.store(false);
+    wake_on_leave_.store(false);
     if (!descriptors_wake_.load() || next_timer_nanos_.load() != until || ended.load()) return;
   }
   int milliseconds = -1;
   if (until != INT64_MAX) {
     const int64_t left = until - absl::ToUnixNanos(Clock::system().now());
-    // Rounded up: a thread that woke just before a timer is due would have to sleep again.
+    // Rounded up: a thread that wakes just before a timer is due would have to sleep again.
     milliseconds = static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, 3'600'000));
   }
   std::array<epoll_event, 2> room;
   const absl::Span<const epoll_event> events = epoll_.wait(absl::MakeSpan(room), milliseconds);
+  // Awake: leave() need not wake this thread for a timer, because it reads the next timer before it sleeps
+  // again.
   sleeping_until_nanos_.store(INT64_MIN);
   for (const epoll_event& event : events) {
     if (event.data.u64 == kWakeId) {
-      wake_.take();
+      wake_.clear();
     } else {
-      // It was for once. Whoever leaves next sets it again.
+      // EPOLLONESHOT has disabled the wake-up. The next driver that leaves enables it again.
       MutexLock lock(mutex_);
       descriptors_wake_.store(false);
       descriptors_due_.store(true);

@@ -12,62 +12,64 @@
 
 namespace gradwire::transport {
 
-// An eventfd(2), which makes an epoll that watches it return.
+// An eventfd(2). While it is raised, an epoll that watches it returns.
 class Signal {
  public:
   Signal();
   int fd() const { return eventfd_.get(); }
-  void give() const;
-  void take() const;
+  void raise() const;
+  void clear() const;
 
  private:
   const Descriptor eventfd_;
 };
 
-// The sleep of the one thread that waits until an event loop, which nobody drives, has something to do: an
-// event of the loop's descriptors, its first timer, or wake(). Descriptors need not wake it while somebody
-// drives and looks at them.
+// Lets one thread sleep while no thread drives an event loop, until the loop has something to do: an event on
+// its descriptors, its first timer, or wake(). While a thread drives and polls the descriptors, their events
+// need not wake the sleeping thread.
 //
-// sleep() is for one thread at a time, which does not drive; wake() for any; all else for the loop's driver.
+// sleep() is for one thread at a time, which must not be the driver. wake() may be called from any thread.
+// All other methods are for the loop's driver.
 class LoopSleep {
  public:
-  // `descriptors` watches the loop's; `driven`: whether somebody drives.
+  // `descriptors`: the epoll instance of the loop's descriptors. `driven`: whether a thread drives the loop.
   LoopSleep(Epoll epoll, int descriptors, std::atomic<bool>& driven)
       : epoll_(std::move(epoll)), descriptors_(descriptors), driven_(driven) {}
-  // Once, before all else.
+  // Must be called once, before all other methods.
   absl::Status start();
 
-  // Returns at once while nobody would wake it, and when `ended`.
+  // Returns at once if no event would wake the thread, or if `ended`.
   void sleep(const std::atomic<bool>& ended);
-  void wake() const { wake_.give(); }
+  void wake() const { wake_.raise(); }
 
-  // The driver finds itself what descriptors bring.
+  // The driver polls the descriptors itself, so their events need not wake the sleeping thread.
   void ignore_descriptors() {
-    if (descriptors_wake_.load(std::memory_order_relaxed)) let_descriptors_wake(false);
+    if (descriptors_wake_.load(std::memory_order_relaxed)) set_descriptors_wake(false);
   }
-  // Whether descriptors have woken the thread in sleep() since they were looked at last.
+  // Whether descriptors have woken the thread in sleep() since the last clear_descriptors_due().
   bool descriptors_due() const { return descriptors_due_.load(std::memory_order_relaxed); }
-  void look_at_descriptors() { descriptors_due_.store(false); }
+  void clear_descriptors_due() { descriptors_due_.store(false); }
 
-  // The driver leaves, with `driven` set to false. Whether the thread in sleep() has to be woken since the
-  // first timer is due at `next_timer`, before it would wake.
+  // The driver leaves: sets `driven` to false. Returns whether the thread in sleep() must be woken, because
+  // the first timer is due at `next_timer`, before the thread would wake.
   bool leave(absl::Time next_timer);
 
  private:
-  // Whether a descriptor's event may wake the thread in sleep().
-  void let_descriptors_wake(bool yes);
+  // Sets whether an event on a descriptor wakes the thread in sleep().
+  void set_descriptors_wake(bool yes);
 
   const Epoll epoll_;
   const int descriptors_;
   const Signal wake_;
   std::atomic<bool>& driven_;
 
-  // They woke the thread in sleep().
+  // Descriptors have woken the thread in sleep().
   std::atomic<bool> descriptors_due_{false};
-  // The thread in sleep() woke up and was turned away by a driver.
-  std::atomic<bool> turned_away_{false};
-  // When the first timer is due, and for when the thread in sleep() has set its alarm, in nanoseconds of the
-  // Unix epoch.
+  // The thread began to sleep while another thread drove. The driver must make descriptors wake it when it
+  // leaves.
+  std::atomic<bool> wake_on_leave_{false};
+  // The time when the first timer is due, and the time when the thread in sleep() will wake, in nanoseconds
+  // of the Unix epoch.
   std::atomic<int64_t> next_timer_nanos_{INT64_MAX};
   std::atomic<int64_t> sleeping_until_nanos_{INT64_MIN};
 

@@ -18,6 +18,8 @@ absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy polic
       while (!loop->ended()) {
         if (loop->try_enter()) {
           SpinWait wait(policy);
+          // A thread that waits for an answer takes precedence: this thread then leaves, and sleeps until
+          // the loop needs it.
           while (!loop->ended() && !loop->wanted() && (loop->poll() ? wait.renew() : wait.rest())) {
           }
           loop->leave();
@@ -26,7 +28,7 @@ absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy polic
       }
     });
   } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("cannot start an event loop's thread: ", error.what()));
+    return absl::UnavailableError(absl::StrCat("cannot start the thread of an event loop: ", error.what()));
   }
   return absl::OkStatus();
 }
@@ -42,6 +44,7 @@ absl::Status LoopThread::provide(std::shared_ptr<EventLoop>& loop, WaitPolicy po
 
 void LoopThread::end() {
   if (own_loop_ == nullptr) return;
+  // A plain pointer: `own_loop_` outlives the thread, which is joined below.
   own_loop_->post([loop = own_loop_.get()] { loop->end_in_loop(); });
   join();
 }

@@ -8,8 +8,8 @@
 
 namespace gradwire::transport {
 
-// A thread that drives an event loop until it ends, for transports that nobody else drives. It looks for what
-// comes for as long as `policy` says, then sleeps. Not thread-safe.
+// A thread that drives an event loop until the loop ends, for transports whose loop has no other driver. It
+// polls for the time that `policy` allows, then sleeps. Not thread-safe.
 class LoopThread {
  public:
   LoopThread() = default;
@@ -17,14 +17,15 @@ class LoopThread {
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
 
-  // Once. Unavailable when the system has no thread left.
+  // Starts the thread. Must be called at most once. Unavailable if the system has no threads left.
   absl::Status start(std::shared_ptr<EventLoop> loop, WaitPolicy policy);
-  // For a transport: makes `loop` and drives it where nobody gave one; does nothing otherwise. Unavailable as
-  // above, and then `loop` is as it was.
+  // For a transport: if `loop` is null, creates a loop and drives it; otherwise does nothing. Unavailable as
+  // above; then `loop` is unchanged.
   absl::Status provide(std::shared_ptr<EventLoop>& loop, WaitPolicy policy);
-  // Ends the loop that provide() made, if any, and joins.
+  // Ends the loop that provide() created, if any, and joins the thread.
   void end();
-  // Waits until the loop has ended, which some task's end_in_loop() brings about. Not from the thread itself.
+  // Waits until the loop has ended, which a task causes with end_in_loop(). Must not be called from the
+  // thread itself.
   void join() {
     if (thread_.joinable()) thread_.join();
   }

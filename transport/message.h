@@ -8,17 +8,18 @@
 
 namespace gradwire::transport {
 
-// A piece of memory that travels as it is, never copied into the header. Copyable; copies share the memory,
-// which lives until the last of them is gone.
+// A piece of memory that is sent without being copied into the header. Copyable; copies share the memory,
+// which lives until the last copy is destroyed.
 class Buffer {
  public:
   enum class Sharing {
-    // Nobody changes the bytes any more: they may be read at any later time.
+    // The bytes do not change any more: they may be read at any later time.
     kOwned,
-    // The bytes belong to a caller who may change them once his call has returned; see Connection::capture.
+    // The bytes belong to the caller, which may modify them after its call has returned; see
+    // Connection::capture().
     kBorrowed,
-    // Received: the process that sent the bytes can still write to them, though it has promised not to. What
-    // must hold for memory safety is to be checked on a copy.
+    // Received bytes in memory that the sending process can still write to, although it must not. Checks on
+    // which memory safety depends must be made on a copy.
     kForeign,
   };
 
@@ -38,9 +39,9 @@ class Buffer {
   Sharing sharing_ = Sharing::kOwned;
 };
 
-// What a connection moves: a header of any bytes, and buffers. Received buffers are aligned to 64 bytes,
-// belong to the receiver alone, stay valid after connection, transport and sender are gone, and their release
-// takes no lock and sends nothing.
+// The unit of transfer: a header of arbitrary bytes, and buffers. Received buffers are aligned to 64 bytes
+// and belong only to the receiver. They stay valid after the connection, the transport and the sender are
+// gone. Releasing them takes no lock and sends nothing.
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;

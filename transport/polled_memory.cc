@@ -6,11 +6,14 @@
 namespace gradwire::transport {
 namespace {
 
-// Memory that brought nothing for so many rounds is left to its writer's ringing.
-constexpr int kQuietRounds = 256;
+// Memory without data for this number of rounds is deactivated.
+constexpr int kIdleRounds = 256;
 
 }  // namespace
 
+// The flag active_ makes sure that memory is in the list at most once. The relaxed load is the fast path of
+// memory that is polled already. It may be wrong for memory that is just being deactivated; see
+// deactivate_idle_in_loop().
 void PolledMemory::activate(const std::shared_ptr<Pollable>& pollable) {
   if (pollable->active_.load(std::memory_order_relaxed) || pollable->active_.exchange(true)) return;
   MutexLock lock(mutex_);
@@ -18,6 +21,8 @@ void PolledMemory::activate(const std::shared_ptr<Pollable>& pollable) {
   has_activated_.store(true);
 }
 
+// has_activated_ is reset with the lock held, so that no entry stays behind an unset flag. Newly activated
+// memory is disarmed here, by the driver: the thread that activated it may be any.
 void PolledMemory::adopt_activated_in_loop() {
   std::vector<std::shared_ptr<Pollable>> activated;
   {
@@ -26,7 +31,7 @@ void PolledMemory::adopt_activated_in_loop() {
     has_activated_.store(false);
   }
   for (std::shared_ptr<Pollable>& pollable : activated) {
-    pollable->quiet_rounds_ = 0;
+    pollable->idle_rounds_ = 0;
     pollable->disarm_in_loop();
     active_.push_back(std::move(pollable));
   }
@@ -34,7 +39,7 @@ void PolledMemory::adopt_activated_in_loop() {
 
 void PolledMemory::forget_in_loop(const Pollable& pollable) {
   if (has_activated_.load()) adopt_activated_in_loop();
-  // The list may be being walked.
+  // Only clear the entry: a caller may be iterating over the list.
   for (std::shared_ptr<Pollable>& entry : active_) {
     if (entry.get() == &pollable) entry = nullptr;
   }
@@ -43,20 +48,21 @@ void PolledMemory::forget_in_loop(const Pollable& pollable) {
 bool PolledMemory::poll_each_in_loop() {
   bool any = false;
   bool holes = false;
-  // By index: what is polled may add to the list, or make holes in it.
+  // Iterate by index: poll_in_loop() may append to the list or clear entries.
   for (std::size_t i = 0; i < active_.size(); ++i) {
     Pollable* const pollable = active_[i].get();
     if (pollable == nullptr) {
       holes = true;
       continue;
     }
+    // The cheap check first: most memory is idle in most rounds.
     if (!pollable->has_data_in_loop()) {
-      ++pollable->quiet_rounds_;
+      ++pollable->idle_rounds_;
       continue;
     }
-    // It may be forgotten by what it runs.
+    // Its own poll_in_loop() may cause that it is forgotten.
     const std::shared_ptr<Pollable> kept = active_[i];
-    kept->quiet_rounds_ = 0;
+    kept->idle_rounds_ = 0;
     if (kept->poll_in_loop()) any = true;
   }
   if (holes) std::erase(active_, nullptr);
@@ -82,10 +88,12 @@ bool PolledMemory::has_data_in_loop() const {
          });
 }
 
-void PolledMemory::cool_in_loop() {
+void PolledMemory::deactivate_idle_in_loop() {
   std::erase_if(active_, [](const std::shared_ptr<Pollable>& pollable) {
     if (pollable == nullptr) return true;
-    if (pollable->quiet_rounds_ < kQuietRounds) return false;
+    if (pollable->idle_rounds_ < kIdleRounds) return false;
+    // The memory is armed now (leave() calls this after arm_in_loop()). So data that arrives from now on
+    // rings, and the handler of the doorbell activates it again.
     pollable->active_.store(false);
     return true;
   });

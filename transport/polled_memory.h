@@ -8,47 +8,48 @@
 
 namespace gradwire::transport {
 
-// Memory that another process writes to. It is looked at while it is hot; when nobody looks any more it is
-// armed: then the writer rings (writes to a descriptor that the loop watches, whose handler makes it hot
-// again).
+// Memory that another process writes to. While it is active, the event loop polls it. When no thread polls
+// any more, it is armed: then its writer rings, that is, it writes to a descriptor that the loop watches,
+// whose handler activates the memory again.
 class Pollable {
  public:
   virtual ~Pollable() = default;
-  // Takes what has come; whether there was anything.
+  // Handles the data that has arrived. Returns whether there was any.
   virtual bool poll_in_loop() = 0;
-  // Tells the writer to ring, or not to. The loop puts a full fence behind these, and then asks has_news.
+  // Requests that the writer rings, or that it does not. After these the loop executes a full fence and then
+  // calls has_data_in_loop().
   virtual void arm_in_loop() = 0;
   virtual void disarm_in_loop() = 0;
-  // Something has come that poll_in_loop would find.
+  // Whether poll_in_loop() would find data.
   virtual bool has_data_in_loop() = 0;
 
  private:
   friend class PolledMemory;
   std::atomic<bool> active_{false};
-  // Rounds in a row without news. Belongs to the loop's driver.
-  int quiet_rounds_ = 0;
+  // Number of consecutive rounds without data. Accessed only by the loop's driver.
+  int idle_rounds_ = 0;
 };
 
-// The memory that an event loop polls because it is hot. activate() may be called from any thread; all else
-// is for the loop's driver.
+// The active memory that an event loop polls. activate() may be called from any thread; all other methods are
+// for the loop's driver.
 class PolledMemory {
  public:
-  // Polls `pollable` from now on.
+  // Starts to poll `pollable`.
   void activate(const std::shared_ptr<Pollable>& pollable);
-  // Polls it no more. REQUIRES: nobody calls activate() with it any more.
+  // Stops to poll `pollable`. REQUIRES: activate() is not called with it any more.
   void forget_in_loop(const Pollable& pollable);
 
-  // Whether anything had come.
+  // Polls all active memory. Returns whether any data had arrived.
   bool poll_in_loop() {
     if (has_activated_.load(std::memory_order_relaxed)) adopt_activated_in_loop();
     return !active_.empty() && poll_each_in_loop();
   }
   void arm_in_loop();
   void disarm_in_loop();
-  // Whether something has come since it was armed, or was activated.
+  // Whether data has arrived since the memory was armed, or memory was activated.
   bool has_data_in_loop() const;
-  // Leaves what stays quiet to its writer's ringing.
-  void cool_in_loop();
+  // Deactivates memory that has been idle for a while: from now on its writer must ring.
+  void deactivate_idle_in_loop();
   bool empty() const { return active_.empty(); }
   void clear() { active_.clear(); }
 
@@ -56,7 +57,7 @@ class PolledMemory {
   void adopt_activated_in_loop();
   bool poll_each_in_loop();
 
-  // Belongs to the loop's driver. Null where something was forgotten.
+  // Accessed only by the loop's driver. Entries of forgotten memory are null.
   std::vector<std::shared_ptr<Pollable>> active_;
 
   std::atomic<bool> has_activated_{false};

@@ -24,8 +24,8 @@ int count_entries(const char* directory) {
   return count;
 }
 
-// With the first report, which may be one that is suppressed, ThreadSanitizer starts a process that names
-// functions, and keeps the pipes to it: they are to be in every count.
+// At its first report, even a suppressed one, ThreadSanitizer starts a symbolizer process and keeps pipes to
+// it. Start it now, so that all counts include them.
 void start_symbolizer() {
 #ifdef GRADWIRE_THREAD_SANITIZER
   static const bool started = [] {
@@ -54,7 +54,7 @@ int count_descriptors() {
   return count_entries("/proc/self/fd");
 }
 int count_threads() {
-  // With the first thread ThreadSanitizer starts one of its own, which stays.
+  // At the first thread, ThreadSanitizer starts a thread of its own, which stays.
   static const bool begun = [] {
     std::thread([] {}).join();
     return true;

@@ -2,13 +2,12 @@
 
 namespace gradwire::transport {
 
-// For tests: what /proc says about this process. Only differences mean anything.
+// For tests: numbers of descriptors and threads of this process from /proc. Only differences have a meaning.
 int count_descriptors();
 int count_threads();
-// A thread that has been joined, and a descriptor that the other thread of a pair closes, stand there for a
-// moment longer. These functions wait, 30 s at most, until no more than `expected` are left, and return how
-// many there are. They never return less than `expected`, since that count may have included what was ending
-// just before.
+// A joined thread, or a descriptor that the other thread of a pair closes, stays in /proc for a moment. These
+// functions wait, at most 30 s, until no more than `expected` are left, and return the number. They never
+// return less than `expected`, since that count may have included entries that were about to disappear.
 int count_threads_down_to(int expected);
 int count_descriptors_down_to(int expected);
 

@@ -44,7 +44,7 @@ void RecordingListener::hold_back() {
   held_back_ = true;
 }
 
-void RecordingListener::let_go() {
+void RecordingListener::resume() {
   MutexLock lock(mutex_);
   held_back_ = false;
   changed_.notify_all();
@@ -63,7 +63,8 @@ absl::Status RecordingListener::wait_closed() {
   absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);
   while (closed_count_ == 0) {
-    if (Clock::system().now() >= deadline) return absl::InternalError("on_closed did not come");
+    if (Clock::system().now() >= deadline)
+      return absl::InternalError("on_closed() was not called within the timeout of the test");
     Clock::system().wait_until(mutex_, changed_, deadline);
   }
   return reason_;

@@ -13,7 +13,7 @@
 
 namespace gradwire::transport {
 
-// A listener for tests: keeps what it hears until somebody asks for it. Thread-safe.
+// A listener for tests that records messages and the close reason. Thread-safe.
 class RecordingListener : public ConnectionListener {
  public:
   // Called for each message before it is recorded.
@@ -24,25 +24,25 @@ class RecordingListener : public ConnectionListener {
   void on_closed(Connection& connection, absl::Status reason) override;
 
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(); }
-  // From the next message on.
-  void take_at_most(uint64_t bytes) { max_message_bytes_ = bytes; }
+  // Applies to the next message and later ones.
+  void set_max_message_bytes(uint64_t bytes) { max_message_bytes_ = bytes; }
 
   bool introduced() const override { return introduced_.load(); }
   void set_introduced(bool introduced) { introduced_ = introduced; }
 
-  // While held back, on_message does not return, as if the receiver read nothing.
+  // While held back, on_message() does not return, as if the receiver did not read.
   void hold_back();
-  void let_go();
+  void resume();
 
-  // Waits until `count` messages have come or the connection is closed, and returns all that have come so
-  // far.
+  // Waits until `count` messages have been received or the connection is closed. Returns all messages
+  // received so far.
   std::vector<Message> wait_for_messages(std::size_t count);
-  // Waits for on_closed and returns its reason; Internal when it does not come.
+  // Waits for on_closed() and returns its reason; Internal after kTestTimeout.
   absl::Status wait_closed();
 
   std::size_t message_count();
   int closed_count();
-  // Messages that came after on_closed, or while another call was running: never any.
+  // Number of calls after on_closed(), or concurrent with another call. Must be 0.
   int misplaced_calls();
   // The thread of the last call.
   std::thread::id last_thread();
@@ -65,12 +65,12 @@ class RecordingListener : public ConnectionListener {
   std::thread::id last_thread_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How long a test waits for what must happen.
+// Maximum time that a test waits for an event that must happen.
 inline constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
-// A buffer of `size` bytes that follow from `seed`.
+// Returns a buffer of `size` bytes that are derived from `seed`.
 Buffer make_test_buffer(std::size_t size, unsigned seed, Buffer::Sharing sharing = Buffer::Sharing::kOwned);
-// Whether they are the bytes of make_test_buffer.
+// Whether the buffer has the bytes of make_test_buffer().
 bool is_test_buffer(const Buffer& buffer, std::size_t size, unsigned seed);
 
 }  // namespace gradwire::transport

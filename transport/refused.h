@@ -5,8 +5,8 @@
 
 namespace gradwire::transport {
 
-// Why a connection could not be made, where the other host itself said so: it is up, and nobody listens at
-// the address.
+// The error of a connection that the other host refused: the host is up, but no process listens at the
+// address.
 absl::Status refused_error(absl::string_view message);
 bool is_refused(const absl::Status& status);
 

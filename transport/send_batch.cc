@@ -35,7 +35,9 @@ void SendBatch::add(std::shared_ptr<Member> member) {
 }
 
 void SendBatch::flush_members() {
-  // Destroying what has been sent may send more.
+  // The destruction of sent messages may send more messages.
+  // flush_batch() runs code of users, which may add members to this batch. So take the list, and repeat
+  // until nothing was added.
   while (!members_.empty()) {
     const auto members = std::exchange(members_, {});
     for (const std::shared_ptr<Member>& member : members) member->flush_batch();

@@ -6,20 +6,20 @@
 
 namespace gradwire::transport {
 
-// Messages that one thread sends in quick succession leave together, in one system call for each connection:
-// while a batch exists on a thread, connections put off what it sends to the end of the batch. For a thread
-// that runs several handlers in a row, each with its answer:
+// Combines the messages that one thread sends in quick succession, so that they need one system call per
+// connection. While a batch exists on a thread, connections defer the thread's messages until the end of the
+// batch. It is for a thread that runs several handlers one after the other, each of which sends an answer:
 //
 //   SendBatch batch;
 //   for (Request& request : requests) run(request);
 //
-// What is put off leaves earlier when it becomes much, when flush() is called, or when another thread drives
-// the connection's loop (base/threads/poller.h) meanwhile: so a handler may take long, or wait for an answer,
-// without holding up what was sent before. Batches nest; the outermost counts. For one thread, which makes
-// and destroys it; on the stack.
+// Deferred messages are sent earlier when there are many bytes, when flush() is called, or when another
+// thread drives the connection's loop (base/threads/poller.h). So a handler may take long, or wait for an
+// answer, without delaying messages that were sent before. Batches nest; only the outermost one has an
+// effect. A batch belongs to the thread that creates it, and must be on the stack.
 class SendBatch {
  public:
-  // A connection that can put off sending. Called by the thread of the batch, without a lock.
+  // A connection that can defer sending. Called by the thread of the batch, without a lock held.
   class Member {
    public:
     virtual ~Member() = default;
@@ -28,8 +28,8 @@ class SendBatch {
 
   enum class Scope {
     kAnything,
-    // Nothing that happens within waits or takes long, so that nobody needs to be able to flush in its stead.
-    // For the thread that drives a loop while it calls listeners.
+    // No code inside the batch waits or takes long, so no other thread needs to be able to flush for this
+    // one. For the thread that drives a loop while it calls listeners.
     kBrief,
   };
 
@@ -38,14 +38,14 @@ class SendBatch {
   SendBatch(const SendBatch&) = delete;
   SendBatch& operator=(const SendBatch&) = delete;
 
-  // Sends now what this thread has put off. What it sends later is put off again. Does nothing without a
+  // Sends the deferred messages of this thread now. Later messages are deferred again. Does nothing without a
   // batch.
   static void flush();
 
-  // For connections: the batch of this thread; nullptr if there is none.
+  // For connections: the batch of this thread; nullptr if it has none.
   static SendBatch* current();
   Scope scope() const { return scope_; }
-  // Makes `member` part of the batch until the next flush.
+  // Adds `member` to the batch until the next flush.
   void add(std::shared_ptr<Member> member);
 
  private:

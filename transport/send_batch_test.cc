@@ -27,7 +27,7 @@ TEST(SendBatch, MembersAreFlushedOnceAtTheEnd) {
   EXPECT_EQ(SendBatch::current(), nullptr);
 }
 
-TEST(SendBatch, TheOutermostCounts) {
+TEST(SendBatch, OnlyTheOutermostBatchHasAnEffect) {
   auto member = std::make_shared<CountingMember>();
   SendBatch outer(SendBatch::Scope::kBrief);
   {
@@ -43,12 +43,12 @@ TEST(SendBatch, TheOutermostCounts) {
   EXPECT_EQ(member->flushes, 1);
 }
 
-TEST(SendBatch, OtherThreadsHaveTheirOwn) {
+TEST(SendBatch, OtherThreadsHaveTheirOwnBatch) {
   SendBatch batch;
   std::thread([] { EXPECT_EQ(SendBatch::current(), nullptr); }).join();
 }
 
-TEST(SendBatch, WhatAFlushSendsLeavesWithIt) {
+TEST(SendBatch, MessagesSentDuringAFlushAreFlushedToo) {
   struct Sender : SendBatch::Member {
     void flush_batch() override {
       if (++flushes == 1) SendBatch::current()->add(self.lock());

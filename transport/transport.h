@@ -10,35 +10,37 @@
 
 namespace gradwire::transport {
 
-// One way of connecting processes: tcp, loopback, ... Every kind passes the suite in transport/conformance.h.
+// A way of connecting processes: tcp, loopback, ... Each kind passes the suite in transport/conformance.h.
 // Thread-safe. The destructor calls shutdown().
 class Transport {
  public:
-  // Chooses the listener of a connection that comes in; nullptr refuses it.
+  // Returns the listener of an incoming connection; nullptr refuses the connection.
   using AcceptHandler =
       std::function<std::shared_ptr<ConnectionListener>(const std::shared_ptr<Connection>&)>;
 
   virtual ~Transport() = default;
 
-  // "tcp", ...
+  // The name of the kind: "tcp", ...
   virtual std::string name() const = 0;
 
-  // Starts to accept connections and returns the address under which others, on other hosts too, reach this
-  // process. At most once. Errors: Unavailable with the cause; FailedPrecondition the second time.
+  // Starts to accept connections and returns the address under which other processes, also on other hosts,
+  // reach this one. May be called once. Errors: Unavailable with the cause; FailedPrecondition for a second
+  // call.
   virtual absl::StatusOr<std::string> listen(AcceptHandler on_accept) = 0;
 
-  // Begins to connect and returns at once. When the other end does not answer within `timeout`, or refuses,
-  // the listener's on_closed says so. InvalidArgument for what is no address.
+  // Begins to connect and returns at once. If the peer does not answer within `timeout`, or refuses,
+  // on_closed() of the listener reports it. InvalidArgument for a malformed address.
   virtual absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
                                                               std::shared_ptr<ConnectionListener> listener,
                                                               absl::Duration timeout) = 0;
 
-  // Whether connecting to `address` can be worth trying: false for one that this kind knows to be elsewhere.
+  // Whether a connection to `address` may succeed: false for an address that this kind knows to be
+  // unreachable from here.
   virtual bool may_reach(const std::string& address) const { return true; }
 
-  // Closes every connection (on_closed comes for each before this returns, with Cancelled where no close()
-  // came before) and joins the threads; idempotent. A flush that is under way is completed within its time.
-  // Not from a listener.
+  // Closes all connections and joins the threads. on_closed() is called for each connection before this
+  // returns, with Cancelled unless close() was called before. A flush in progress is completed within its
+  // time. Idempotent. Must not be called from a listener.
   virtual void shutdown() = 0;
 };
 

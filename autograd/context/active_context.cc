@@ -10,12 +10,12 @@ namespace gradwire::autograd {
 thread_local uint64_t ActiveContextSlot::entered_at_ = 0;
 
 void ActiveContextSlot::set(Value value) {
-  // A thread that stays in its frame goes on with the stretch that it is in.
+  // If the frame does not change, the thread continues its current stretch.
   if (value == value_) return;
   const uint64_t thread = at::RecordFunction::currentThreadId();
   const uint64_t now = at::sequence_number::peek();
   if (value_ != nullptr && now == entered_at_) value_->timeline().leave_unused(*value_->frame(), thread, now);
-  // The old one is destroyed at the end.
+  // The previous value is destroyed when this function returns.
   value_.swap(value);
   entered_at_ = now;
   if (value_ != nullptr) value_->timeline().enter(value_->frame(), thread, now);

@@ -11,38 +11,38 @@
 namespace gradwire::autograd {
 
 // The context that the calling thread works in, the worker that it works for, and the call of the context
-// that it serves. It names the context by id alone: a state captured for later must not keep a context alive.
+// that it serves. It refers to the context by id only: a captured state must not keep a context alive.
 //
-// There is one object for each frame of a context's timeline on a worker. All of them share the end and the
-// timeline, which are one allocation: programs open a context in every training step. Every thread slot and
-// every captured state of the context holds one of these objects, so end() takes effect in all of them: a
-// context can end while other threads, or outer frames of the same thread, still have it in their slots.
-// Thread-safe.
+// There is one object for each frame of a context's timeline on a worker. These objects share the `ended`
+// flag and the timeline, which are one allocation, because programs open a context in every training step.
+// Every thread slot and every captured state of the context holds one of these objects, so end() takes effect
+// in all of them: a context can end while other threads, or outer frames of the same thread, still have it in
+// their slots. Thread-safe.
 class ActiveContext {
   struct Shared {
     Timeline timeline;
     std::atomic<bool> ended{false};
   };
-  // Only serving() has one, which make_shared needs.
+  // Makes the second constructor, which std::make_shared needs as a public one, usable by serving() only.
   struct Key {};
 
  public:
-  // In the frame of the program that opened the context.
+  // A new context, in the frame of the program that opened it.
   ActiveContext(const rpc::Id& context, uint64_t worker)
       : id(context), self(worker), shared_(std::make_shared<Shared>()), frame_(shared_->timeline.program()) {}
   ActiveContext(Key, const ActiveContext& other, std::shared_ptr<Timeline::Frame> served)
       : id(other.id), self(other.self), shared_(other.shared_), frame_(std::move(served)) {}
 
-  // The same context, for a thread that serves the call with this path.
+  // Returns the same context for a thread that serves the call with this path.
   std::shared_ptr<const ActiveContext> serving(Timeline::Path path) const {
     return std::make_shared<const ActiveContext>(Key(), *this, timeline().add_frame(std::move(path)));
   }
 
-  // The context was released on this worker. It is not current anywhere from now on.
+  // Marks the context as released on this worker. It is not current on any thread from now on.
   void end() { shared_->ended.store(true, std::memory_order_release); }
   bool ended() const { return shared_->ended.load(std::memory_order_acquire); }
 
-  // Lives as long as an object of the context.
+  // Lives as long as any of these objects of the context.
   Timeline& timeline() const { return shared_->timeline; }
   const std::shared_ptr<Timeline::Frame>& frame() const { return frame_; }
 
@@ -55,9 +55,9 @@ class ActiveContext {
   const std::shared_ptr<Timeline::Frame> frame_;
 };
 
-// The execution slot of the active context. Unlike ExecutionSlot it reports to the timeline which thread
-// works for which frame. A slot may hold a context that has ended; current_context() does not return such a
-// context.
+// The thread-local slot of the active context, which is part of ExecutionState. Unlike ExecutionSlot it also
+// reports to the timeline which thread works for which frame. A slot may hold a context that has ended;
+// current_context() does not return such a context.
 class ActiveContextSlot {
  public:
   using Value = std::shared_ptr<const ActiveContext>;
@@ -83,13 +83,14 @@ class ActiveContextSlot {
   static const bool registered_;
 };
 
-// The context that is current on the calling thread; nullptr without one.
+// Returns the context that is current on the calling thread, or nullptr.
 inline std::shared_ptr<const ActiveContext> current_context() {
   const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
   return active == nullptr || active->ended() ? nullptr : active;
 }
 
-// The number that programs know a context by: equal on all workers, unique but for a chance of one in 2^63.
+// Returns the number that programs see as the id of a context. It is the same on all workers, and two
+// contexts have the same number with a probability of 2^-63.
 inline int64_t public_id(const rpc::Id& id) {
   auto mix = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -17,10 +17,10 @@ namespace gradwire::autograd {
 
 class Pass;
 
-// The state of one live context on one worker. Shared by whoever works with it; out of reach once the context
-// is released and gone with the last of them.
+// The state of one live context on one worker. Contexts holds it until the context is released; passes and
+// handlers that work with it share the ownership.
 struct ContextState {
-  // `self`: the incarnation of the worker. `unjoined_gradients`: of all contexts of the worker.
+  // `self`: the incarnation of the worker. `unjoined_gradients`: a counter for all contexts of the worker.
   ContextState(const rpc::Id& context, uint64_t self,
                std::shared_ptr<std::atomic<uint64_t>> unjoined_gradients)
       : id(context),
@@ -28,24 +28,24 @@ struct ContextState {
         active(std::make_shared<ActiveContext>(context, self)) {}
 
   const rpc::Id id;
-  // Gradients that ended at tensors which arrived outside every context (unjoined.h).
+  // Number of gradients that ended at tensors which arrived outside every context (unjoined.h).
   const std::shared_ptr<std::atomic<uint64_t>> unjoined_gradients;
-  // In the frame of the program that opened the context.
+  // This context in the frame of the program that opened it.
   const std::shared_ptr<ActiveContext> active;
 
   Mutex mutex;
   absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> send_nodes ABSL_GUARDED_BY(mutex);
-  // Numbers given to messages with tensors that require grad.
+  // The last number that was given to a message with tensors that require grad.
   uint64_t messages ABSL_GUARDED_BY(mutex) = 0;
   Gradients gradients ABSL_GUARDED_BY(mutex);
-  // Passes of which a message has come, ended ones too: their messages may come again. At the limit the
-  // oldest that has ended is forgotten: its messages would have to come again after so many later passes.
+  // Passes of which a message has arrived. Ended passes are kept because their messages may be repeated. At
+  // the limit the oldest ended pass is forgotten: a repetition is not expected after that many later passes.
   static constexpr std::size_t kMaxPasses = 256;
   absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes ABSL_GUARDED_BY(mutex);
   std::deque<rpc::Id> pass_order ABSL_GUARDED_BY(mutex);
-  // Out of reach: passes that begin now are dropped.
+  // The context is released: a pass that begins now is aborted.
   bool released ABSL_GUARDED_BY(mutex) = false;
-  // Has passed a barrier somewhere (autograd.proto, "Optimizer steps").
+  // The context has passed a step barrier on some worker (autograd.proto, "Optimizer steps").
   bool admitted ABSL_GUARDED_BY(mutex) = false;
 };
 

@@ -11,10 +11,16 @@ ContextTable::Origin* ContextTable::row_of(uint64_t origin) {
   return &origins_[origin];
 }
 
+// Problem: a message may arrive after the release of its context has overtaken it. If it made the context
+// live again, nothing would ever end that context. Steps:
+// 1. A live context stays live, and the sender becomes a party.
+// 2. A context is refused if its origin is lost or has released it, or if this sender itself has claimed its
+//    end. Messages of other workers are not affected by that claim.
+// 3. The limits are checked before anything is added, because peers choose the ids.
 ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
   auto live = live_.find(context);
   if (live != live_.end()) {
-    if (from != 0) live->second.heard.insert(from);
+    if (from != 0) live->second.senders.insert(from);
     return Entry::kLive;
   }
   if (is_lost(context.origin)) return Entry::kReleased;
@@ -22,7 +28,7 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
   if (known != origins_.end()) {
     const Origin& origin = known->second;
     const bool released = context.counter < origin.low || origin.released.contains(context.counter) ||
-                          origin.foretold.contains({context.counter, from});
+                          origin.claims.contains({context.counter, from});
     if (released) return Entry::kReleased;
   }
   if (live_.size() >= limits_.live) return Entry::kTooMany;
@@ -30,7 +36,7 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
   if (origin == nullptr) return Entry::kTooMany;
   origin->live.insert(context.counter);
   Row& row = live_[context];
-  if (from != 0) row.heard.insert(from);
+  if (from != 0) row.senders.insert(from);
   return Entry::kNew;
 }
 
@@ -50,18 +56,23 @@ std::vector<uint64_t> ContextTable::touched(const rpc::Id& context) const {
 void ContextTable::remember_released(Origin& origin, uint64_t counter) {
   origin.live.erase(counter);
   if (counter >= origin.low) origin.released.insert(counter);
+  // The lowest counter is the oldest context, whose messages are the least likely to arrive still.
   if (origin.released.size() > limits_.released) origin.released.erase(origin.released.begin());
-  // It has ended for everybody now.
-  auto said = origin.foretold.lower_bound({counter, 0});
-  while (said != origin.foretold.end() && said->first == counter) said = origin.foretold.erase(said);
+  // The context has ended for all workers now, so the claims of single workers are not needed.
+  auto claim = origin.claims.lower_bound({counter, 0});
+  while (claim != origin.claims.end() && claim->first == counter) claim = origin.claims.erase(claim);
 }
 
+// 1. Raise the watermark. Released counters and claims below it are redundant and are dropped.
+// 2. Remember the release of this context, so that a late message does not make it live again. At the limit
+//    of origins this is not possible.
+// 3. Remove the context if it is live.
 std::optional<std::vector<uint64_t>> ContextTable::release(const rpc::Id& context, uint64_t low) {
   Origin* const origin = is_lost(context.origin) ? nullptr : row_of(context.origin);
   if (origin != nullptr) {
     origin->low = std::max(origin->low, low);
     origin->released.erase(origin->released.begin(), origin->released.lower_bound(origin->low));
-    origin->foretold.erase(origin->foretold.begin(), origin->foretold.lower_bound({origin->low, 0}));
+    origin->claims.erase(origin->claims.begin(), origin->claims.lower_bound({origin->low, 0}));
     remember_released(*origin, context.counter);
   }
   auto found = live_.find(context);
@@ -72,7 +83,7 @@ std::optional<std::vector<uint64_t>> ContextTable::release(const rpc::Id& contex
 }
 
 void ContextTable::end(const rpc::Id& context, std::vector<Ended>& ended) {
-  // 0: the watermark stays.
+  // With 0 the watermark does not change.
   if (auto touched = release(context, 0)) ended.push_back({context, *std::move(touched)});
 }
 
@@ -88,6 +99,11 @@ std::vector<rpc::Id> ContextTable::overdue(uint64_t origin) const {
 }
 
 ContextTable::Cleanup ContextTable::cleanup(const rpc::Id& context, uint64_t low, uint64_t from) {
+  // A CLEANUP is trusted as far as its sender takes part in the context:
+  // 1. From the origin it ends the context and every context below the watermark.
+  // 2. From a party it ends the context.
+  // 3. From any other worker it is recorded as a claim, and counts against messages of that worker only.
+  // 4. In cases 2 and 3 the watermark ends only contexts in which the sender takes part, or without a party.
   Cleanup result;
   if (from == context.origin) {
     if (auto touched = release(context, low)) result.ended.push_back({context, *std::move(touched)});
@@ -102,11 +118,10 @@ ContextTable::Cleanup ContextTable::cleanup(const rpc::Id& context, uint64_t low
     Origin* const origin = is_lost(context.origin) ? nullptr : row_of(context.origin);
     const bool unknown =
         origin != nullptr && context.counter >= origin->low && !origin->released.contains(context.counter);
-    if (unknown) origin->foretold.insert({context.counter, from});
-    if (unknown && origin->foretold.size() > limits_.released)
-      origin->foretold.erase(origin->foretold.begin());
+    if (unknown) origin->claims.insert({context.counter, from});
+    if (unknown && origin->claims.size() > limits_.released) origin->claims.erase(origin->claims.begin());
   }
-  // The CLEANUPs of these were lost with a worker, or are on their way.
+  // The CLEANUPs of the contexts below `low` were lost with a worker, or are on their way.
   auto row = origins_.find(context.origin);
   if (row == origins_.end()) return result;
   std::vector<rpc::Id> below;
@@ -127,7 +142,8 @@ uint64_t ContextTable::low(uint64_t self, uint64_t next) const {
 
 std::vector<rpc::Id> ContextTable::origin_lost(uint64_t origin) {
   std::vector<rpc::Id> contexts;
-  // Another worker may still speak of these contexts: the origin is remembered, its row is not needed.
+  // Other workers may still send messages of these contexts, so the origin is remembered. Its row is not
+  // needed.
   lost_.insert(origin);
   auto row = origins_.find(origin);
   if (row == origins_.end()) return contexts;
@@ -136,19 +152,21 @@ std::vector<rpc::Id> ContextTable::origin_lost(uint64_t origin) {
   return contexts;
 }
 
+// While a context has a party, that party will report the end, so a claim of another worker is not enough.
+// When the last party is lost, no report can come any more, and an earlier claim ends the context.
 std::vector<ContextTable::Ended> ContextTable::worker_lost(uint64_t worker) {
   std::vector<rpc::Id> alone;
   for (auto& [context, row] : live_) {
     row.touched.erase(worker);
-    const bool was_party = row.heard.erase(worker) > 0;
+    const bool was_party = row.senders.erase(worker) > 0;
     if (was_party && !row.has_parties()) alone.push_back(context);
   }
   std::vector<Ended> ended;
   for (const rpc::Id& context : alone) {
     auto origin = origins_.find(context.origin);
     if (origin == origins_.end()) continue;
-    auto said = origin->second.foretold.lower_bound({context.counter, 0});
-    if (said == origin->second.foretold.end() || said->first != context.counter) continue;
+    auto claim = origin->second.claims.lower_bound({context.counter, 0});
+    if (claim == origin->second.claims.end() || claim->first != context.counter) continue;
     end(context, ended);
   }
   return ended;
@@ -156,7 +174,7 @@ std::vector<ContextTable::Ended> ContextTable::worker_lost(uint64_t worker) {
 
 std::size_t ContextTable::remembered() const {
   std::size_t count = 0;
-  for (const auto& [incarnation, origin] : origins_) count += origin.released.size() + origin.foretold.size();
+  for (const auto& [incarnation, origin] : origins_) count += origin.released.size() + origin.claims.size();
   return count;
 }
 

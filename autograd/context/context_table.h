@@ -13,62 +13,65 @@
 
 namespace gradwire::autograd {
 
-// Keeps which contexts live on a worker, which were released, where else they have been, and who may end
-// them: bookkeeping alone.
+// Records which contexts are live on a worker, which were released, which other workers they have reached,
+// and which workers may end them. It does no input or output.
 //
-// A context is new (nothing is known of it), live, or released. Released contexts must be distinguished from
-// new ones while a late message may still come. Per origin the table keeps a low watermark, below which
-// everything is released, and the released counters above it. The origin knows its watermark, the lowest
-// counter of a live context, and sends it along with every release.
+// A context is new (the table has no record of it), live, or released. Released contexts must be
+// distinguished from new ones while a late message may still arrive. For each origin the table keeps a low
+// watermark, below which all contexts are released, and the released counters above it. The origin knows its
+// watermark, which is the lowest counter of its live contexts, and sends it with every release.
 //
-// The origin ends a context, and a party does: a worker that sent a message of the context here, or got one
-// from here. What any other worker says is kept against that worker alone: its release may have overtaken its
-// own first message, which must be refused then, but the context lives on for the others. The watermark is
-// the origin's: from others it ends only contexts in which they take part, or which have no party left.
+// A context is ended by its origin or by a party. A party is a worker that sent a message of the context to
+// this worker, or received one from it. A release by any other worker is a claim, which counts only against
+// that worker: the release may have overtaken the worker's own first message, which must then be refused,
+// while the context stays live for the others. The watermark belongs to the origin. A watermark that another
+// worker sends ends only contexts in which that worker takes part, or which have no party left.
 //
-// Every table has a limit, and is counted before it grows. At a limit new origins are refused, and of what is
-// remembered the oldest is forgotten: a message that comes later than thousands of later contexts of its
-// origin would make its context live again, until the origin's watermark passes it.
+// Every table has a limit, which is checked before the table grows. At the limit new origins are refused, and
+// the oldest of the remembered releases is forgotten. A message that arrives after thousands of later
+// contexts of its origin would therefore make its context live again, until the origin's watermark passes it.
 //
 // Not thread-safe.
 class ContextTable {
  public:
   enum class Entry {
-    kNew,   // Was new and is live now.
-    kLive,  // Was live.
-    kReleased,
-    kTooMany,  // Was new, but as many as can be are live already.
+    kNew,       // The context was new and is live now.
+    kLive,      // The context was live already.
+    kReleased,  // The context was released, and stays so.
+    kTooMany,   // The context was new, but a limit is reached. It stays new.
   };
 
-  // Contexts that may live at a time: what arrives from peers creates them.
+  // Maximum number of live contexts. A limit is needed because messages of peers create contexts.
   static constexpr std::size_t kMaxLive = 1 << 20;
   struct Limits {
     std::size_t live = kMaxLive;
-    // Origins with a row, and lost ones that are remembered.
+    // Maximum number of origins with a row, and of lost origins that are remembered.
     std::size_t origins = 1 << 16;
-    // Released counters that are remembered for each origin, and as many releases by workers that are not a
-    // party.
+    // Maximum number of released counters that are remembered for each origin, and of claims by workers that
+    // are not a party.
     std::size_t released = 1 << 12;
   };
 
   ContextTable() = default;
   explicit ContextTable(const Limits& limits) : limits_(limits) {}
 
-  // A message of this context arrived from `from`, or it was opened here (0).
+  // Records that a message of this context arrived from worker `from`, or that the context was opened here
+  // (`from` is 0).
   Entry enter(const rpc::Id& context, uint64_t from = 0);
   bool live(const rpc::Id& context) const { return live_.contains(context); }
 
-  // A message of the context is about to go to `worker`. False when the context is not live: then nothing may
-  // be sent in its name.
+  // Records that a message of the context is about to be sent to `worker`. Returns false if the context is
+  // not live: then no message of the context may be sent.
   bool touch(const rpc::Id& context, uint64_t worker);
-  // The workers that messages of the context went to.
+  // Returns the workers that messages of the context were sent to.
   std::vector<uint64_t> touched(const rpc::Id& context) const;
 
-  // The context was released, and every one of its origin below `low`: the origin says so. Returns the
-  // workers that its messages went to, which must be notified; nothing when it was not live here.
+  // Records that the origin has released the context, and all of its contexts below `low`. Returns the
+  // workers that messages of the context were sent to, which must be notified; nullopt if the context was not
+  // live here.
   std::optional<std::vector<uint64_t>> release(const rpc::Id& context, uint64_t low);
-  // Live contexts of `origin` below its watermark: their release is on its way from elsewhere, or was lost
-  // with a worker.
+  // Returns the live contexts of `origin` below its watermark. Their release is on its way from another
+  // worker, or was lost with a worker.
   std::vector<rpc::Id> overdue(uint64_t origin) const;
 
   struct Ended {
@@ -77,51 +80,55 @@ class ContextTable {
     std::vector<uint64_t> touched;
   };
   struct Cleanup {
-    // The context lives, and the sender is neither its origin nor a party: it was not ended.
+    // The context is live and was not ended, because the sender is neither its origin nor a party.
     bool refused = false;
     std::vector<Ended> ended;
   };
-  // CLEANUP came from `from`.
+  // Processes a CLEANUP of worker `from`.
   Cleanup cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
 
-  // The watermark of the origin `self`: the lowest counter of its live contexts. `next`: the lowest counter
-  // that it has not allocated.
+  // Returns the watermark of the origin `self`: the lowest counter of its live contexts. `next`: the lowest
+  // counter that it has not allocated.
   uint64_t low(uint64_t self, uint64_t next) const;
 
-  // The worker is gone: nothing of its contexts will be live again. Returns those that are.
+  // Records that the worker was lost: its contexts never become live again. Returns those that are live.
   std::vector<rpc::Id> origin_lost(uint64_t origin);
-  // The worker is gone and need not be notified of releases. Returns what ended with it: contexts without a
-  // party left whose end another worker had said before.
+  // Records that the worker was lost and need not be notified of releases. Ends and returns the contexts that
+  // have no party left and whose end another worker had claimed before.
   std::vector<Ended> worker_lost(uint64_t worker);
 
   std::size_t size() const { return live_.size(); }
-  // For tests and statistics: tombstones of all kinds, but for lost origins; and rows of origins.
+  // For tests and statistics: number of released counters and claims that are remembered, over all origins.
   std::size_t remembered() const;
+  // For tests and statistics: number of origins with a row.
   std::size_t origins() const { return origins_.size(); }
 
  private:
   struct Row {
+    // The workers that messages of the context were sent to.
     absl::flat_hash_set<uint64_t> touched;
     // The workers that sent messages of the context here.
-    absl::flat_hash_set<uint64_t> heard;
+    absl::flat_hash_set<uint64_t> senders;
 
-    bool has_party(uint64_t worker) const { return touched.contains(worker) || heard.contains(worker); }
-    bool has_parties() const { return !touched.empty() || !heard.empty(); }
+    bool has_party(uint64_t worker) const { return touched.contains(worker) || senders.contains(worker); }
+    bool has_parties() const { return !touched.empty() || !senders.empty(); }
   };
   struct Origin {
+    // The watermark: all contexts with a lower counter are released.
     uint64_t low = 0;
+    // The counters of live contexts.
     absl::btree_set<uint64_t> live;
-    // At or above `low`.
+    // The counters of released contexts at or above `low`.
     absl::btree_set<uint64_t> released;
-    // Counter, and the worker that said the end of this context and was no party of it.
-    absl::btree_set<std::pair<uint64_t, uint64_t>> foretold;
+    // Pairs of the counter of a context and a worker that claimed its end without being a party.
+    absl::btree_set<std::pair<uint64_t, uint64_t>> claims;
   };
 
-  // nullptr where there are too many.
+  // Returns the row of the origin, new if necessary; nullptr at the limit.
   Origin* row_of(uint64_t origin);
   bool is_lost(uint64_t origin) const { return lost_.contains(origin); }
   void remember_released(Origin& origin, uint64_t counter);
-  // `context` ends here without a word of the origin's.
+  // Ends `context` here although its origin has not reported the end.
   void end(const rpc::Id& context, std::vector<Ended>& ended);
 
   Limits limits_;

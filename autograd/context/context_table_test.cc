@@ -19,7 +19,7 @@ TEST(ContextTable, FirstMessageMakesTheContextLive) {
   EXPECT_FALSE(table.live({8, 3}));
 }
 
-TEST(ContextTable, LateMessageOfReleasedContextIsToldFromFirstOfNewOne) {
+TEST(ContextTable, LateMessageDoesNotMakeAReleasedContextLive) {
   ContextTable table;
   table.enter({7, 1});
   table.enter({7, 2});
@@ -97,7 +97,7 @@ TEST(ContextTable, RefusedOriginsAndContextsLeaveNoRow) {
   for (uint64_t origin = 100; origin < 200; ++origin) EXPECT_EQ(table.enter({origin, 1}), Entry::kTooMany);
   EXPECT_EQ(table.origins(), 2u);
   EXPECT_EQ(table.size(), 2u);
-  // What nobody knows cannot be released either, beyond the limit.
+  // Releases of unknown contexts do not add rows beyond the limit either.
   for (uint64_t origin = 100; origin < 200; ++origin) table.cleanup({origin, 1}, 0, 50);
   for (uint64_t origin = 200; origin < 300; ++origin) table.cleanup({origin, 1}, 0, origin);
   EXPECT_EQ(table.origins(), 3u);
@@ -120,7 +120,7 @@ TEST(ContextTable, LostOriginsAreRememberedUpToTheLimit) {
 
 TEST(ContextTable, ReleasedCountersAreBoundedAndTheOldestIsForgotten) {
   ContextTable table({.live = 8, .origins = 3, .released = 4});
-  // Holds the watermark down all the time.
+  // This context holds the watermark down all the time.
   ASSERT_EQ(table.enter({7, 1}), Entry::kNew);
   for (uint64_t counter = 2; counter < 1000; ++counter) {
     ASSERT_EQ(table.enter({7, counter}), Entry::kNew);
@@ -130,7 +130,7 @@ TEST(ContextTable, ReleasedCountersAreBoundedAndTheOldestIsForgotten) {
   for (uint64_t counter = 996; counter < 1000; ++counter)
     EXPECT_EQ(table.enter({7, counter}), Entry::kReleased) << counter;
   EXPECT_EQ(table.enter({7, 1}), Entry::kLive);
-  // The watermark ends what came back to life.
+  // The watermark ends the context that became live again.
   ASSERT_EQ(table.enter({7, 500}), Entry::kNew);
   table.release({7, 1}, 1000);
   EXPECT_EQ(table.overdue(7), (std::vector<rpc::Id>{{7, 500}}));
@@ -144,7 +144,7 @@ TEST(ContextTable, StrangerDoesNotEndALiveContext) {
   EXPECT_TRUE(cleanup.refused);
   EXPECT_TRUE(cleanup.ended.empty());
   EXPECT_TRUE(table.live({7, 1}));
-  // Nor does its watermark reach others, live or new.
+  // Its watermark does not end other contexts, live or new.
   EXPECT_EQ(table.enter({7, 2}, 7), Entry::kNew);
   EXPECT_EQ(table.enter({7, 50}, 20), Entry::kNew);
 }
@@ -185,21 +185,21 @@ TEST(ContextTable, CleanupThatOvertakesItsOwnMessageHoldsAgainstItsSenderAlone) 
   EXPECT_EQ(table.enter({7, 9}, 21), Entry::kNew);
 }
 
-TEST(ContextTable, ContextWhoseLastPartyIsLostEndsByWhatAnotherHadSaid) {
+TEST(ContextTable, LossOfTheLastPartyEndsAContextWhoseEndAStrangerHasClaimed) {
   ContextTable table;
   table.enter({7, 5}, 20);
   EXPECT_TRUE(table.cleanup({7, 5}, 6, 21).refused);
   const auto ended = table.worker_lost(20);
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_EQ(ended[0].context, (rpc::Id{7, 5}));
-  // Or by a watermark that comes later.
+  // A watermark that arrives later also ends a context without parties.
   table.enter({7, 8}, 22);
   EXPECT_TRUE(table.worker_lost(22).empty());
   EXPECT_EQ(table.cleanup({7, 10}, 9, 21).ended.size(), 1u);
   EXPECT_EQ(table.size(), 0u);
 }
 
-TEST(ContextTable, WhatStrangersSayIsBounded) {
+TEST(ContextTable, ClaimsOfStrangersAreBounded) {
   ContextTable table({.live = 8, .origins = 3, .released = 4});
   table.enter({7, 1}, 7);
   for (uint64_t i = 2; i < 1000; ++i) table.cleanup({7, i}, 0, 100 + i);
@@ -207,7 +207,8 @@ TEST(ContextTable, WhatStrangersSayIsBounded) {
   EXPECT_TRUE(table.live({7, 1}));
 }
 
-// Two tables, an origin's and a peer's: messages and releases of many contexts reach the peer in any order.
+// Two tables, one of an origin and one of a peer. Messages and releases of many contexts reach the peer in
+// any order.
 TEST(ContextTable, NoOrderOfDeliveryRevivesAReleasedContext) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
@@ -253,7 +254,7 @@ TEST(ContextTable, NoOrderOfDeliveryRevivesAReleasedContext) {
         }
       }
     }
-    // The last release carries a watermark above all; whichever came last, nothing is live.
+    // The last release has a watermark above all counters: afterwards no context is live.
     peer.release({7, next}, next + 1);
     for (const rpc::Id& id : peer.overdue(7)) peer.release(id, 0);
     ASSERT_EQ(peer.size(), 0u) << "seed " << seed;

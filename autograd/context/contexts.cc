@@ -19,7 +19,8 @@ std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
 
 std::shared_ptr<ContextState> Contexts::open() {
   MutexLock lock(mutex_);
-  // Under the lock: the watermark must not pass a counter that is not in the table yet.
+  // The id is allocated under the lock, because the watermark must not pass a counter that is not in the
+  // table yet.
   const rpc::Id id = agent_.next_id();
   next_counter_ = id.counter + 1;
   table_.enter(id);
@@ -28,7 +29,7 @@ std::shared_ptr<ContextState> Contexts::open() {
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context, uint64_t from) {
   MutexLock lock(mutex_);
-  // This worker is not a party in its own view of a context: it is never lost.
+  // This worker is not recorded as a party of its own contexts, because it never sees itself as lost.
   switch (table_.enter(context, from == agent_.self().incarnation ? 0 : from)) {
     case ContextTable::Entry::kLive:
       return states_.at(context);
@@ -42,16 +43,18 @@ absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& con
       break;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat(ContextTable::kMaxLive, " autograd contexts live here already"));
+      absl::StrCat("cannot add the autograd context ", rpc::to_string(context), " on worker \"",
+                   agent_.self().name, "\": too many contexts, at most ", ContextTable::kMaxLive,
+                   " can be live; destroy Context objects that are not needed"));
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(const rpc::Id& context) const {
   MutexLock lock(mutex_);
   auto found = states_.find(context);
   if (found != states_.end()) return found->second;
-  return absl::NotFoundError(
-      absl::StrCat("worker \"", agent_.self().name, "\" knows no autograd context ", rpc::to_string(context),
-                   ": it was released (its Context object died), or no call in it has reached this worker"));
+  return absl::NotFoundError(absl::StrCat(
+      "autograd context ", rpc::to_string(context), " not found on worker \"", agent_.self().name,
+      "\": its Context object was destroyed, or no call in it has reached this worker"));
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(int64_t public_id) const {
@@ -59,8 +62,8 @@ absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(int64_t public_id) 
   auto found = by_public_id_.find(public_id);
   if (found != by_public_id_.end()) return states_.at(found->second);
   return absl::NotFoundError(
-      absl::StrCat("worker \"", agent_.self().name, "\" knows no autograd context with the id ", public_id,
-                   ": it was released (its Context object died), or no call in it has reached this worker"));
+      absl::StrCat("autograd context with id ", public_id, " not found on worker \"", agent_.self().name,
+                   "\": its Context object was destroyed, or no call in it has reached this worker"));
 }
 
 std::shared_ptr<ContextState> Contexts::touch(const rpc::Id& context, uint64_t worker) {
@@ -76,6 +79,8 @@ std::vector<uint64_t> Contexts::touched(const rpc::Id& context) const {
   return table_.touched(context);
 }
 
+// The states are moved into `gone` and destroyed without the lock: they hold tensors and nodes, whose
+// destructors may run user code.
 void Contexts::take_locked(const rpc::Id& context, const std::vector<uint64_t>& touched, Gone& gone) {
   auto found = states_.find(context);
   if (found == states_.end()) return;
@@ -83,9 +88,15 @@ void Contexts::take_locked(const rpc::Id& context, const std::vector<uint64_t>& 
   gone.states.push_back(std::move(found->second));
   states_.erase(found);
   by_public_id_.erase(public_id(context));
-  for (uint64_t worker : touched) gone.to_tell.emplace_back(context, worker);
+  for (uint64_t worker : touched) gone.to_notify.emplace_back(context, worker);
 }
 
+// Problem: the watermark is the lowest counter that is still live here, and it must not pass a context that
+// is being opened. Steps, under one lock:
+// 1. Remove the context from the table.
+// 2. Compute the watermark, which may now be higher.
+// 3. Record the watermark, which lets the table drop released counters below it.
+// Without the lock, finish() then notifies the workers that got messages of the context.
 void Contexts::release(const rpc::Id& context) {
   Gone gone;
   uint64_t low = 0;
@@ -101,7 +112,8 @@ void Contexts::release(const rpc::Id& context) {
 
 absl::Status Contexts::cleanup(const rpc::Id& context, uint64_t low, uint64_t from) {
   const uint64_t self = agent_.self().incarnation;
-  // Nothing is kept for origins that have left or never were: nobody would ever end it.
+  // Nothing is recorded for an origin that has left or never existed, because no worker would end that
+  // record.
   const bool known = context.origin == from || agent_.find_worker_by_incarnation(context.origin).ok();
   Gone gone;
   bool refused = context.origin == self;
@@ -115,18 +127,23 @@ absl::Status Contexts::cleanup(const rpc::Id& context, uint64_t low, uint64_t fr
   finish(std::move(gone), low, context, from);
   if (!refused) return absl::OkStatus();
   refused_.fetch_add(1, std::memory_order_relaxed);
-  return absl::PermissionDeniedError(absl::StrCat(
-      "ending the autograd context ", rpc::to_string(context),
-      " failed: got a request of a worker that takes no part in it here, expected one of its origin or of "
-      "a worker that does; the context lives on"));
+  return absl::PermissionDeniedError(absl::StrCat("cannot end the autograd context ", rpc::to_string(context),
+                                                  ": got a request of a worker that does not take part in it "
+                                                  "here, expected one of its origin or of a worker that "
+                                                  "takes part; the context stays live"));
 }
 
-void Contexts::finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from) {
+// 1. End the passes of the context here (the listener).
+// 2. Send a CLEANUP to each worker that this worker sent messages to; that worker does the same, so the end
+//    follows the messages. The worker that has reported the end, and the origin, know of it already.
+// Nothing waits for the answers. They are only counted, because an agent that shuts down stays until its
+// CLEANUPs have arrived (Engine::idle).
+void Contexts::finish(Gone gone, uint64_t low, const rpc::Id& reported, uint64_t from) {
   for (const auto& state : gone.states) released_(state);
-  for (const auto& [id, incarnation] : gone.to_tell) {
-    if ((incarnation == from && id == said) || incarnation == id.origin) continue;
+  for (const auto& [id, incarnation] : gone.to_notify) {
+    if ((incarnation == from && id == reported) || incarnation == id.origin) continue;
     absl::StatusOr<rpc::Worker> worker = agent_.find_worker_by_incarnation(incarnation);
-    if (!worker.ok()) continue;  // Gone, and its contexts with it.
+    if (!worker.ok()) continue;  // The worker has left, and its contexts with it.
     proto::Cleanup cleanup;
     rpc::to_proto(id, *cleanup.mutable_context());
     cleanup.set_low(low);
@@ -143,6 +160,8 @@ void Contexts::worker_lost(const rpc::Worker& worker) {
     for (const ContextTable::Ended& ended : table_.worker_lost(worker.incarnation)) {
       take_locked(ended.context, ended.touched, gone);
     }
+    // The origin of these contexts is lost and cannot send a CLEANUP, so each worker ends them by itself.
+    // worker.
     for (const rpc::Id& orphan : table_.origin_lost(worker.incarnation)) {
       if (auto touched = table_.release(orphan, 0)) take_locked(orphan, *touched, gone);
     }

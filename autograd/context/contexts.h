@@ -20,41 +20,41 @@ namespace gradwire::autograd {
 // The contexts that live on one worker. Thread-safe.
 class Contexts {
  public:
-  // Told of each release, after the context is out of reach and without locks held.
+  // Called for each released context, after the context was removed, without locks held.
   using Listener = std::function<void(const std::shared_ptr<ContextState>&)>;
 
   Contexts(rpc::AgentServices& agent, Listener released);
 
-  // A new context of this worker.
+  // Opens a new context of this worker.
   std::shared_ptr<ContextState> open();
-  // The context that a message of worker `from`, an incarnation, names; made live if it is new. NotFound when
-  // it was released.
+  // Returns the context that a message of worker `from`, an incarnation, names; makes it live if it is new.
+  // NotFound if the context was released, ResourceExhausted at the limit of live contexts.
   absl::StatusOr<std::shared_ptr<ContextState>> enter(const rpc::Id& context, uint64_t from);
-  // NotFound, with what to do, when it does not live here.
+  // Returns a live context; NotFound if it is not live here.
   absl::StatusOr<std::shared_ptr<ContextState>> find(const rpc::Id& context) const;
   absl::StatusOr<std::shared_ptr<ContextState>> find(int64_t public_id) const;
 
-  // To be called before a message of the context goes to `worker`. nullptr when the context does not live
-  // here: then nothing goes in its name.
+  // Must be called before a message of the context is sent to `worker`. Returns nullptr if the context is not
+  // live here: then no message of the context may be sent.
   std::shared_ptr<ContextState> touch(const rpc::Id& context, uint64_t worker);
   std::vector<uint64_t> touched(const rpc::Id& context) const;
 
-  // A context of this worker ends, here and on every worker its messages went to from here.
+  // Ends a context of this worker, here and on every worker that this worker sent messages of the context to.
   void release(const rpc::Id& context);
-  // Worker `from` says that the context has ended; `low` as in CLEANUP. PermissionDenied when it lives and
-  // `from` is neither its origin nor a party (ContextTable).
+  // Processes a report of worker `from` that the context has ended; `low` as in CLEANUP. PermissionDenied if
+  // the context is live and `from` is neither its origin nor a party (ContextTable).
   absl::Status cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
   void worker_lost(const rpc::Worker& worker);
 
-  // All that live.
+  // Returns all live contexts.
   std::vector<std::shared_ptr<ContextState>> all() const;
   std::size_t size() const;
-  // CLEANUPs that have not been answered.
+  // Number of CLEANUPs that have not been answered.
   std::size_t cleanups_under_way() const { return cleanups_->load(); }
-  // A message came for a context that does not live here any more.
+  // Counts a message that arrived for a context that is not live here any more.
   void note_late() { late_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t late_messages() const { return late_.load(std::memory_order_relaxed); }
-  // CLEANUPs that were refused.
+  // Number of CLEANUPs that were refused.
   uint64_t refused_cleanups() const { return refused_.load(std::memory_order_relaxed); }
   // The numbers of released contexts and of origins that the table remembers.
   std::size_t remembered() const;
@@ -65,22 +65,23 @@ class Contexts {
   // Contexts that have ended here, and the workers to notify.
   struct Gone {
     std::vector<std::shared_ptr<ContextState>> states;
-    std::vector<std::pair<rpc::Id, uint64_t>> to_tell;
+    std::vector<std::pair<rpc::Id, uint64_t>> to_notify;
   };
   void take_locked(const rpc::Id& context, const std::vector<uint64_t>& touched, Gone& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Without the lock. `from` has said that `said` has ended, and needs no CLEANUP for that one.
-  void finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from);
+  // Calls the listener and sends the CLEANUPs, without the lock. Worker `from` reported the end of
+  // `reported`, so it gets no CLEANUP for that context.
+  void finish(Gone gone, uint64_t low, const rpc::Id& reported, uint64_t from);
   std::shared_ptr<ContextState> add_locked(const rpc::Id& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   rpc::AgentServices& agent_;
   const Listener released_;
-  // Shared with the calls under way, which may outlive this.
+  // Shared with the calls under way, which may outlive this object.
   const std::shared_ptr<std::atomic<std::size_t>> cleanups_ = std::make_shared<std::atomic<std::size_t>>(0);
 
   std::atomic<uint64_t> late_{0};
   std::atomic<uint64_t> refused_{0};
-  // Shared with the contexts, which passes under way may hold longer than this lives.
+  // Shared with the contexts, because passes under way may keep a context longer than this object lives.
   const std::shared_ptr<std::atomic<uint64_t>> unjoined_gradients_ =
       std::make_shared<std::atomic<uint64_t>>(0);
 

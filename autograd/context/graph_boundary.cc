@@ -18,7 +18,8 @@ bool is_differentiable(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// Reads where the sender says that the gradients go on to; empty unless it says so for all tensors.
+// Reads the route of each tensor's gradient from the message. Returns an empty list unless the sender has
+// sent the route of every tensor.
 std::vector<GradientRoute> read_route(const proto::Graph& graph) {
   std::vector<GradientRoute> all;
   if (graph.route_size() != graph.tensors_size()) return all;
@@ -32,6 +33,11 @@ std::vector<GradientRoute> read_route(const proto::Graph& graph) {
 
 }  // namespace
 
+// 1. Find the tensors that gradients can come back for.
+// 2. Trace their routes. The receiver can use them only if it has one for every tensor, so one failure drops
+//    all.
+// 3. Allocate the number and store the node under it, in one critical section and before the message is
+//    sent. So the node can be found when a MARK or RUN names the message.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
                 const std::vector<at::Tensor>& tensors, proto::Graph& graph) {
   torch::autograd::edge_list edges;
@@ -41,34 +47,37 @@ void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
     edges.push_back(torch::autograd::impl::gradient_edge(tensors[i]));
   }
   if (edges.empty()) return;
-  RouteTracer look(context.id, self);
-  bool leads_on = false;
+  RouteTracer tracer(context.id, self);
+  bool may_continue = false;
   for (const torch::autograd::Edge& edge : edges) {
-    std::optional<GradientRoute> route = look.from(edge);
+    std::optional<GradientRoute> route = tracer.trace(edge);
     if (!route) {
+      // The gradients may go anywhere, so the caller must assume that they continue to other workers.
       graph.clear_route();
-      leads_on = true;
+      may_continue = true;
       break;
     }
-    leads_on |= route->tensors() > 0;
+    may_continue |= route->tensors() > 0;
     to_proto(*route, *graph.add_route()->mutable_messages());
   }
   MutexLock lock(context.mutex);
   graph.set_message(++context.messages);
   auto node = std::shared_ptr<SendNode>(
-      new SendNode(context.id, graph.message(), receiver, std::move(edges), leads_on),
+      new SendNode(context.id, graph.message(), receiver, std::move(edges), may_continue),
       torch::autograd::deleteNode);
   context.send_nodes.emplace(graph.message(), std::move(node));
 }
 
+// The numbers come from a peer, so one that is not in the table is an error and not a CHECK.
 absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages) {
   SendNodes nodes;
   MutexLock lock(context.mutex);
   for (uint64_t message : messages) {
     auto found = context.send_nodes.find(message);
     if (found == context.send_nodes.end()) {
-      return absl::NotFoundError(absl::StrCat("no tensors were sent as message ", message,
-                                              " of the autograd context ", rpc::to_string(context.id)));
+      return absl::NotFoundError(
+          absl::StrCat("message ", message, " of the autograd context ", rpc::to_string(context.id),
+                       " not found: this worker sent no such message with tensors that require grad"));
     }
     nodes.push_back(found->second);
   }
@@ -82,20 +91,26 @@ absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker
     if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
   }
   if (graph.message() == 0) return absl::OkStatus();
+  // The list comes from a peer. Ascending indexes exclude a tensor that is listed twice, which would get two
+  // histories.
   std::vector<at::Tensor*> outputs;
   int64_t last = -1;
   for (uint32_t index : graph.tensors()) {
     if (index >= tensors.size() || static_cast<int64_t>(index) <= last || !tensors[index].defined() ||
         !is_differentiable(tensors[index])) {
-      return absl::InvalidArgumentError(absl::StrCat("a message from \"", from.name,
-                                                     "\" says that its tensor ", index,
-                                                     " requires grad, which it cannot"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("malformed message from worker \"", from.name, "\": tensor ", index,
+                       " is listed as one that requires grad, expected ascending indexes below ",
+                       tensors.size(), " of floating-point or complex tensors"));
     }
     last = index;
     outputs.push_back(&tensors[index]);
   }
-  if (outputs.empty())
-    return absl::InvalidArgumentError("a numbered message has no tensor that requires grad");
+  if (outputs.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("malformed message from worker \"", from.name,
+                                                   "\": it has the graph message number ", graph.message(),
+                                                   ", but no tensor that requires grad"));
+  }
   auto node = std::shared_ptr<RecvNode>(new RecvNode(context, self, from, graph.message(), read_route(graph)),
                                         torch::autograd::deleteNode);
   try {

@@ -11,20 +11,21 @@
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/worker.h"
 
-// Where a message joins the graphs of two workers.
+// Functions that join the graphs of two workers where a message goes from one to the other.
 namespace gradwire::autograd {
 
-// A message of worker `self` with these tensors is about to go to `receiver`: plants a send node for those
-// that require grad, and says so in `graph`. Does nothing when none does.
+// Plants a send node for those of `tensors` that require grad, and describes them in `graph`. Must be called
+// before worker `self` sends a message with these tensors to `receiver`. Does nothing if no tensor requires
+// grad.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
                 const std::vector<at::Tensor>& tensors, proto::Graph& graph);
 
 using SendNodes = std::vector<std::shared_ptr<SendNode>>;
-// The nodes of these messages. NotFound when a message left none.
+// Returns the send nodes of these messages, in order. NotFound if a message has no send node.
 absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages);
 
-// The message arrived at worker `self`: those of `tensors` that `graph` names become outputs of a recv node,
-// the others are not leaves. InvalidArgument for a graph that no worker sends.
+// Makes those of `tensors` that `graph` names outputs of a recv node, and detaches the others. Called when
+// the message of worker `from` has arrived at worker `self`. InvalidArgument for a malformed `graph`.
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
                         std::vector<at::Tensor>& tensors, const proto::Graph& graph);
 

@@ -39,10 +39,12 @@ absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tenso
   if (active == nullptr || active->ended()) return absl::OkStatus();
   if (active->self != agent_.self().incarnation) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the current autograd context ", rpc::to_string(active->id),
-                     " belongs to another agent than \"", agent_.self().name, "\", which makes this call"));
+        absl::StrCat("cannot make a call of agent \"", agent_.self().name,
+                     "\": the current autograd context ", rpc::to_string(active->id),
+                     " belongs to another agent of this process; open a Context of the agent that calls"));
   }
-  // This comes first: a worker that gets the message must be notified of the context's end.
+  // The receiver must be recorded before the message is sent, because it must be notified when the context
+  // ends.
   const std::shared_ptr<ContextState> context = contexts_.touch(active->id, to.incarnation);
   if (context == nullptr) return absl::OkStatus();
 
@@ -52,11 +54,16 @@ absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tenso
     plant_send(*context, agent_.self().incarnation, to.incarnation,
                static_cast<rpc::TorchTensors*>(tensors)->tensors, graph);
   }
+  // The receiver must learn that the context is admitted, from this message or from an ADMITTED. admitted()
+  // sets the flag and then reads the recorded receivers; this function has recorded the receiver above and
+  // now reads the flag. So if the flag is still false here, admitted() finds the receiver.
   MutexLock lock(context->mutex);
   graph.set_admitted(context->admitted);
   return absl::OkStatus();
 }
 
+// The message was not sent, so no gradient can come back for it. In the fast mode a pass waits for gradients
+// at every send node, so this one must be removed. It is destroyed after the lock has been released.
 void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph) {
   auto context = contexts_.find(rpc::from_proto(graph.context()));
   if (!context.ok() || graph.message() == 0) return;
@@ -68,6 +75,11 @@ void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph
   (*context)->send_nodes.erase(found);
 }
 
+// 1. Make the context live. A request of a released context ends here.
+// 2. Record an admission that the request reports.
+// 3. Wait at the barrier, without blocking a thread.
+// 4. Afterwards the context counts as admitted on all workers. If the barrier shuts down, the continuation
+//    gets an error and does not use this object, which may be gone.
 void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
                          absl::AnyInvocable<void(absl::Status)> proceed) {
   const rpc::Id id = rpc::from_proto(graph.context());
@@ -86,13 +98,16 @@ void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, abs
                    [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
                      if (status.ok()) {
                        if (barrier_.armed()) admitted(context, 0);
-                       // Released while it waited: nobody else would take it out of the barrier's books.
+                       // If the context was released during the wait, only this call can remove it from the
+                       // barrier.
                        if (!contexts_.find(context->id).ok()) barrier_.backward_ended(context->id);
                      }
                      proceed(std::move(status));
                    });
 }
 
+// Each worker forwards the news once, when its own flag changes, to the workers that it sent messages to. So
+// it reaches every worker of the context and then stops, also if the messages go in a circle.
 void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64_t from) {
   {
     MutexLock lock(context->mutex);
@@ -139,7 +154,8 @@ absl::Status GraphPlanter::incoming_answer(const rpc::Worker& from, rpc::TensorS
     if (tensors != nullptr) mark_unjoined(from.name, static_cast<rpc::TorchTensors*>(tensors)->tensors);
     return absl::OkStatus();
   }
-  // A context that was released meanwhile: the caller still wants the answer, but no gradients can follow it.
+  // The context may have been released in the meantime. The caller still wants the answer, but no gradients
+  // can follow it.
   auto context = contexts_.find(rpc::from_proto(payload.graph().context()));
   if (!context.ok()) return absl::OkStatus();
   if (payload.graph().admitted()) admitted(*context, from.incarnation);

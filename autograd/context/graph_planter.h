@@ -10,10 +10,11 @@
 
 namespace gradwire::autograd {
 
-// Plants send and recv nodes in the messages of one agent. Thread-safe.
+// Plants send and recv nodes for the messages of one agent, and admits incoming requests through the step
+// barrier. Thread-safe.
 class GraphPlanter : public rpc::GraphHook {
  public:
-  // `agent`, `contexts` and `step_barrier_driver` outlive it.
+  // `agent`, `contexts` and `barrier` must outlive this object.
   GraphPlanter(rpc::AgentServices& agent, Contexts& contexts, StepBarrierDriver& barrier)
       : agent_(agent), contexts_(contexts), barrier_(barrier) {}
 
@@ -29,8 +30,8 @@ class GraphPlanter : public rpc::GraphHook {
   absl::Status incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
                                const proto::Payload& payload) override;
 
-  // The context has passed a barrier somewhere; `from` said so (0: it was here). Tells those its messages
-  // went to before.
+  // Records that the context has passed a step barrier, on this worker (`from` is 0) or as worker `from`
+  // reported. Notifies the workers that messages of the context were sent to before.
   void admitted(const std::shared_ptr<ContextState>& context, uint64_t from);
 
  private:

@@ -6,7 +6,7 @@
 namespace gradwire::autograd {
 
 void write_position(const ActiveContext& active, PositionField& out) {
-  // A number of its own, which no node has.
+  // A new sequence number, which no node has, stands for the moment of the call.
   const uint64_t now = at::sequence_number::get_and_increment();
   const Timeline::Path path = active.timeline().path_of_call(at::RecordFunction::currentThreadId(), now);
   out.Reserve(static_cast<int>(2 * path.size()));
@@ -16,6 +16,8 @@ void write_position(const ActiveContext& active, PositionField& out) {
   }
 }
 
+// The field comes from a peer. A position that does not fit is refused; wrong numbers in it can only change
+// the order in which gradients are added.
 std::optional<Timeline::Path> read_position(const PositionField& in) {
   if (in.size() % 2 != 0 || in.size() > static_cast<int>(2 * Timeline::kMaxDepth)) return std::nullopt;
   Timeline::Path path;

@@ -7,15 +7,17 @@
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/graph/timeline.h"
 
-// Where a call stands in the order of a single process, on the wire (Graph.position in proto/value.proto).
+// The wire format of a call's position in the order of a single process (Graph.position in
+// proto/value.proto).
 namespace gradwire::autograd {
 
 using PositionField = google::protobuf::RepeatedField<uint64_t>;
 
-// The calling thread, which works in `active`, makes a call now. Nodes that it made before, the send node of
-// the call included, are older than the callee's nodes; nodes that it makes afterwards are younger.
+// Writes the position of a call that the calling thread makes now, while it works in `active`. The nodes that
+// the thread made before, including the send node of the call, are older than the callee's nodes. The nodes
+// that it makes afterwards are younger.
 void write_position(const ActiveContext& active, PositionField& out);
-// Nothing when it is malformed.
+// Returns nullopt if the position is malformed.
 std::optional<Timeline::Path> read_position(const PositionField& in);
 
 }  // namespace gradwire::autograd

@@ -34,7 +34,7 @@ TEST(Position, CallIsReadWhereItWasMade) {
 
 TEST(Position, HalfPairsAndTooDeepCallsAreRefused) {
   PositionField field;
-  EXPECT_TRUE(read_position(field).has_value()) << "an empty one is that of the outermost program";
+  EXPECT_TRUE(read_position(field).has_value()) << "an empty position belongs to the outermost program";
   field.Add(1);
   EXPECT_FALSE(read_position(field).has_value());
   while (field.size() < static_cast<int>(2 * Timeline::kMaxDepth)) field.Add(1);

@@ -4,7 +4,7 @@
 
 namespace gradwire::autograd {
 
-// Service numbers (autograd.proto).
+// The service numbers of the messages in autograd.proto.
 enum : uint32_t {
   kMarkService = 16,
   kRunService = 17,

@@ -23,8 +23,8 @@ StepBarrier::Tickets StepBarrier::admitted(const rpc::Id& context) {
 
 StepBarrier::Tickets StepBarrier::step(uint64_t ticket, const rpc::Id& context,
                                        const Parameters& parameters) {
-  // A trainer that steps has had its backward. Its calls since then do not count as a forward: two trainers
-  // that made such calls would wait for each other.
+  // A trainer that steps has had its backward. Its calls since then do not count as a forward, otherwise two
+  // trainers that made such calls would wait for each other.
   forwarding_.erase(context);
   queue_.push_back({ticket, context, true, false, parameters});
   return pump();
@@ -49,6 +49,7 @@ bool StepBarrier::give_up(uint64_t ticket, Tickets& passed) {
   return true;
 }
 
+// Both lists are ascending, so one pass over each finds a common parameter.
 bool StepBarrier::is_being_stepped(const Parameters& parameters) const {
   for (const Parameters& others : running_) {
     auto other = others->begin();
@@ -61,9 +62,12 @@ bool StepBarrier::is_being_stepped(const Parameters& parameters) const {
 }
 
 StepBarrier::Tickets StepBarrier::pump() {
+  // Goes through the queue in the order of arrival and lets every waiter pass that the rules of the class
+  // comment allow. The two flags say what was found earlier in the queue.
   Tickets passed;
+  // A step waits: a request of a context that is not known yet must not overtake it.
   bool step_waits = false;
-  // For a step to end: those that came later must not keep it waiting by running one after the other.
+  // A request waits for a step to end: later steps must not delay it by running one after the other.
   bool request_waits = false;
   for (auto waiter = queue_.begin(); waiter != queue_.end();) {
     bool passes;

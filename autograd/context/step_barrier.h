@@ -10,43 +10,46 @@
 
 namespace gradwire::autograd {
 
-// Keeps optimizer steps on a worker's parameters apart from the forwards that still need their backward
-// (proto autograd.proto, "Optimizer steps"): bookkeeping alone.
+// Decides when optimizer steps on a worker's parameters and requests may run, so that no step comes between a
+// forward and its backward (proto/autograd.proto, "Optimizer steps"). It only decides: it blocks no thread.
 //
-// A context is forwarding here from a request of its until a pass of it ends here, it steps here, or it is
-// released. While the barrier is open (no optimizer waits) it only keeps these books. While it is armed,
+// A context is forwarding here from its first request until one of its passes ends here, it steps here, or it
+// is released. While the barrier is not armed (no optimizer has Consistency::kWait), everything passes, and
+// the barrier only records the forwarding contexts. While it is armed,
 //   - a step runs when no other context is forwarding, no step that shares a parameter with it runs, and no
-//     request that came before it waits for a step to end: steps on different parameters overlap;
-//   - a request of a context that is forwarding here, or was admitted anywhere, passes unless a step runs;
-//   - any other request waits for the steps that came before it.
-// So what a step waits for never waits for a step, and every step's turn comes.
+//     earlier request waits for a step to end: steps on different parameters overlap;
+//   - a request of a context that is forwarding here, or was admitted on any worker, passes unless a step
+//   runs;
+//   - any other request waits for the steps that arrived before it.
+// Therefore a step waits only for contexts that do not wait for a step, and every step runs eventually.
 //
-// Tickets name who waits; the caller allocates them, unique. Every method that may let somebody pass returns
-// their tickets, in order. Not thread-safe.
+// A ticket identifies a waiter. The caller allocates tickets and must not reuse them. Every method that may
+// let waiters pass returns their tickets, in order. Not thread-safe.
 class StepBarrier {
  public:
   using Tickets = std::vector<uint64_t>;
   // The parameters that a step changes: any numbers that identify them on this worker, ascending.
   using Parameters = std::shared_ptr<const std::vector<uintptr_t>>;
 
-  // Counted: one for each optimizer that waits.
+  // Arms the barrier. Each optimizer with Consistency::kWait arms it once and disarms it once.
   void arm() { ++armed_; }
   Tickets disarm();
   bool armed() const { return armed_ > 0; }
 
-  // A request of `context` wants to run.
+  // Adds a request of `context`. `admitted`: the context was admitted on some worker.
   Tickets request(uint64_t ticket, const rpc::Id& context, bool admitted);
-  // The context was admitted somewhere else: its requests that wait here may pass.
+  // Records that the context was admitted on another worker: its requests that wait here may pass.
   Tickets admitted(const rpc::Id& context);
-  // A step for `context`, which is not forwarding any more, wants to run; step_ended() follows once it
-  // passed.
+  // Adds a step for `context`, which then is not forwarding any more. step_ended() must follow after the step
+  // has passed.
   Tickets step(uint64_t ticket, const rpc::Id& context, const Parameters& parameters);
-  // `parameters`: those of the step.
+  // Records that a step has ended. `parameters`: the object that step() got.
   Tickets step_ended(const Parameters& parameters);
 
-  // A pass of the context has ended here, or the context was released: it is not forwarding any more.
+  // Records that a pass of the context has ended here, or that the context was released: it is not forwarding
+  // any more.
   Tickets left(const rpc::Id& context);
-  // The waiter of `ticket` has given up. False, and nothing happens, when it has passed already.
+  // Removes the waiter of `ticket`. Returns false and does nothing if it has passed already.
   bool give_up(uint64_t ticket, Tickets& passed);
 
   std::size_t forwarding() const { return forwarding_.size(); }
@@ -62,11 +65,13 @@ class StepBarrier {
     Parameters parameters;
   };
 
+  // Whether a running step changes one of these parameters.
   bool is_being_stepped(const Parameters& parameters) const;
+  // Lets the waiters pass that may run now.
   Tickets pump();
 
   int armed_ = 0;
-  // The parameters of the steps that run.
+  // The parameters of each running step.
   std::vector<Parameters> running_;
   absl::flat_hash_set<rpc::Id> forwarding_;
   std::list<Waiter> queue_;

@@ -4,7 +4,7 @@
 
 namespace gradwire::autograd {
 
-StepBarrierDriver::~StepBarrierDriver() { shutdown(absl::CancelledError("the agent is gone")); }
+StepBarrierDriver::~StepBarrierDriver() { shutdown(absl::CancelledError("the agent was destroyed")); }
 
 void StepBarrierDriver::arm() {
   MutexLock lock(mutex_);
@@ -45,6 +45,12 @@ void StepBarrierDriver::step(const rpc::Id& context, const StepBarrier::Paramete
   enter(context, parameters, false, deadline, std::move(proceed));
 }
 
+// The waiter may pass, give up or be released on another thread at any moment after step 1. Steps:
+// 1. With the lock: store the continuation, then ask the barrier, which may let the waiter pass at once.
+// 2. Without the lock: run the continuations of all waiters that have passed.
+// 3. Schedule the deadline, without the lock: the timer's thread takes it in give_up().
+// 4. Store the timer with the waiter, so that the continuation cancels it. If the waiter has passed between
+//    1 and 4, no other thread knows the timer, so it is cancelled here.
 void StepBarrierDriver::enter(const rpc::Id& context, const StepBarrier::Parameters& stepped, bool admitted,
                               absl::Time deadline, Proceed proceed) {
   const bool is_step = stepped != nullptr;
@@ -95,8 +101,9 @@ void StepBarrierDriver::give_up(uint64_t ticket) {
     waiter.proceed(absl::DeadlineExceededError(absl::StrCat(
         waiter.is_step ? "an optimizer step of the autograd context " : "a call in the autograd context ",
         rpc::to_string(waiter.context),
-        waiter.is_step ? " waited in vain for the backward of other contexts that use the same parameters"
-                       : " waited in vain for an optimizer step on the parameters here")));
+        waiter.is_step ? " timed out while it waited for the backward of other contexts that use the same "
+                         "parameters"
+                       : " timed out while it waited for an optimizer step on this worker's parameters")));
   }
   run(std::move(passed), absl::OkStatus());
 }
@@ -128,6 +135,11 @@ void StepBarrierDriver::backward_ended(const rpc::Id& context) {
   run(std::move(waiters), absl::OkStatus());
 }
 
+// 1. Remove the waiters of the context, which end with NotFound. A waiter that gives up may let others pass,
+//    among them later ones of the same context; these proceed, and their user finds that the context is
+//    gone.
+// 2. The context is not forwarding any more, which may let steps of other contexts pass.
+// 3. Run all continuations, without the lock.
 void StepBarrierDriver::released(const rpc::Id& context) {
   Waiters dropped;
   Waiters passed;
@@ -152,6 +164,8 @@ void StepBarrierDriver::released(const rpc::Id& context) {
   run(std::move(passed), absl::OkStatus());
 }
 
+// The barrier keeps its queue. A ticket that passes later has no waiter any more, and take_locked() skips
+// it.
 void StepBarrierDriver::shutdown(const absl::Status& reason) {
   Waiters waiters;
   {

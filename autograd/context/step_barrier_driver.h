@@ -17,15 +17,15 @@
 
 namespace gradwire::autograd {
 
-// StepBarrier with those who wait at it: keeps their continuations and their deadlines. Thread-safe.
-// Continuations run on whatever thread let them pass, without locks held; they must be quick. Each runs
-// exactly once. Owned by shared_ptr.
+// A StepBarrier together with the continuations and deadlines of its waiters. Thread-safe. A continuation
+// runs exactly once, without locks held, on the thread whose call let the waiter pass; it must be quick.
+// Owned by shared_ptr.
 class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver> {
  public:
   using Proceed = absl::AnyInvocable<void(absl::Status)>;
 
-  // `timers` is asked when the first one has to wait: an agent has none yet when its extensions are made. The
-  // queue that it returns outlives the barrier.
+  // `timers` is first called when a waiter has to wait, because an agent has no timer queue yet when its
+  // extensions are constructed. The queue that it returns must outlive this object.
   explicit StepBarrierDriver(std::function<TimerQueue&()> timers) : timers_(std::move(timers)) {}
   ~StepBarrierDriver();
 
@@ -33,22 +33,25 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
   void disarm();
   bool armed() const;
 
-  // `proceed` gets OK, DeadlineExceeded, or what shutdown() or released() says.
+  // Calls `proceed` with OK when the request may run, with DeadlineExceeded, or with the error of shutdown()
+  // or released().
   void request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed);
-  // After OK step_ended() must follow, with the same `parameters`.
+  // Same for a step. If `proceed` gets OK, step_ended() must follow with the same `parameters`.
   void step(const rpc::Id& context, const StepBarrier::Parameters& parameters, absl::Time deadline,
             Proceed proceed);
   void step_ended(const StepBarrier::Parameters& parameters);
 
+  // Records that the context was admitted on another worker.
   void admitted(const rpc::Id& context);
-  // A pass of the context has ended here.
+  // Records that a pass of the context has ended here.
   void backward_ended(const rpc::Id& context);
-  // The context was released; what waits in its name ends with NotFound.
+  // Records that the context was released. Its waiters get NotFound.
   void released(const rpc::Id& context);
+  // All waiters, and all later requests and steps, get `reason`.
   void shutdown(const absl::Status& reason);
 
   std::size_t forwarding() const;
-  // The contexts that still need their backward here, for messages.
+  // Returns the contexts that still need their backward here, for error messages.
   std::vector<rpc::Id> forwarding_contexts() const;
 
  private:
@@ -61,9 +64,10 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
   };
   using Waiters = std::vector<Waiter>;
 
-  // `stepped`: nullptr for a request.
+  // `stepped`: the parameters of a step; nullptr for a request.
   void enter(const rpc::Id& context, const StepBarrier::Parameters& stepped, bool admitted,
              absl::Time deadline, Proceed proceed);
+  // Ends the waiter of `ticket` with DeadlineExceeded, unless it has passed.
   void give_up(uint64_t ticket);
   Waiters take_locked(const StepBarrier::Tickets& tickets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Waiters waiters, const absl::Status& status);

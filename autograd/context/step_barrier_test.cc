@@ -122,7 +122,7 @@ TEST(StepBarrier, StepsOnDifferentParametersOverlap) {
   EXPECT_EQ(barrier.step(1, kA, kWeights), Tickets{1});
   EXPECT_EQ(barrier.step(2, kB, others), Tickets{2});
   EXPECT_EQ(barrier.step(3, kC, parameters({2, 5})), Tickets{});
-  // While one of them runs nobody forwards.
+  // While one of them runs, no request passes.
   EXPECT_EQ(barrier.step_ended(others), Tickets{});
   EXPECT_EQ(barrier.request(4, kD, true), Tickets{});
   EXPECT_EQ(barrier.step_ended(kWeights), Tickets{3});
@@ -138,8 +138,8 @@ TEST(StepBarrier, StepsThatOverlapLetARequestPassThatCameBetweenThem) {
   EXPECT_EQ(barrier.left(kB), Tickets{3});
 }
 
-// Trainers that take the same two owners' parameters in random order: every forward and every step comes to
-// pass, and none runs between another's forward and backward.
+// Several trainers use the parameters of the same two owners in random order. Every forward and every step
+// eventually runs, and no step runs between another trainer's forward and backward.
 TEST(StepBarrier, TwoOwnersNeverWaitInACircle) {
   constexpr int kTrainers = 4, kOwners = 2, kRounds = 5;
   for (uint32_t seed = 0; seed < 3000; ++seed) {

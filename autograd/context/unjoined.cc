@@ -9,8 +9,9 @@
 namespace gradwire::autograd {
 namespace {
 
-// The only place in a leaf's autograd metadata that lives as long as the tensor and that libtorch's C++ side
-// leaves empty. As a hook it does nothing.
+// The mark of a tensor. It is stored as a post-accumulate-grad hook that does nothing, because this hook is
+// the only field in a leaf's autograd metadata that lives as long as the tensor and that libtorch's C++ side
+// does not use.
 class UnjoinedMark : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit UnjoinedMark(std::string sender) : sender_(std::move(sender)) {}
@@ -32,7 +33,7 @@ void mark_unjoined(const std::string& sender, const std::vector<at::Tensor>& ten
 }
 
 const std::string* unjoined_sender(const at::Tensor& tensor) {
-  // post_acc_grad_hooks() needs the metadata.
+  // post_acc_grad_hooks() must not be called for a tensor without autograd metadata.
   if (!tensor.defined() || torch::autograd::impl::get_autograd_meta(tensor) == nullptr) return nullptr;
   const auto* mark =
       dynamic_cast<const UnjoinedMark*>(torch::autograd::impl::post_acc_grad_hooks(tensor).get());

@@ -11,8 +11,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gtest/gtest.h"
 
-// Forwards that ran outside the Context: what they made cannot be reached by its passes, and somebody says
-// so.
+// Tests of forwards that ran outside the Context: a pass cannot reach their graph, and this is reported.
 namespace gradwire::autograd {
 
 using at::Tensor;
@@ -20,7 +19,7 @@ using at::Tensor;
 Tensor twice(const Tensor& x) { return x * 2; }
 GRADWIRE_RPC(twice)
 
-// What a worker keeps between calls.
+// A tensor that a worker keeps between calls.
 Tensor& kept() {
   static auto* const tensor = new Tensor;
   return *tensor;
@@ -53,7 +52,7 @@ class Unjoined : public testing::Test {
   rpc::AgentGuard guard_;
 };
 
-// What `action` writes to standard error.
+// Returns the text that `action` writes to standard error.
 std::string log_of(const std::function<void()>& action) {
   testing::internal::CaptureStderr();
   action();
@@ -193,7 +192,7 @@ TEST_F(Unjoined, ParameterIsNamedByItsPlaceAmongThoseOfAllOwners) {
               HasSubstr("parameter 2 of group 0, which worker \"worker2\" owns"));
 }
 
-// Nothing comes back that could carry a mark.
+// No tensor comes back to the caller, so none can carry a mark.
 TEST_F(Unjoined, OneWaySendOutsideTheContextIsNoticedByTheOptimizerAlone) {
   const auto layer = group_[0]->remote<Layer>("worker1", at::ones({2}));
   Sgd optimizer(layer.rpc_sync<&Layer::parameters>(), torch::optim::SGDOptions(0.5),
@@ -209,7 +208,7 @@ TEST_F(Unjoined, GatheredStepNeedsAGradientFromOneTrainerOnly) {
   const DistributedOptimizerOptions options{
       .consistency = Consistency::kSync, .trainers = 2, .name = "both", .require_gradients = true};
   Sgd optimizer(layer.rpc_sync<&Layer::parameters>(), torch::optim::SGDOptions(0.5), options);
-  // The other trainer's forward ran outside its context.
+  // The forward of a trainer that is not joined runs outside its context.
   const auto step = [&](bool joined) {
     rpc::AgentGuard guard(group_[0]);
     const Tensor early = layer.rpc_sync<&Layer::forward>(leaf());

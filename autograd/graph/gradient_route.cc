@@ -17,6 +17,7 @@ bool GradientRoute::contains(uint64_t sender, uint64_t message, uint32_t output)
   return found != messages_.end() && found->second.contains(output);
 }
 
+// The map is ordered by sender first, so the messages of one sender are next to each other.
 bool GradientRoute::has_sender(uint64_t sender) const {
   auto first = messages_.lower_bound({sender, 0});
   return first != messages_.end() && first->first.first == sender;
@@ -34,6 +35,8 @@ void to_proto(const GradientRoute& route, SentTensorsField& out) {
 std::optional<GradientRoute> gradient_route_from_proto(const SentTensorsField& in) {
   GradientRoute route;
   for (const proto::SentTensors& sent : in) {
+    // A peer can send any list. The limit is checked before and after each message is added, so the route
+    // never has more than twice kMaxTensors tensors while it is read.
     if (sent.outputs_size() > static_cast<int>(GradientRoute::kMaxTensors)) return std::nullopt;
     for (uint32_t output : sent.outputs()) route.add(sent.sender(), sent.message(), output);
     if (route.tensors() > GradientRoute::kMaxTensors) return std::nullopt;

@@ -12,12 +12,13 @@
 
 namespace gradwire::autograd {
 
-// Sent tensors, at any distance, that a gradient goes on to (proto/value.proto, GradientRoute).
+// A set of sent tensors: all those, over any number of workers, that a gradient will reach after a given
+// point of the graph (proto/value.proto, GradientRoute).
 class GradientRoute {
  public:
-  // The most tensors that a message names.
+  // Maximum number of tensors of a route in a message.
   static constexpr std::size_t kMaxTensors = 64;
-  // Sender's incarnation and message.
+  // The incarnation of the sender, and the number of the message.
   using Message = std::pair<uint64_t, uint64_t>;
   using Messages = absl::btree_map<Message, absl::btree_set<uint32_t>>;
 
@@ -36,7 +37,7 @@ class GradientRoute {
 
 using SentTensorsField = google::protobuf::RepeatedPtrField<proto::SentTensors>;
 void to_proto(const GradientRoute& route, SentTensorsField& out);
-// Nothing when there are too many.
+// Returns nullopt if there are more than GradientRoute::kMaxTensors.
 std::optional<GradientRoute> gradient_route_from_proto(const SentTensorsField& in);
 
 }  // namespace gradwire::autograd

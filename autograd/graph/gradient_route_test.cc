@@ -28,7 +28,7 @@ TEST(GradientRoute, HoldsEachTensorOnceAndTravels) {
   EXPECT_EQ(back->messages(), route.messages());
 }
 
-TEST(GradientRoute, TooManyAreNone) {
+TEST(GradientRoute, RouteWithTooManyTensorsIsRefused) {
   SentTensorsField field;
   for (uint64_t message = 0; message <= GradientRoute::kMaxTensors; ++message) {
     proto::SentTensors& sent = *field.Add();

@@ -12,7 +12,7 @@
 namespace gradwire::autograd {
 namespace {
 
-// Whether no other tensor can show the memory of `tensor`: a view of a gradient shares its storage.
+// Whether no other tensor uses the memory of `tensor`. A view of a gradient shares its storage.
 bool is_ours_alone(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.layout() == at::kStrided && tensor.has_storage() &&
          tensor.storage().use_count() == 1 && tensor.is_non_overlapping_and_dense();
@@ -29,11 +29,11 @@ const at::Tensor& Gradients::at(const at::Tensor& tensor) const {
   if (const at::Tensor* gradient = find(tensor)) return *gradient;
   throw Error(absl::NotFoundError(
       tensor.defined()
-          ? absl::StrCat(
-                "this context has no gradient of that tensor of shape ", c10::str(tensor.sizes()),
-                "; it has ", entries_.size(),
-                ". Only leaves that the loss was computed from have one, on the worker that they live on")
-          : "the undefined tensor has no gradient"));
+          ? absl::StrCat("gradient of a tensor of shape ", c10::str(tensor.sizes()), " not found among the ",
+                         entries_.size(),
+                         " gradients of this context on this worker: only leaves that the loss was computed "
+                         "from have one, each on its own worker")
+          : "cannot find the gradient of an undefined tensor"));
 }
 
 std::vector<at::Tensor> Gradients::of(const std::vector<at::Tensor>& tensors) const {
@@ -52,6 +52,14 @@ at::Tensor& Gradients::operator[](const at::Tensor& tensor) {
   return entries_[found->second].gradient;
 }
 
+// Problem: a gradient that another tensor can see must not be changed in place, but a copy of every gradient
+// would be slow. A user can hold such tensors, because get_gradients() returns the map without copying the
+// tensors. The cases are:
+// 1. With GradMode on, the sum is an expression, so that it can be differentiated.
+// 2. The first gradient becomes the sum itself if no other tensor uses its memory and its strides are those
+//    that libtorch gives `.grad`. Otherwise the sum is a copy with these strides.
+// 3. A further gradient is added in place if no other tensor uses the memory of the sum. Otherwise the sum
+//    becomes a new tensor, and the tensor that the user holds keeps its value.
 void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient) {
   namespace utils = torch::autograd::utils;
   if (!gradient.defined()) return;
@@ -74,7 +82,7 @@ void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gra
   } else if (is_ours_alone(sum)) {
     sum.add_(gradient);
   } else {
-    // Sparse plus dense is not implemented, dense plus sparse is.
+    // libtorch implements dense + sparse, but not sparse + dense.
     sum = sum.layout() != at::kStrided && dense ? gradient + sum : sum + gradient;
   }
 }

@@ -9,8 +9,8 @@
 
 namespace gradwire::autograd {
 
-// A map from tensor to gradient; tensors are distinguished by identity, as torch's own maps of gradients do.
-// Iterates in the order in which the gradients first came. Not thread-safe.
+// A map from tensor to gradient. Tensors are compared by identity, as in torch's own maps of gradients. The
+// order of iteration is the order of insertion. Not thread-safe.
 class Gradients {
  public:
   struct Entry {
@@ -18,11 +18,11 @@ class Gradients {
     at::Tensor gradient;
   };
 
-  // Throws Error, NotFound, when the tensor has none.
+  // Throws Error, NotFound, if the tensor has no gradient.
   const at::Tensor& at(const at::Tensor& tensor) const;
-  // nullptr when the tensor has none.
+  // Returns nullptr if the tensor has no gradient.
   const at::Tensor* find(const at::Tensor& tensor) const;
-  // One for each tensor, undefined where it has none.
+  // Returns one gradient for each tensor; undefined if the tensor has none.
   std::vector<at::Tensor> of(const std::vector<at::Tensor>& tensors) const;
   bool contains(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
   std::size_t size() const { return entries_.size(); }
@@ -30,7 +30,7 @@ class Gradients {
   std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
   std::vector<Entry>::const_iterator end() const { return entries_.end(); }
 
-  // The gradient of `tensor`, undefined when it is new.
+  // Returns the gradient of `tensor`; inserts an undefined one if it has none.
   at::Tensor& operator[](const at::Tensor& tensor);
 
  private:
@@ -38,9 +38,9 @@ class Gradients {
   absl::flat_hash_map<const void*, std::size_t> index_;
 };
 
-// Adds `gradient` to what `gradients` has for the leaf `variable`, laid out as libtorch lays out `.grad`; in
-// place only where nobody else can hold the memory. With GradMode on (create_graph) as it is. Throws what
-// libtorch throws.
+// Adds `gradient` to the gradient of the leaf `variable` in `gradients`. The sum has the memory layout that
+// libtorch gives `.grad`. It is computed in place only if no other tensor can use the memory. With GradMode
+// on (create_graph) the gradient is neither copied nor changed in place. Throws what libtorch throws.
 void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient);
 
 }  // namespace gradwire::autograd

@@ -1,3 +1,9 @@
+// LocalExecutor: marking, delivering, and choosing the next node. run_node() in node_task.cc runs a node.
+// Marking: count() counts the gradient of one edge. visit() makes the record of a new node and adds it to
+// `unwalked_`; walk() then counts the edges of that node.
+// Running: deliver() brings the gradient of one edge to its record and decreases `missing`. At 0 the node
+// becomes ready; next() returns it, and finished() delivers its outputs.
+
 #include "gradwire/autograd/graph/local_executor.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -18,7 +24,7 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// FailedPrecondition where the graph leaves the context.
+// FailedPrecondition if the graph leaves the context at this node.
 absl::Status check_reached(const RecvNode& node, const GraphOptions& options) {
   if (node.context() != options.context) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -35,35 +41,62 @@ absl::Status check_reached(const RecvNode& node, const GraphOptions& options) {
   return absl::OkStatus();
 }
 
-// InvalidArgument where these are not the gradients of the tensors that are marked.
+// InvalidArgument if these are not the gradients of the tensors that are marked.
 absl::Status check_marked(const variable_list& gradients, const Flags& marked, uint64_t message) {
   if (gradients.size() != marked.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients came for the ",
-                                                   marked.size(), " tensors of message ", message));
+    return absl::InvalidArgumentError(absl::StrCat("malformed gradients of message ", message, ": got ",
+                                                   gradients.size(), ", expected ", marked.size(),
+                                                   ", one for each tensor that requires grad"));
   }
   for (std::size_t i = 0; i < marked.size(); ++i) {
     if (gradients[i].defined() && !marked[i]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a gradient came for tensor ", i, " of message ", message, ", which was not marked"));
+      return absl::InvalidArgumentError(absl::StrCat("unexpected gradient for tensor ", i, " of message ",
+                                                     message, ": the tensor is not marked in this pass"));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status no_such_tensor(uint64_t message, uint32_t tensor, std::size_t tensors) {
+  return absl::InvalidArgumentError(absl::StrCat("cannot mark tensor ", tensor, " of message ", message,
+                                                 ": the message has ", tensors,
+                                                 " tensors that require grad"));
+}
+
+absl::Status unexpected_needed(uint64_t message) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected NEEDED for message ", message, ": this worker did not mark the message"));
+}
+
+absl::Status unexpected_needed(uint64_t message, uint32_t tensor) {
+  return absl::InvalidArgumentError(absl::StrCat("unexpected NEEDED for tensor ", tensor, " of message ",
+                                                 message, ": this worker did not mark the tensor"));
+}
+
+absl::Status unexpected_gradients(uint64_t message) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected gradients of message ", message,
+                   ": the message is not marked in this pass, or its gradients have arrived already"));
 }
 
 }  // namespace
 
 absl::Status LocalExecutor::add_inputs(const std::vector<at::Tensor>& inputs) {
   if (!records_.empty() || !sent_.empty())
-    return absl::FailedPreconditionError("inputs of a backward pass came after it had begun");
+    return absl::FailedPreconditionError(
+        "cannot add inputs to a backward pass: the pass has already marked tensors");
   for (const at::Tensor& input : inputs) {
     const Edge edge = torch::autograd::impl::gradient_edge(input);
     captures_[edge.function.get()].emplace_back(edge.input_nr, input);
-    // Only the graph, if at all, holds the node of a leaf.
+    // Keeps the node alive: otherwise only the graph holds the node of a leaf, if the leaf is in the graph.
     captured_.push_back(edge.function);
   }
   return absl::OkStatus();
 }
 
+// `counted_` has one event for the delivery of the roots, one for each message whose gradients will arrive,
+// and one for each node that will run. The pass ends when all of these events have happened, so an event
+// must be counted before it can happen.
 absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots) {
   roots_ = std::move(roots);
   ++counted_;
@@ -86,10 +119,7 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_outputs(const std::shar
   }
   Reach reach;
   for (uint32_t output : outputs) {
-    if (output >= sent.marked.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("message ", node->message(), " has ", sent.marked.size(),
-                                                     " tensors that require grad, not ", output + 1));
-    }
+    if (output >= sent.marked.size()) return no_such_tensor(node->message(), output, sent.marked.size());
     if (sent.marked[output]) continue;
     sent.marked[output] = true;
     const Edge& edge = node->next_edge(output);
@@ -99,18 +129,16 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_outputs(const std::shar
   return reach;
 }
 
+// A NEEDED names outputs of a recv node here. If an output was live before, because an input is captured
+// there, count() has already followed its edges. Otherwise the edges that lead to this output, and only
+// these, are followed back.
 absl::StatusOr<LocalExecutor::Reach> LocalExecutor::need_outputs(uint64_t sender, uint64_t message,
                                                                  const std::vector<uint32_t>& outputs) {
   auto found = recv_records_.find({sender, message});
-  if (found == recv_records_.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("message ", message, " was not marked from here"));
-  }
+  if (found == recv_records_.end()) return unexpected_needed(message);
   Record& record = records_[found->second];
   for (uint32_t output : outputs) {
-    if (output >= record.marked.size() || !record.marked[output]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", output, " of message ", message, " was not marked from here"));
-    }
+    if (output >= record.marked.size() || !record.marked[output]) return unexpected_needed(message, output);
     if (record.needed_outputs[output]) continue;
     const bool was_live = is_live(record, output);
     record.needed_outputs[output] = true;
@@ -124,6 +152,8 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::need_outputs(uint64_t sender
   return reach;
 }
 
+// A recv node has one input for each tensor of its message, and each may be needed by itself. Any other node
+// is needed as a whole.
 bool LocalExecutor::is_live(const Record& record, uint32_t input) const {
   if (record.kind != Kind::kRecv) return record.needed || record.captured;
   if (record.needed_outputs[input]) return true;
@@ -145,11 +175,15 @@ bool LocalExecutor::is_live(const From& from) const {
   return true;
 }
 
+// Marks the origin of an edge as needed, once, and continues towards the roots:
+// - from another record: all edges that lead to its node are needed too;
+// - from a send node: the gradient will come from the receiver of the message, which gets a NEEDED;
+// - from a root: the gradient is always there.
 void LocalExecutor::need(const From& from, Reach& reach) {
   if (from.what == From::What::kRecord) {
     Record& record = records_[from.record];
     if (std::exchange(record.needed, true)) return;
-    // The edges that lead to an input have been followed already.
+    // The edges that lead to a captured input were followed when they were counted.
     if (record.captured) return;
     for (const Incoming& each : record.incoming) needs_.push_back(each.from);
   } else if (from.what == From::What::kSent) {
@@ -163,6 +197,8 @@ void LocalExecutor::need(const From& from, Reach& reach) {
   }
 }
 
+// `needs_` is a stack of its own, as `unwalked_` is for walk(). A recursive function would overflow the
+// thread's stack, because a graph can be a chain of any length.
 void LocalExecutor::follow_needs(Reach& reach) {
   while (!needs_.empty()) {
     const From from = needs_.back();
@@ -172,6 +208,9 @@ void LocalExecutor::follow_needs(Reach& reach) {
   for (Needed& needed : reach.needed) std::sort(needed.outputs.begin(), needed.outputs.end());
 }
 
+// take_counted() has returned 0 so far, so no event is counted twice.
+// During the marking every node and message was counted. With inputs_only, now that all needs are known,
+// gradients that no input depends on are removed and the rest is counted again.
 void LocalExecutor::begin_run() {
   if (std::exchange(runs_, true) || !options_.inputs_only) return;
   counted_ = roots_.empty() ? 0 : 1;
@@ -181,15 +220,17 @@ void LocalExecutor::begin_run() {
   }
   for (Record& record : records_) {
     auto& incoming = record.incoming;
-    const auto has_no_use = [&](const Incoming& each) {
+    const auto is_unused = [&](const Incoming& each) {
       return !is_live(record, each.from.input) || !is_live(each.from);
     };
-    incoming.erase(std::remove_if(incoming.begin(), incoming.end(), has_no_use), incoming.end());
+    incoming.erase(std::remove_if(incoming.begin(), incoming.end(), is_unused), incoming.end());
     record.missing = static_cast<uint32_t>(incoming.size());
     if (record.missing > 0) ++counted_;
   }
 }
 
+// A recv node and the node of a leaf have no edges. So the slow dynamic_cast is needed only at the ends of
+// the graph.
 uint32_t LocalExecutor::visit(const Edge& edge) {
   Node* const node = edge.function.get();
   auto [found, is_new] = index_.try_emplace(node, static_cast<uint32_t>(records_.size()));
@@ -212,6 +253,8 @@ uint32_t LocalExecutor::visit(const Edge& edge) {
   return found->second;
 }
 
+// `incoming` is recorded only if something will use it: the order of additions, or begin_run(), which
+// removes the edges that no input needs. Without it a record needs no memory for each edge.
 void LocalExecutor::count(const Edge& edge, From from, Reach& reach) {
   if (!edge.is_valid()) return;
   Record& record = records_[visit(edge)];
@@ -245,6 +288,8 @@ absl::Status LocalExecutor::walk(Reach& reach) {
   return absl::OkStatus();
 }
 
+// The deliver functions count down the edges that the walk has counted. When the last gradient of a record
+// has arrived, its node becomes ready.
 absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   try {
     for (uint32_t i = 0; i < roots_.size(); ++i) {
@@ -256,14 +301,17 @@ absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   return absl::OkStatus();
 }
 
+// The gradients come from a peer, which may be wrong. Steps:
+// 1. Refuse a message that was not marked or that has arrived before: its gradients are not counted, so
+//    `missing` would become wrong.
+// 2. Refuse gradients that do not fit the tensors that were sent. No record has changed up to here.
+// 3. Deliver one gradient, which may be undefined, for each marked tensor.
 absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients) {
   auto found = sent_.find(message);
-  if (found == sent_.end() || found->second.arrived) {
-    return absl::InvalidArgumentError(absl::StrCat("no gradients are awaited for message ", message));
-  }
+  if (found == sent_.end() || found->second.arrived) return unexpected_gradients(message);
   Sent& sent = found->second;
   const edge_list& edges = sent.node->next_edges();
-  // A bit mask names them, so there are up to seven undefined ones too many.
+  // A bit mask of whole bytes names the gradients, so up to seven undefined ones may be at the end.
   while (gradients.size() > edges.size() && !gradients.back().defined()) gradients.pop_back();
   GRADWIRE_RETURN_IF_ERROR(check_marked(gradients, sent.marked, message));
   try {
@@ -280,6 +328,8 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   return absl::OkStatus();
 }
 
+// A node that is not in `index_` was not marked, so no gradient of it is expected. A single gradient has no
+// order, so it is added at once.
 void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, const From& from) {
   if (!edge.is_valid()) return;
   auto found = index_.find(edge.function.get());
@@ -300,6 +350,10 @@ void LocalExecutor::add(Record& record, uint32_t input, at::Tensor gradient) {
   record.buffer.add(input, std::move(gradient), std::nullopt, std::nullopt, record.node);
 }
 
+// Gradients for one input of the record must be added in the order of `incoming`, but arrive in any order.
+// 1. Sort `incoming` when the first gradient arrives: then all edges have been counted.
+// 2. Store the gradient in its place as held.
+// 3. If all before it, for the same input, have been added: add it, and all held ones that follow directly.
 void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gradient) {
   using State = Incoming::State;
   auto& all = record.incoming;
@@ -309,7 +363,7 @@ void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gr
   }
   auto each = std::lower_bound(all.begin(), all.end(), from,
                                [this](const Incoming& a, const From& b) { return adds_before(a.from, b); });
-  // Only where a peer sends what belongs to the wave after the wave.
+  // The edge is missing only if a peer sends marks after the wave has ended.
   if (each == all.end() || each->from != from) return add(record, from.input, std::move(gradient));
   each->gradient = std::move(gradient);
   each->state = State::kHeld;
@@ -340,6 +394,12 @@ const Timeline::Place& LocalExecutor::place(const From& from) {
   return **known;
 }
 
+// The order in which libtorch's engine, which always runs the youngest ready node, would add gradients:
+// 1. Gradients for a lower input first. The order between inputs has no effect on sums; it keeps the
+//    gradients of an input together.
+// 2. The gradients of the roots, in the order of the roots: no node has to run for them.
+// 3. The youngest producer first.
+// 4. Gradients of one producer by its outputs.
 bool LocalExecutor::adds_before(const From& a, const From& b) {
   if (a.input != b.input) return a.input < b.input;
   const bool a_is_root = a.what == From::What::kRoot;
@@ -351,13 +411,15 @@ bool LocalExecutor::adds_before(const From& a, const From& b) {
     const Timeline::Place& in_b = place(b);
     if (Timeline::older(in_b, in_a)) return true;
     if (Timeline::older(in_a, in_b)) return false;
-    // Not for nodes of one process.
+    // Positions of different nodes are equal only if a peer has sent malformed ones.
     return std::tuple(a.what, a.record, a.message) < std::tuple(b.what, b.record, b.message);
   }
   // A node's gradients are added in the order of its edges. A send node stands for one node for each tensor.
   return a.what == From::What::kSent ? a.output > b.output : a.output < b.output;
 }
 
+// Moves the gradients from the record into the task: run() uses the task without a lock, while other threads
+// deliver gradients to other records.
 std::optional<LocalExecutor::Task> LocalExecutor::next() {
   if (ready_.empty()) return std::nullopt;
   std::optional<Task> next(std::in_place);
@@ -391,6 +453,8 @@ std::optional<LocalExecutor::Task> LocalExecutor::next() {
   return next;
 }
 
+// The gradients of a recv node are shipped, and those of a leaf kept, by the caller. A hook may have changed
+// the number of outputs after they were validated, so the shorter list counts.
 void LocalExecutor::finished(Task& task) {
   if (task.recv != nullptr || task.leaf != nullptr) return;
   const edge_list& edges = task.node->next_edges();

@@ -21,21 +21,23 @@
 
 namespace gradwire::autograd {
 
-// One worker's graph in one backward pass: counts the gradients that will arrive at each node, then runs the
-// nodes whose gradients have. Replaces libtorch's engine, which runs a whole graph or none of it and is not
-// open to extension; it keeps the engine's order (the node created last first) and its treatment of hooks.
+// Runs one worker's graph in one backward pass: first counts the gradients that will arrive at each node,
+// then runs each node when all of its gradients have arrived. Replaces libtorch's engine, which can only run
+// a whole graph and cannot be extended. It keeps the engine's order (the node created last runs first) and
+// its treatment of hooks.
 //
-// Gradients that come to the same input of a node are added in the order in which that engine would have
-// added them, the youngest producer's first, whatever the order in which they arrive: so the sums are equal
-// bit for bit. One that comes too early is held.
+// Gradients for the same input of a node are added in the order in which libtorch's engine would add them,
+// the youngest producer first. The sums are therefore equal bit for bit for any order of arrival. A gradient
+// that arrives too early is held.
 //
-// First mark_roots and mark_outputs; then deliver_*, and tasks: next(), run(), finished(). run() is the part
-// that calls user code (nodes and hooks); everything else is quick. Not thread-safe, but run() touches its
-// task alone: a lock that guards the rest need not be held. Keeps the graph alive.
+// Order of calls: mark_roots() and mark_outputs(); then the deliver functions, and for each task next(),
+// run() and finished(). Only run() calls user code (nodes and hooks); all other methods are quick. Not
+// thread-safe, but run() uses its task only, so a lock that guards the other methods need not be held. Keeps
+// the graph alive.
 //
-// With Options::inputs_only only nodes run that a gradient of the inputs depends on. They are known when the
-// whole graph has been marked: need_outputs() says what the other workers have found, begin_run() ends the
-// marking.
+// With Options::inputs_only only those nodes run that a gradient of the inputs depends on. They are known
+// when the whole graph has been marked: need_outputs() adds what the other workers have found, and
+// begin_run() ends the marking.
 class LocalExecutor {
  public:
   using Node = torch::autograd::Node;
@@ -43,7 +45,7 @@ class LocalExecutor {
   using Options = GraphOptions;
   using Task = NodeTask;
 
-  // Outputs of a recv node that the walk has reached for the first time, ascending.
+  // Outputs of a recv node that a walk has reached for the first time, ascending.
   struct Reached {
     std::shared_ptr<RecvNode> node;
     std::vector<uint32_t> outputs;
@@ -53,7 +55,7 @@ class LocalExecutor {
     std::shared_ptr<SendNode> node;
     std::vector<uint32_t> outputs;
   };
-  // The results of a walk for other workers: senders get MARK, receivers NEEDED.
+  // The results of a walk for other workers: senders of `marked` get a MARK, receivers of `needed` a NEEDED.
   struct Reach {
     std::vector<Reached> marked;
     std::vector<Needed> needed;
@@ -66,51 +68,50 @@ class LocalExecutor {
 
   explicit LocalExecutor(const Options& options) : options_(options) {}
 
-  // ---- Counting. Errors: FailedPrecondition when the graph leaves the context, naming both.
+  // ---- Counting. Errors: FailedPrecondition if the graph leaves the context; the error names both contexts.
 
-  // Tensors whose gradients are kept, leaves and others. FailedPrecondition once anything was marked.
+  // Adds tensors whose gradients are kept, leaves or not. FailedPrecondition after the marking has begun.
   absl::Status add_inputs(const std::vector<at::Tensor>& inputs);
-  // The pass begins at `roots`; once.
+  // Starts the pass at `roots`. May be called once.
   absl::StatusOr<Reach> mark_roots(torch::autograd::edge_list roots);
-  // Gradients for these outputs of `node` will arrive in one message. InvalidArgument for outputs it does not
-  // have.
+  // Marks outputs of `node`, whose gradients will arrive in one message. InvalidArgument for a wrong output.
   absl::StatusOr<Reach> mark_outputs(const std::shared_ptr<SendNode>& node,
                                      const std::vector<uint32_t>& outputs);
-  // An input elsewhere depends on these outputs of a message that was received here. InvalidArgument for what
-  // was not marked.
+  // Records that an input on another worker depends on these outputs of a message that was received here.
+  // InvalidArgument for outputs that were not marked.
   absl::StatusOr<Reach> need_outputs(uint64_t sender, uint64_t message, const std::vector<uint32_t>& outputs);
-  // The number, since the last call, of nodes that will run and of messages and root gradients that will
-  // arrive. With inputs_only it is known from begin_run() on.
+  // Returns the number of expected events (nodes that run, messages and root gradients that arrive) that were
+  // counted since the last call. With inputs_only returns 0 before begin_run().
   uint64_t take_counted() { return options_.inputs_only && !runs_ ? 0 : std::exchange(counted_, 0); }
-  // Everything is marked. Does nothing the second time.
+  // Ends the marking. Later calls do nothing.
   void begin_run();
 
   // ---- Running. GradMode is off.
 
   absl::Status deliver_roots(variable_list gradients);
-  // One for each output of the send node, undefined where none came; undefined ones may follow.
-  // InvalidArgument when the message is not awaited, or its gradients do not fit the tensors that were sent.
+  // One gradient for each output of the send node, undefined if none came; more undefined ones may follow.
+  // InvalidArgument if the message is not expected or its gradients do not fit the tensors that were sent.
   absl::Status deliver_message(uint64_t message, variable_list gradients);
 
-  // The next node to run; nothing when none has all it waits for.
+  // Returns the next node to run; nullopt if no node has all of its gradients.
   std::optional<Task> next();
-  // Runs the node and its hooks. Exceptions become the status, with the node's name.
+  // Runs the node and its hooks. An exception becomes the status, with the node's name.
   absl::Status run(Task& task) const { return run_node(task, options_); }
-  // Hands the outputs on.
+  // Delivers the outputs of the node to the next nodes.
   void finished(Task& task);
 
  private:
   enum class Kind : uint8_t { kPlain, kRecv, kLeaf };
 
-  // Where an edge that leads to a record comes from.
+  // The origin of an edge that leads to a record.
   struct From {
     enum class What : uint8_t { kRecord, kSent, kRoot } what;
-    // The input of the record that it leads to.
+    // The input of the record that the edge leads to.
     uint32_t input;
-    // The record, or the message of the send node, that it comes from.
+    // The record (kRecord), or the message of the send node (kSent), that the edge comes from.
     uint32_t record;
     uint64_t message;
-    // Its output, or the number of the root.
+    // The output of that node, or the number of the root.
     uint32_t output;
 
     bool operator==(const From&) const = default;
@@ -123,26 +124,26 @@ class LocalExecutor {
   };
   struct Record {
     Node* node = nullptr;
+    // Number of gradients that have not arrived.
     uint32_t missing = 0;
     Kind kind = Kind::kPlain;
-    // With inputs_only: an input depends on what it gives; an input is what it gets.
+    // With inputs_only: an input depends on the outputs of the node; the gradient of an input arrives here.
     bool needed = false;
     bool captured = false;
-    // `incoming` is in the order of additions.
+    // `incoming` is sorted by the order of additions.
     bool ordered = false;
-    // Empty when gradients are added as they arrive, but with inputs_only.
+    // Not used if gradients are added as they arrive, except with inputs_only.
     absl::InlinedVector<Incoming, 1> incoming;
     torch::autograd::InputBuffer buffer{0};
     std::optional<Timeline::Place> place;
-    // For a recv node: the outputs that the walk reached, and with inputs_only those that lead on to an
-    // input.
+    // For a recv node: the outputs that a walk reached, and with inputs_only those that lead to an input.
     Flags marked;
     Flags needed_outputs;
   };
   struct Sent {
     std::shared_ptr<SendNode> node;
     Flags marked;
-    // With inputs_only: an input depends on them.
+    // With inputs_only: the outputs that the gradient of an input depends on.
     Flags needed;
     bool arrived = false;
     std::optional<Timeline::Place> place;
@@ -156,25 +157,27 @@ class LocalExecutor {
     }
   };
 
-  // Counts one more gradient along `edge`, which comes from `from`; walks on from its node if it is new.
+  // Counts one more gradient along `edge`, whose origin is `from`. Adds a new node to `unwalked_`.
   void count(const torch::autograd::Edge& edge, From from, Reach& reach);
+  // Follows the edges of all nodes in `unwalked_`.
   absl::Status walk(Reach& reach);
-  // Whether a gradient for this input of the record has a use.
+  // With inputs_only: whether a gradient for this input of the record is used.
   bool is_live(const Record& record, uint32_t input) const;
-  // Whether a gradient will come along the edge.
+  // With inputs_only: whether a gradient will come along the edge.
   bool is_live(const From& from) const;
   void need(const From& from, Reach& reach);
-  // Follows edges back from what is newly needed.
+  // Follows the edges in `needs_` back towards the roots.
   void follow_needs(Reach& reach);
+  // Returns the index of the record of the edge's node, new if necessary.
   uint32_t visit(const torch::autograd::Edge& edge);
-  // `from` as it was counted.
+  // `from` must be equal to the origin that was counted.
   void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, const From& from);
   static void add(Record& record, uint32_t input, at::Tensor gradient);
-  // Adds the gradient of `from`, and those that were held for it, unless it is held itself.
+  // Adds the gradient and those held behind it, or holds it if one before it has not arrived.
   void add_in_order(Record& record, const From& from, at::Tensor gradient);
-  // Where the node that the edge comes from stands in the order of a single process.
+  // Returns the position, in the order of a single process, of the node that the edge comes from.
   const Timeline::Place& place(const From& from);
-  // Whether libtorch's engine adds a's gradient before b's; those of a record's first input come first.
+  // Whether libtorch's engine adds a's gradient before b's; gradients of a lower input come first.
   bool adds_before(const From& a, const From& b);
 
   const Options options_;
@@ -183,13 +186,17 @@ class LocalExecutor {
   absl::flat_hash_map<uint64_t, Sent> sent_;
   absl::flat_hash_map<const Node*, uint32_t> index_;
   std::deque<Record> records_;
-  // Nodes found by the walk under way whose own edges have not been followed.
+  // Records whose edges the current walk has not followed.
   std::vector<uint32_t> unwalked_;
-  // Edges that lead to what is needed, not yet followed back.
+  // Origins of edges that lead to a needed gradient and have not been followed back.
   std::vector<From> needs_;
+  // The records of recv nodes, by the sender and number of the message.
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> recv_records_;
+  // begin_run() was called.
   bool runs_ = false;
+  // The index in Reach::marked of each recv node that the current walk has reached.
   absl::flat_hash_map<const void*, std::size_t> reach_index_;
+  // The inputs, by the node that their gradients arrive at; and these nodes, which are kept alive.
   absl::flat_hash_map<const Node*, Captures> captures_;
   std::vector<std::shared_ptr<Node>> captured_;
   uint64_t counted_ = 0;

@@ -61,7 +61,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return a.layout() == b.layout() && a.sizes() == b.sizes() && torch::equal(a.to_dense(), b.to_dense());
 }
 
-// A loss and the leaves it is computed from.
+// Losses and the leaves that they are computed from.
 struct Graph {
   std::vector<Tensor> losses;
   std::vector<Tensor> leaves;
@@ -205,7 +205,7 @@ TEST_P(LocalExecutorGraphs, GradientsAreLibtorchsOwnBitForBit) {
   }
 }
 
-// On one worker gradients arrive in libtorch's order.
+// On one worker gradients arrive in libtorch's order, so the sums are the same.
 TEST_P(LocalExecutorGraphs, SummingAsTheyArriveGivesTheSame) {
   torch::manual_seed(3);
   const Graph mine = GetParam().make();
@@ -278,7 +278,7 @@ TEST(LocalExecutor, NodeHooksSeeAndChangeGradients) {
   EXPECT_TRUE(torch::allclose(gradients->at(x), -2 * x.detach().cos()));
 }
 
-TEST(LocalExecutor, RetainedGraphRunsTwiceAndReleasedOneSaysSo) {
+TEST(LocalExecutor, RetainedGraphRunsTwiceAndReleasedGraphFails) {
   Tensor x = leaf({3});
   Tensor loss = (x * x).sum();
   ASSERT_TRUE(backward({loss}, {.retain_graph = true}).ok());
@@ -323,8 +323,8 @@ TEST(LocalExecutor, InputsRestrictWhatIsKept) {
   EXPECT_TRUE(torch::allclose(gradients->at(w), (2 * y * x).detach()));
 }
 
-// Nodes that run read the inputs without a lock.
-TEST(LocalExecutor, InputsThatComeLateAreRefused) {
+// Nodes that run read the inputs without a lock, so the inputs must not change any more.
+TEST(LocalExecutor, InputsAfterMarkingAreRefused) {
   Tensor x = leaf({3});
   LocalExecutor executor({.context = kContext, .inputs_only = true});
   ASSERT_TRUE(executor.add_inputs({x}).ok());
@@ -358,8 +358,8 @@ TEST(LocalExecutor, MultiOutputMessageWalksMarkedOutputsAlone) {
   EXPECT_FALSE(called);
 }
 
-// Three messages of one tensor, whose gradients come in the order given; their sum depends on the order of
-// additions.
+// Returns the sum of the gradients of three messages of one tensor, which arrive in the given order. The sum
+// depends on the order of additions.
 float sum_of_three(const std::vector<int>& arrival, bool as_they_arrive) {
   const std::vector<float> values = {1, 1e8f, -1e8f};
   Tensor x = torch::zeros({1}).requires_grad_();
@@ -381,9 +381,9 @@ float sum_of_three(const std::vector<int>& arrival, bool as_they_arrive) {
   return task->kept.at(0).second.item<float>();
 }
 
-TEST(LocalExecutor, GradientsThatComeInAnyOrderAreAddedYoungestFirst) {
+TEST(LocalExecutor, GradientsThatArriveInAnyOrderAreAddedYoungestFirst) {
   std::vector<int> arrival = {0, 1, 2};
-  // (-1e8 + 1e8) + 1
+  // The sum is (-1e8 + 1e8) + 1.
   do {
     EXPECT_EQ(sum_of_three(arrival, false), 1) << arrival[0] << arrival[1] << arrival[2];
   } while (std::next_permutation(arrival.begin(), arrival.end()));
@@ -448,7 +448,7 @@ TEST(LocalExecutor, TensorOfAnotherContextFailsThePassNamingBoth) {
   ASSERT_EQ(gradients.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(gradients.status().message().find("5:77"), std::string::npos);
   EXPECT_NE(gradients.status().message().find("1:1"), std::string::npos);
-  EXPECT_ANY_THROW(a.sum().backward()) << "libtorch's own backward must not end at the boundary in silence";
+  EXPECT_ANY_THROW(a.sum().backward()) << "libtorch's own backward must report the boundary";
 }
 
 TEST(Gradients, GradientsThatAreHeldElsewhereAreNotAddedToInPlace) {

@@ -31,7 +31,7 @@ void validate_gradients(const edge_list& edges, variable_list& gradients, const 
 
 namespace {
 
-// libtorch gives the stack as a warning, and in no other way.
+// Collects the text of warnings. libtorch reports the stack of a node only as a warning.
 class Collector : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { text_ += warning.msg(); }
@@ -41,8 +41,8 @@ class Collector : public c10::WarningHandler {
   std::string text_;
 };
 
-// Adds to the error of `node` where in the forward it was made: the stack that libtorch kept, when anomaly
-// mode was on there.
+// Adds to the error the place in the forward where `node` was made: the stack that libtorch recorded if
+// anomaly mode was on.
 absl::Status with_forward_stack(Node& node, absl::Status status) {
   Collector collector;
   {
@@ -52,7 +52,7 @@ absl::Status with_forward_stack(Node& node, absl::Status status) {
   return absl::Status(status.code(), absl::StrCat(status.message(), "; ", collector.text()));
 }
 
-// Throws where a gradient is not a number, naming its position.
+// Throws if a gradient contains NaN; the error names its position.
 void refuse_nan(const variable_list& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
@@ -63,8 +63,8 @@ void refuse_nan(const variable_list& gradients) {
   }
 }
 
-// The output whose gradient a tensor's hook is for. libtorch does not export the symbols of the hook's class
-// that dynamic_cast would need.
+// Returns the output whose gradient a tensor hook gets. The class is identified by its name, because libtorch
+// does not export the symbols that dynamic_cast would need.
 std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hook) {
   using TensorHook = torch::autograd::CppFunctionTensorPreHook;
   if (std::strcmp(typeid(hook).name(), "N5torch8autograd24CppFunctionTensorPreHookE") != 0)
@@ -72,9 +72,10 @@ std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hoo
   return static_cast<const TensorHook&>(hook).value_idx_;
 }
 
-// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
+// Runs the tensor hooks of a node. They run for every gradient that arrives, but hooks of the node itself run
+// only if the node runs.
 void call_tensor_hooks(Node& node, NodeTask& task, const GraphOptions& options) {
-  // Only the outputs of a message that are used are in the pass.
+  // Outputs of a message that are not used have no gradient in this pass.
   const auto is_live = [&task](std::size_t output) {
     return task.live.empty() || (output < task.live.size() && task.live[output]);
   };
@@ -91,8 +92,10 @@ void call_tensor_hooks(Node& node, NodeTask& task, const GraphOptions& options) 
   }
 }
 
-// Runs the node itself, and its post-hooks.
+// Runs the node itself and its post-hooks.
 void apply(Node& node, NodeTask& task, const GraphOptions& options) {
+  // Without retain_graph the node frees its saved tensors as soon as it has run. The pass then needs less
+  // and less memory.
   if (!options.retain_graph) node.will_release_variables();
   const bool has_post_hooks = !node.post_hooks().empty();
   if (has_post_hooks) {
@@ -109,6 +112,13 @@ void apply(Node& node, NodeTask& task, const GraphOptions& options) {
 
 }  // namespace
 
+// The order is that of libtorch's engine:
+// 1. Hooks of tensors change the gradients that arrive, also for a node that does not run.
+// 2. The gradients of requested tensors (captures) are kept.
+// 3. Pre-hooks of the node.
+// 4. The node itself. The gradients of a recv node or of a leaf are only handed to the caller, which ships
+//    or keeps them; applying the node of a leaf would write to `.grad`.
+// 5. Post-hooks of the node.
 absl::Status run_node(NodeTask& task, const GraphOptions& options) {
   Node& node = *task.node;
   try {

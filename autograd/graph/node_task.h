@@ -17,7 +17,7 @@
 
 namespace gradwire::autograd {
 
-// How the graph of one worker is run in a pass.
+// Options for running the graph of one worker in a pass.
 struct GraphOptions {
   rpc::Id context;
   // This worker's incarnation.
@@ -26,50 +26,54 @@ struct GraphOptions {
   bool retain_graph = false;
   // Adds gradients as they arrive, and holds none.
   bool sum_as_they_arrive = false;
-  // Decides which of two nodes is older. nullptr: as their thread numbered them.
+  // Decides which of two nodes is older. If nullptr, nodes are ordered by thread and sequence number.
   std::shared_ptr<const Timeline> timeline = nullptr;
-  // Only gradients of add_inputs' tensors are kept, and only nodes that they depend on are run.
+  // Only gradients of the tensors of add_inputs() are kept, and only nodes that they depend on are run.
   bool inputs_only = false;
-  // Where a node fails, says where it was made, if libtorch knows (anomaly mode); and whether a gradient that
-  // is not a number is a failure.
+  // The error of a node says where in the forward the node was made, if libtorch has recorded it (anomaly
+  // mode).
   bool anomaly = false;
+  // A gradient that is NaN is an error.
   bool check_nan = false;
   // Held while retain_grad() hooks run: a tensor that several passes use has one `.grad`.
   Mutex* retained_gradients = nullptr;
 };
 
-// One for each input or output of a node; few nodes have more than fit here.
+// One flag for each input or output of a node. Few nodes have more than fit inline.
 using Flags = absl::InlinedVector<bool, 16>;
 
+// Pairs of an input of a node and the tensor whose gradient arrives there.
 using Captures = std::vector<std::pair<uint32_t, at::Tensor>>;
 
-// A node whose gradients have arrived, to be run.
+// A node that is ready to run: all of its gradients have arrived.
 struct NodeTask {
   uint32_t record = 0;
   torch::autograd::Node* node = nullptr;
-  // Set when the node is one of these.
+  // The node if it is a recv node, otherwise nullptr.
   RecvNode* recv = nullptr;
+  // The tensor of the node if it accumulates the gradient of a leaf, otherwise nullptr.
   const at::Tensor* leaf = nullptr;
-  // Tensors whose gradients are kept, and of which input each is; may be nullptr.
+  // The tensors whose gradients are kept; may be nullptr.
   const Captures* captures = nullptr;
-  // False where gradients are only looked at, for an input that nothing else depends on.
+  // False if the gradients are only kept and the node does not run, because no other input depends on it.
   bool runs = true;
-  // For a recv node: the gradients that hooks see, and those that are shipped.
+  // For a recv node: which gradients are passed to hooks, and which are shipped.
   Flags live;
   Flags shipped;
   torch::autograd::variable_list inputs;
   // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
   torch::autograd::variable_list outputs;
-  // After run(): gradients to keep: of the leaf, and of tensors asked for.
+  // After run(): pairs (tensor, gradient) to keep, for the leaf and for requested tensors.
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
 };
 
-// Throws what libtorch throws where `gradients` of `who`, a node, do not fit `edges`.
+// Checks that `gradients`, which the node with the name `who` returned, fit `edges`. Throws what libtorch
+// throws if they do not.
 void validate_gradients(const torch::autograd::edge_list& edges, torch::autograd::variable_list& gradients,
                         const std::string& who);
 
-// Runs the node and its hooks, which are user code. Exceptions become the status, with the node's name.
-// Thread-safe for different tasks.
+// Runs the node and its hooks, which are user code. An exception becomes the status, with the node's name.
+// Calls for different tasks may run at the same time.
 absl::Status run_node(NodeTask& task, const GraphOptions& options);
 
 }  // namespace gradwire::autograd

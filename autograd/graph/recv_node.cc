@@ -9,9 +9,9 @@ namespace gradwire::autograd {
 
 torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&&) {
   throw Error(absl::FailedPreconditionError(
-      absl::StrCat("this graph goes on at worker \"", sender_.name, "\" in the autograd context ",
-                   rpc::to_string(context_),
-                   ": run gradwire::autograd::backward(context, {loss}) instead of loss.backward()")));
+      absl::StrCat("loss.backward() cannot continue at worker \"", sender_.name,
+                   "\", which sent a tensor of this graph in the autograd context ", rpc::to_string(context_),
+                   ": call gradwire::autograd::backward(context, {loss}) instead")));
 }
 
 void set_outputs(const std::shared_ptr<RecvNode>& node, std::vector<at::Tensor*> tensors) {

@@ -13,13 +13,13 @@
 
 namespace gradwire::autograd {
 
-// Where tensors of a message arrived: they are its outputs. Its gradients go to the sender. Held by the
-// tensors computed from the message, and knows its context by id alone, so that neither keeps the other
-// alive.
+// The node of a received message: the tensors of the message are its outputs, and the gradients that arrive
+// at it are shipped to the sender. It is owned by the tensors that are computed from the message. It refers
+// to its context by id only, so that neither keeps the other alive.
 class RecvNode : public torch::autograd::Node {
  public:
-  // `self`: the incarnation of the worker that received the message. `gradient_route`: one for each output,
-  // or none.
+  // `self`: the incarnation of the worker that received the message. `route`: one for each output, or empty
+  // if the sender did not send them.
   RecvNode(const rpc::Id& context, uint64_t self, rpc::Worker sender, uint64_t message,
            std::vector<GradientRoute> route = {})
       : context_(context),
@@ -32,14 +32,15 @@ class RecvNode : public torch::autograd::Node {
   uint64_t self() const { return self_; }
   const rpc::Worker& sender() const { return sender_; }
   uint64_t message() const { return message_; }
-  // Where the gradient of this output goes on to from the sender; nullptr when the sender did not say.
+  // Returns the sent tensors that the gradient of this output will reach from the sender on; nullptr if the
+  // sender did not send the route.
   const GradientRoute* route(uint32_t output) const {
     return output < route_.size() ? &route_[output] : nullptr;
   }
 
   std::string name() const override { return "GradwireRecv"; }
-  // The distributed executor ships the gradients and never applies the node; libtorch's own backward() gets
-  // here. Throws Error, FailedPrecondition.
+  // Throws Error, FailedPrecondition. Only libtorch's own backward() calls it: LocalExecutor ships the
+  // gradients and does not apply the node.
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
 
  private:

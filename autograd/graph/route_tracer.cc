@@ -7,7 +7,12 @@
 
 namespace gradwire::autograd {
 
-std::optional<GradientRoute> RouteTracer::from(const torch::autograd::Edge& start) {
+// Walks the graph depth first. A node without edges ends a path:
+// 1. A recv node: the gradient goes to the sender of its message, and from there along the route that the
+//    sender has sent with it. Without that route the trace fails.
+// 2. Any other node, for example of a leaf: the gradient stays on this worker.
+// The graph is not changed meanwhile, so pointers to its edges stay valid.
+std::optional<GradientRoute> RouteTracer::trace(const torch::autograd::Edge& start) {
   using torch::autograd::Edge;
   using torch::autograd::Node;
   GradientRoute route;
@@ -18,6 +23,9 @@ std::optional<GradientRoute> RouteTracer::from(const torch::autograd::Edge& star
     edges.pop_back();
     if (!edge.is_valid()) continue;
     const Node* const node = edge.function.get();
+    // `seen` matters where paths join again: without it the work would grow exponentially with their number.
+    // The limit is for all calls together, so the cost of a message does not grow with its number of
+    // tensors.
     if (!node->next_edges().empty()) {
       if (!seen.insert(node).second) continue;
       if (++nodes_ > kMaxNodes) return std::nullopt;

@@ -12,19 +12,20 @@
 
 namespace gradwire::autograd {
 
-// Finds out, before a tensor is sent, where its gradient will go on to: through the worker's own graph, to
-// tensors that were received, and on from there as their senders said. It gives up where that is too much
-// work for what it saves: a large graph's backward pass takes longer than the wave of messages that finds out
-// the same.
+// Finds the route of a tensor's gradient before the tensor is sent: the gradient goes through the worker's
+// own graph to tensors that were received, and from these along the routes that their senders sent. The
+// tracer gives up in a large graph, where its work would cost more than it saves: the backward pass of such a
+// graph takes longer than the wave of messages that finds the same information.
 class RouteTracer {
  public:
   RouteTracer(const rpc::Id& context, uint64_t self) : context_(context), self_(self) {}
 
-  // Nothing when it gives up, or when the graph leaves the context.
-  std::optional<GradientRoute> from(const torch::autograd::Edge& edge);
+  // Returns the route of a gradient that enters the graph at `edge`; nullopt if the tracer gives up or if the
+  // graph leaves the context.
+  std::optional<GradientRoute> trace(const torch::autograd::Edge& edge);
 
  private:
-  // The limit for all edges together.
+  // Maximum number of nodes for all calls of trace() together.
   static constexpr std::size_t kMaxNodes = 256;
 
   const rpc::Id context_;

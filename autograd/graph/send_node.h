@@ -10,25 +10,26 @@
 
 namespace gradwire::autograd {
 
-// Where tensors of a message left this worker: its edges lead to what they were computed from. The receiver's
-// gradients enter here. Held by the context, under the message's number, and by nothing else: planting one
-// changes no tensor.
+// The node of a sent message: its edges lead to the nodes that computed the tensors of the message, and the
+// gradients that the receiver ships enter the graph here. Only the context owns it, under the number of the
+// message: planting a send node changes no tensor.
 class SendNode : public torch::autograd::Node {
  public:
-  // `leads_on`: whether, for all that is known, its gradients go on to what was received here.
+  // `may_continue`: false if it is known that no gradient of the message reaches a tensor that this worker
+  // received.
   SendNode(const rpc::Id& context, uint64_t message, uint64_t receiver, torch::autograd::edge_list edges,
-           bool leads_on = true)
+           bool may_continue = true)
       : Node(std::move(edges)),
         context_(context),
         message_(message),
         receiver_(receiver),
-        leads_on_(leads_on) {}
+        may_continue_(may_continue) {}
 
   const rpc::Id& context() const { return context_; }
   uint64_t message() const { return message_; }
   // The incarnation of the worker that the message went to.
   uint64_t receiver() const { return receiver_; }
-  bool leads_on() const { return leads_on_; }
+  bool may_continue() const { return may_continue_; }
 
   std::string name() const override { return "GradwireSend"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -39,7 +40,7 @@ class SendNode : public torch::autograd::Node {
   const rpc::Id context_;
   const uint64_t message_;
   const uint64_t receiver_;
-  const bool leads_on_;
+  const bool may_continue_;
 };
 
 }  // namespace gradwire::autograd

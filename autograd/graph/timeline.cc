@@ -6,7 +6,7 @@
 namespace gradwire::autograd {
 namespace {
 
-// Where the thread with this id is, or would have to be inserted. `threads` are sorted by id.
+// Returns the thread with this id, or the position at which to insert it. `threads` are sorted by id.
 template <class Threads>
 auto find_thread(Threads& threads, uint64_t id) {
   return std::lower_bound(threads.begin(), threads.end(), id,
@@ -24,7 +24,7 @@ void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint6
   auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread) found = threads_.insert(found, Thread{thread, {}});
   absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
-  // The thread goes on where it stopped, and nobody has worked for the frame in the meantime.
+  // The thread continues its last stretch if no other thread has worked for the frame in the meantime.
   if (!stretches.empty() && stretches.back().frame == frame &&
       stretches.back().stretch == frame->last_stretch_) {
     return;
@@ -34,17 +34,21 @@ void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint6
 }
 
 void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number) {
-  // Destroyed without the lock.
+  // Destroyed after the lock is released.
   std::shared_ptr<Frame> dropped;
   MutexLock lock(mutex_);
   auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread || found->stretches.empty()) return;
   Stretch& last = found->stretches.back();
   if (last.frame.get() != &frame || last.begin != number) return;
+  // The stretch has no node, so it can be removed. Its number in the frame is not reused, because another
+  // thread may have begun the next stretch meanwhile.
   dropped = std::move(last.frame);
   found->stretches.pop_back();
 }
 
+// Returns the last stretch of the thread that began at or before `number`. Most nodes belong to the newest
+// stretch, so that one is tried before the binary search.
 Timeline::Place Timeline::place(uint64_t thread, uint64_t number) const {
   MutexLock lock(mutex_);
   const auto found = find_thread(threads_, thread);
@@ -61,14 +65,16 @@ Timeline::Place Timeline::place(uint64_t thread, uint64_t number) const {
 }
 
 Timeline::Path Timeline::path_of_call(uint64_t thread, uint64_t number) const {
-  const Place here = place(thread, number);
-  if (here.frame == nullptr) return {here.moment};
-  Path path = here.frame->path_;
-  if (path.size() < kMaxDepth) path.push_back(here.moment);
+  const Place position = place(thread, number);
+  if (position.frame == nullptr) return {position.moment};
+  Path path = position.frame->path_;
+  if (path.size() < kMaxDepth) path.push_back(position.moment);
   return path;
 }
 
 bool Timeline::older(const Place& a, const Place& b) {
+  // The position of a node is its frame's path followed by its own moment; positions are compared like words
+  // in a dictionary.
   if (a.frame == b.frame) return a.moment < b.moment;
   if (a.frame == nullptr || b.frame == nullptr) return a.frame == nullptr;
   const Path& a_path = a.frame->path_;
@@ -78,7 +84,8 @@ bool Timeline::older(const Place& a, const Place& b) {
     const Moment& in_b = i < b_path.size() ? b_path[i] : b.moment;
     if (in_a != in_b) return in_a < in_b;
   }
-  // The tensors of a call leave before the callee begins.
+  // One position begins with the other, so one node belongs to the call itself. The tensors of a call are
+  // sent before the callee begins, so the caller's node is older.
   if (a_path.size() != b_path.size()) return a_path.size() < b_path.size();
   return a.frame->number_ < b.frame->number_;
 }

@@ -11,18 +11,18 @@
 
 namespace gradwire::autograd {
 
-// Tells of two nodes on one worker which is the older one in the order in which a single process would have
-// made all nodes of a context. libtorch's engine runs the youngest node first, so this is also the order in
-// which it adds up gradients.
+// Decides which of two nodes on one worker is older, in the order in which a single process would have made
+// all nodes of a context. libtorch's engine runs the youngest node first, so this order also determines in
+// which order gradients are added.
 //
-// In that order a call is a part of its caller, at the moment of the call. Each call of the context that a
-// worker serves is a frame, and so is the program that opened the context. A frame's path holds, for each
-// call that leads to it from the outermost program, the moment in the caller at which it was made; it travels
-// with the request (Graph.position).
+// In that order a call is a part of its caller, at the moment of the call. A frame is one call of the context
+// that a worker serves, or the program that opened the context. The path of a frame has one moment for each
+// call that leads to it from the outermost program: the moment in the caller at which the call was made. The
+// path is sent with the request (Graph.position).
 //
-// libtorch numbers nodes for each thread. A stretch is what a thread does for one frame without a break: the
-// timeline knows each stretch's thread and first number, so that (thread, number) leads to the frame and the
-// moment in it.
+// libtorch numbers nodes for each thread. A stretch is the work of a thread for one frame without
+// interruption. The timeline records the thread and the first number of each stretch, so that it can find the
+// frame, and the moment in the frame, for a pair (thread, number).
 //
 // Threads that work for one frame at the same time have no order in a single process. Here the stretch that
 // began first is the older one.
@@ -30,14 +30,15 @@ namespace gradwire::autograd {
 // Thread-safe. Holds no tensors.
 class Timeline {
  public:
-  // A moment in a frame: `tick` counts from the beginning of the stretch, stretches from that of the frame.
+  // A moment in a frame: the number of the stretch in the frame, and the number of ticks (sequence numbers)
+  // since the beginning of the stretch.
   struct Moment {
     uint64_t stretch = 0;
     uint64_t tick = 0;
     auto operator<=>(const Moment&) const = default;
   };
   using Path = absl::InlinedVector<Moment, 4>;
-  // Calls nested deeper than this are ordered among themselves by when they arrived.
+  // Calls that are nested deeper than this are ordered by their arrival.
   static constexpr std::size_t kMaxDepth = 256;
 
   class Frame {
@@ -51,16 +52,18 @@ class Timeline {
     const Path path_;
     // Unique in the timeline.
     const uint64_t number_ = 0;
-    // Guarded by the timeline's mutex: how many stretches have begun, and which one did last.
+    // Number of stretches that have begun. Guarded by the timeline's mutex, as the next member.
     uint64_t stretches_ = 0;
+    // The stretch that began last.
     uint64_t last_stretch_ = 0;
   };
 
+  // The position of a node in the order.
   struct Place {
-    // nullptr: made outside of the context, and older than all that was made inside. Valid while the timeline
-    // lives.
+    // nullptr for a node that was made outside the context: it is older than all nodes made inside. Valid
+    // while the timeline lives.
     const Frame* frame = nullptr;
-    // Outside, instead of stretch and tick: the thread and its number.
+    // For a node outside the context, the thread and its sequence number instead of stretch and tick.
     Moment moment;
   };
 
@@ -68,20 +71,21 @@ class Timeline {
   std::shared_ptr<Frame> program() { return std::shared_ptr<Frame>(std::shared_ptr<void>(), &program_); }
   std::shared_ptr<Frame> add_frame(Path path);
 
-  // The calling thread, known as `thread`, works for `frame` from its number `number` on.
+  // Records that the calling thread, whose id is `thread`, works for `frame` from its sequence number
+  // `number` on.
   void enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint64_t number);
-  // The calling thread has made nothing since enter() with the same arguments.
+  // Undoes enter() with the same arguments. The calling thread must have made no node since.
   void leave_unused(const Frame& frame, uint64_t thread, uint64_t number);
 
-  // Where the node with this number of this thread stands.
+  // Returns the position of the node with this sequence number of this thread.
   Place place(uint64_t thread, uint64_t number) const;
-  // The path of a call that is made at that moment.
+  // Returns the path of a call that is made at that moment.
   Path path_of_call(uint64_t thread, uint64_t number) const;
 
-  // A strict weak order. Does not lock.
+  // Whether `a` is older than `b`. A strict weak order. Does not lock.
   static bool older(const Place& a, const Place& b);
 
-  // For tests: stretches that are remembered.
+  // For tests: number of stretches that are recorded.
   std::size_t stretches() const;
 
  private:
@@ -101,7 +105,7 @@ class Timeline {
 
   std::atomic<uint64_t> frames_{0};
   mutable Mutex mutex_;
-  // In ascending order of their ids. A few, in most contexts one.
+  // In ascending order of ids. Most contexts have one thread.
   absl::InlinedVector<Thread, 1> threads_ ABSL_GUARDED_BY(mutex_);
 };
 

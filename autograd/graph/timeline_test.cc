@@ -12,7 +12,7 @@ using Place = Timeline::Place;
 
 constexpr uint64_t kThread = 7, kOther = 8;
 
-// Whether the places are in this order, the oldest first.
+// Expects that the places are in this order, the oldest first.
 void expect_ascending(const std::vector<Place>& places) {
   for (std::size_t i = 0; i < places.size(); ++i) {
     for (std::size_t k = 0; k < places.size(); ++k) {
@@ -21,13 +21,13 @@ void expect_ascending(const std::vector<Place>& places) {
   }
 }
 
-TEST(Timeline, NodesOfOneFrameStandAsTheyWereMade) {
+TEST(Timeline, NodesOfOneFrameAreInTheOrderOfCreation) {
   Timeline timeline;
   timeline.enter(timeline.add_frame({}), kThread, 10);
   expect_ascending({timeline.place(kThread, 9), timeline.place(kThread, 10), timeline.place(kThread, 12)});
 }
 
-TEST(Timeline, CallStandsBetweenWhatItsCallerMadeBeforeAndAfter) {
+TEST(Timeline, NodesOfACallAreBetweenTheCallersNodesBeforeAndAfterIt) {
   Timeline timeline;
   const auto program = timeline.add_frame({});
   timeline.enter(program, kThread, 10);
@@ -38,7 +38,7 @@ TEST(Timeline, CallStandsBetweenWhatItsCallerMadeBeforeAndAfter) {
                     timeline.place(kOther, 2), timeline.place(kThread, 15)});
 }
 
-TEST(Timeline, CallsStandAsTheyWereMadeAndNotAsTheyWereServed) {
+TEST(Timeline, CallsAreInTheOrderOfCallingAndNotOfServing) {
   Timeline caller, callee;
   caller.enter(caller.add_frame({}), kThread, 0);
   const Timeline::Path first = caller.path_of_call(kThread, 3), second = caller.path_of_call(kThread, 4);
@@ -48,11 +48,11 @@ TEST(Timeline, CallsStandAsTheyWereMadeAndNotAsTheyWereServed) {
                     callee.place(kThread, 101)});
 }
 
-TEST(Timeline, NestedCallStandsWithinTheOneThatMadeIt) {
+TEST(Timeline, NestedCallIsWithinTheCallThatMadeIt) {
   Timeline a, b, c;
   a.enter(a.add_frame({}), kThread, 0);
   b.enter(b.add_frame(a.path_of_call(kThread, 5)), kThread, 50);
-  // c is called by b, within a's first call, and then by a.
+  // b calls c within a's call to b; a itself calls c before and after that.
   const Timeline::Path nested = b.path_of_call(kThread, 60);
   const Timeline::Path later = a.path_of_call(kThread, 6);
   const Timeline::Path earlier = a.path_of_call(kThread, 4);
@@ -62,7 +62,7 @@ TEST(Timeline, NestedCallStandsWithinTheOneThatMadeIt) {
   expect_ascending({c.place(kThread, 25), c.place(kThread, 15), c.place(kThread, 5)});
 }
 
-TEST(Timeline, WorkThatMovesBetweenThreadsGoesOnWhereItStopped) {
+TEST(Timeline, WorkThatMovesBetweenThreadsContinuesItsFrame) {
   Timeline timeline;
   const auto frame = timeline.add_frame({});
   timeline.enter(frame, kThread, 100);
@@ -71,7 +71,7 @@ TEST(Timeline, WorkThatMovesBetweenThreadsGoesOnWhereItStopped) {
   expect_ascending({timeline.place(kThread, 105), timeline.place(kOther, 6), timeline.place(kThread, 110)});
 }
 
-TEST(Timeline, ThreadThatServesAnotherCallWhileItWaitsGoesOnAfterwards) {
+TEST(Timeline, ThreadThatServesAnotherCallWhileItWaitsContinuesAfterwards) {
   Timeline timeline;
   const auto outer = timeline.add_frame({{0, 1}});
   const auto inner = timeline.add_frame({{0, 2}});
@@ -81,7 +81,7 @@ TEST(Timeline, ThreadThatServesAnotherCallWhileItWaitsGoesOnAfterwards) {
   expect_ascending({timeline.place(kThread, 2), timeline.place(kThread, 6), timeline.place(kThread, 4)});
 }
 
-TEST(Timeline, WhatWasMadeOutsideIsOlderThanAllThatWasMadeInside) {
+TEST(Timeline, NodesMadeOutsideAreOlderThanAllNodesMadeInside) {
   Timeline timeline;
   timeline.enter(timeline.add_frame({}), kThread, 10);
   expect_ascending({timeline.place(kThread, 3), timeline.place(kOther, 1), timeline.place(kOther, 99),
@@ -101,7 +101,7 @@ TEST(Timeline, CallsThatMadeNothingAreForgotten) {
   EXPECT_EQ(timeline.stretches(), 1u);
 }
 
-TEST(Timeline, PathsAreAsDeepAsTheyMayBeAndNoDeeper) {
+TEST(Timeline, PathsAreCutAtTheMaximumDepth) {
   Timeline::Path path;
   Timeline::Path deeper;
   for (std::size_t depth = 0; depth < Timeline::kMaxDepth + 3; ++depth) {
@@ -114,7 +114,7 @@ TEST(Timeline, PathsAreAsDeepAsTheyMayBeAndNoDeeper) {
   Timeline timeline;
   timeline.enter(timeline.add_frame(path), kThread, 0);
   timeline.enter(timeline.add_frame(deeper), kOther, 0);
-  // Alike but for when they came, and still in an order.
+  // The paths are equal, so the calls are ordered by arrival.
   const Place first = timeline.place(kThread, 1), second = timeline.place(kOther, 1);
   EXPECT_NE(Timeline::older(first, second), Timeline::older(second, first));
 }

@@ -34,7 +34,7 @@ class LocalGradients {
  public:
   LocalGradients(const rpc::Id& id, const ParameterRefs& parameters) {
     Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
-    // A context that has not been here has left no gradients.
+    // A context that has not reached this worker has no gradients here.
     if (auto found = engine.contexts().find(id); found.ok()) context_ = *found;
     for (const auto& reference : parameters) parameters_.push_back(reference.local_value());
   }
@@ -49,6 +49,8 @@ class LocalGradients {
     return gradients;
   }
 
+  // The changed gradients are new tensors: a user may hold the old ones, and they may share memory with
+  // others. They are computed without the lock.
   void replace(const std::function<at::Tensor(const at::Tensor&)>& change) {
     Tensors gradients = get();
     for (at::Tensor& gradient : gradients) {
@@ -66,12 +68,15 @@ class LocalGradients {
   Tensors parameters_;
 };
 
-// As torch::nn::utils::clip_grad_norm_ computes it, operation by operation.
+// Computes the norm with the same operations as torch::nn::utils::clip_grad_norm_.
 at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
   return std::isinf(norm_type) && norm_type > 0 ? values.abs().max() : values.norm(norm_type);
 }
 
+// Returns the norm of the norms, which is the norm of all gradients together. Norms of several devices and
+// dtypes are moved to the CPU and to the widest dtype, as they must be for at::stack(). With norm_type 0
+// torch defines the result as the number of norms.
 at::Tensor total_of(Tensors norms, double norm_type) {
   if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()));
   if (norms.size() == 1) return norms[0];
@@ -82,8 +87,9 @@ at::Tensor total_of(Tensors norms, double norm_type) {
   return std::isinf(norm_type) && norm_type > 0 ? at::max(stacked) : stacked.norm(norm_type);
 }
 
-// The factor for all gradients; 1 where nothing is to be clipped.
+// Returns the factor for all gradients; 1 if nothing has to be clipped.
 double factor_of(const at::Tensor& total, double max_norm) {
+  // The summand is that of torch::nn::utils::clip_grad_norm_; it keeps a norm of 0 from dividing by 0.
   return at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0).item().toDouble();
 }
 
@@ -104,10 +110,10 @@ void check_finite(double norm, double norm_type, bool error_if_nonfinite) {
   if (!error_if_nonfinite || std::isfinite(norm)) return;
   throw Error(absl::InvalidArgumentError(absl::StrCat(
       "clip_grad_norm_: the norm of order ", norm_type, " of the gradients is ", norm,
-      ", so they cannot be clipped; without error_if_nonfinite they are scaled with it all the same")));
+      ", expected a finite number because of error_if_nonfinite; the gradients were not changed")));
 }
 
-// ---- What owners run.
+// ---- Functions that owners run.
 
 double clip_norm_here(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double max_norm,
                       double norm_type, bool error_if_nonfinite) {
@@ -122,7 +128,7 @@ double clip_norm_here(uint64_t origin, uint64_t counter, const ParameterRefs& pa
   return norm;
 }
 
-// The norm of each gradient; undefined for a parameter without one.
+// Returns the norm of each gradient; undefined for a parameter without a gradient.
 Tensors gradient_norms(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double norm_type) {
   at::NoGradGuard no_graph;
   Tensors norms = LocalGradients({origin, counter}, parameters).get();
@@ -151,8 +157,8 @@ void clamp_gradients(uint64_t origin, uint64_t counter, const ParameterRefs& par
 
 void check_limit(double limit, const char* function, const char* name) {
   if (limit >= 0) return;
-  throw Error(absl::InvalidArgumentError(
-      absl::StrCat(function, ": ", name, " is ", limit, ", it must be 0 or more")));
+  throw Error(
+      absl::InvalidArgumentError(absl::StrCat(function, ": ", name, " must be 0 or more, got ", limit)));
 }
 
 }  // namespace
@@ -162,6 +168,10 @@ GRADWIRE_RPC_AS("gradwire::autograd::gradient_norms", &gradient_norms)
 GRADWIRE_RPC_AS("gradwire::autograd::scale_gradients", &scale_gradients)
 GRADWIRE_RPC_AS("gradwire::autograd::clamp_gradients", &clamp_gradients)
 
+// 1. One owner: it does everything in one call.
+// 2. Several owners: gather the norm of each gradient, not the gradients.
+// 3. Compute the norm of all and the factor here, then let the owners scale, if anything has to be clipped.
+// If an owner fails in the last step, the others have scaled their gradients already; the error says so.
 double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at::Tensor>>& parameters,
                        double max_norm, double norm_type, bool error_if_nonfinite) {
   constexpr char kWhat[] = "clip_grad_norm_";
@@ -186,7 +196,7 @@ double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at
                                                       owner.groups[0].parameters, norm_type));
   }
   const std::vector<Tensors> answers = wait_for_owners(kWhat, owners, calls);
-  // In the order of the parameters, not of the owners: so the sum is that of one process.
+  // The norms are put into the order of the parameters, so that the sum has the same bits as in one process.
   Tensors by_parameter(parameters.size());
   for (std::size_t i = 0; i < owners.size(); ++i) {
     const std::vector<std::size_t>& positions = owners[i].groups[0].positions;

@@ -37,11 +37,11 @@ class ClipGrad : public testing::Test {
  protected:
   ClipGrad() : guard_(group_[0]), pair_(group_) {}
 
-  // Gradients of the same loss, there and here.
+  // Computes the gradients of the same loss on the owners and in this process.
   void run_backward(const Context& context) {
     backward(context, {pair_.loss(0)});
-    for (at::Tensor& parameter : pair_.here) parameter.mutable_grad() = at::Tensor();
-    pair_.loss_here(0).backward();
+    for (at::Tensor& parameter : pair_.local) parameter.mutable_grad() = at::Tensor();
+    pair_.local_loss(0).backward();
   }
   uint64_t calls() const { return group_[0]->statistics().calls_made; }
 
@@ -51,10 +51,10 @@ class ClipGrad : public testing::Test {
 };
 
 TEST_F(ClipGrad, NormIsThatOfOneProcess) {
-  // In an order that is not that of the owners.
+  // The order of the parameters differs from the order of the owners.
   std::vector<RRef<at::Tensor>> parameters{pair_.parameters[3], pair_.parameters[0], pair_.parameters[2],
                                            pair_.parameters[1]};
-  std::vector<at::Tensor> here{pair_.here[3], pair_.here[0], pair_.here[2], pair_.here[1]};
+  std::vector<at::Tensor> local{pair_.local[3], pair_.local[0], pair_.local[2], pair_.local[1]};
   for (double type : {2.0, 1.0, 3.0, 0.5, 0.0, kInfinity}) {
     for (double max_norm : {0.1, 1000.0}) {
       Context context;
@@ -62,33 +62,33 @@ TEST_F(ClipGrad, NormIsThatOfOneProcess) {
       const uint64_t before = calls();
       const double norm = clip_grad_norm_(context, parameters, max_norm, type);
       EXPECT_EQ(calls() - before, max_norm < norm ? 4u : 2u) << type;
-      EXPECT_EQ(norm, torch::nn::utils::clip_grad_norm_(here, max_norm, type)) << type;
-      EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.here))) << type << " " << max_norm;
+      EXPECT_EQ(norm, torch::nn::utils::clip_grad_norm_(local, max_norm, type)) << type;
+      EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.local))) << type << " " << max_norm;
     }
   }
 }
 
 TEST_F(ClipGrad, OneOwnerNeedsOneCall) {
   const std::vector<RRef<at::Tensor>> parameters{pair_.parameters[0], pair_.parameters[1]};
-  const std::vector<at::Tensor> here{pair_.here[0], pair_.here[1]};
+  const std::vector<at::Tensor> local{pair_.local[0], pair_.local[1]};
   for (double type : {2.0, kInfinity}) {
     Context context;
     run_backward(context);
     const uint64_t before = calls();
     const double norm = clip_grad_norm_(context, parameters, 0.1, type);
     EXPECT_EQ(calls() - before, 1u);
-    EXPECT_EQ(norm, torch::nn::utils::clip_grad_norm_(here, 0.1, type));
-    EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.here)));
+    EXPECT_EQ(norm, torch::nn::utils::clip_grad_norm_(local, 0.1, type));
+    EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.local)));
   }
 }
 
-TEST_F(ClipGrad, NormThatIsNoNumberIsAnErrorOrIsPassedOn) {
+TEST_F(ClipGrad, NanNormIsAnErrorOrMakesTheGradientsNan) {
   std::vector<at::Tensor> values = pair_.values();
   values[2][0] = std::numeric_limits<float>::quiet_NaN();
   pair_.set_values(values);
   {
     at::NoGradGuard no_graph;
-    pair_.here[2].copy_(values[2]);
+    pair_.local[2].copy_(values[2]);
   }
   for (const auto& parameters :
        {pair_.parameters, std::vector<RRef<at::Tensor>>{pair_.parameters[2], pair_.parameters[3]}}) {
@@ -105,9 +105,9 @@ TEST_F(ClipGrad, NormThatIsNoNumberIsAnErrorOrIsPassedOn) {
   Context context;
   run_backward(context);
   EXPECT_TRUE(std::isnan(clip_grad_norm_(context, pair_.parameters, 1)));
-  torch::nn::utils::clip_grad_norm_(pair_.here, 1);
+  torch::nn::utils::clip_grad_norm_(pair_.local, 1);
   const std::vector<at::Tensor> clipped = pair_.gradients(context);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(same_bits(clipped[i], pair_.here[i].grad())) << i;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(same_bits(clipped[i], pair_.local[i].grad())) << i;
 }
 
 TEST_F(ClipGrad, ValuesAreThoseOfOneProcessAfterOneRound) {
@@ -115,13 +115,13 @@ TEST_F(ClipGrad, ValuesAreThoseOfOneProcessAfterOneRound) {
   run_backward(context);
   const std::vector<at::Tensor> before = pair_.gradients(context);
   const uint64_t calls_before = calls();
-  // So that some elements are cut.
+  // The limit is chosen so that some elements are clamped.
   const double limit = before[0].abs().max().item<double>() / 2;
   clip_grad_value_(context, pair_.parameters, limit);
   EXPECT_EQ(calls() - calls_before, 2u);
   EXPECT_FALSE(equal(pair_.gradients(context), before));
-  torch::nn::utils::clip_grad_value_(pair_.here, limit);
-  EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.here)));
+  torch::nn::utils::clip_grad_value_(pair_.local, limit);
+  EXPECT_TRUE(equal(pair_.gradients(context), gradients_of(pair_.local)));
 }
 
 TEST_F(ClipGrad, ParametersWithoutGradientsCountNothing) {

@@ -1,4 +1,4 @@
-// Several trainers on the same parameters.
+// Tests of several trainers on the same parameters.
 #include "gradwire/autograd/distributed_optimizer.h"
 
 #include <torch/types.h>
@@ -39,7 +39,7 @@ class Server {
   RRef<Tensor> parameter() { return RRef<Tensor>(weight_); }
   Tensor value() { return weight_.detach().clone(); }
   Tensor forward(const Tensor& x) { return (x * weight_).tanh() * weight_; }
-  // The parameters that the forward saw, too.
+  // Also returns the parameters that the forward used.
   std::pair<Tensor, Tensor> forward_and_weight(const Tensor& x) {
     return {forward(x), weight_.detach().clone()};
   }
@@ -62,11 +62,11 @@ Tensor batch(int trainer, int step) {
 }
 
 void random_delay(std::mt19937& random) {
-  // What is tested is what happens when things take unequally long.
+  // The tests must cover steps that take different times.
   std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
 }
 
-// The servers of a test, by worker: every trainer asks for its own reference.
+// The servers of a test, by worker. Every trainer gets its own reference.
 struct Servers {
   Mutex mutex;
   std::map<std::string, RRef<Server>> by_worker;
@@ -85,8 +85,8 @@ class Trainers : public testing::Test {
  protected:
   void SetUp() override { servers = &servers_; }
 
-  // Runs `body` for each trainer on its own thread and agent: workers 0 up to `owners` are servers, those
-  // behind trainers. What they throw fails the test.
+  // Runs `body` for each trainer on its own thread and agent. The first `owners` workers are servers, the
+  // others trainers. An exception of a trainer fails the test.
   void run(Group& group, int owners, const std::function<void(int trainer, Agent& agent)>& body) {
     std::vector<std::thread> threads;
     for (int t = 0; t < static_cast<int>(group.size()) - owners; ++t) {
@@ -103,7 +103,7 @@ class Trainers : public testing::Test {
   }
 
   void TearDown() override { servers = nullptr; }
-  // The references go before the group does.
+  // Destroys the references, which must happen before the group is destroyed.
   void forget() {
     MutexLock lock(servers_.mutex);
     servers_.by_worker.clear();
@@ -177,8 +177,8 @@ TEST_F(Trainers, SyncAdamEqualsOneProcessThatAverages) {
   forget();
 }
 
-// Every gradient is the one computed alone on the parameters that its forward saw; for parameters on two
-// owners, which trainers visit in opposite order, as well.
+// Every gradient equals the gradient that is computed separately with the parameters that its forward used.
+// This also holds for parameters on two owners, which the trainers visit in opposite order.
 template <class O>
 void expect_undisturbed(Group& group, int trainer, Agent& agent,
                         typename OptimizerTraits<O>::Options options) {
@@ -232,7 +232,7 @@ TEST_F(Trainers, HogwildNeitherWaitsNorGathers) {
     for (int step = 0; step < 10; ++step) {
       Context context;
       backward(context, {server.rpc_sync<&Server::forward>(batch(t, step)).sum()});
-      // A forward without its backward stops nobody.
+      // A forward without its backward delays no step.
       Tensor unused = server.rpc_sync<&Server::forward>(batch(t, step));
       optimizer.step(context);
     }
@@ -240,7 +240,7 @@ TEST_F(Trainers, HogwildNeitherWaitsNorGathers) {
   forget();
 }
 
-TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
+TEST_F(Trainers, StepThatWaitsForABackwardEndsAtItsDeadline) {
   Group group(3);
   AgentGuard guard(group[1]);
   {
@@ -262,7 +262,7 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
       }
     });
     other.join();
-    // Its context is gone, so is what the step waited for.
+    // The context that the step waited for has been destroyed.
     Context context;
     backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
     optimizer.step(context);
@@ -270,11 +270,12 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
   forget();
 }
 
-// The reason arrives before the caller's own timer, which knows none: by a twentieth of this time.
+// The owner's error, which has the reason, arrives before the caller's own timer expires, which has no
+// reason. It is sent a twentieth of this time earlier.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(20);
 
-// The error of a step that ends before that timer. Where the machine stands still just then, the timer may be
-// first: then once more.
+// Returns the error of a step that ends before that timer. If the machine stalls at that moment, the timer
+// may be first; the step is then repeated.
 absl::Status reason_of(const std::function<void()>& step) {
   absl::Status status;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -285,14 +286,14 @@ absl::Status reason_of(const std::function<void()>& step) {
   return status;
 }
 
-TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
+TEST_F(Trainers, StepThatTimesOutNamesTheTrainersAndWhatToDo) {
   Group group(3);
   {
     AgentGuard other_guard(group[2]);
     Context forward_only;
     RRef<Server> theirs = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     (void)theirs.rpc_sync<&Server::forward>(batch(0, 0));
-    // That forward came first: the barrier is armed by the optimizer.
+    // That forward ran before the optimizer existed, which arms the barrier.
     ScopedExecutionState clean{ExecutionState()};
     AgentGuard guard(group[1]);
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
@@ -305,7 +306,7 @@ TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
       optimizer.step(context);
     });
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("waited in vain for the backward"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("timed out while it waited for the backward"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("of trainer \"worker2\""));
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("with DistributedDataParallel use Consistency::kSync"));
@@ -333,13 +334,14 @@ TEST_F(Trainers, SyncStepWithoutTheOthersNamesThem) {
       optimizer.step(context);
     });
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("only \"worker1\" came, \"worker2\" did not"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("got gradients from \"worker1\", not from \"worker2\""));
     EXPECT_THAT(std::string(status.message()), HasSubstr("1 of the trainers has made no optimizer"));
   }
   forget();
 }
 
-TEST_F(Trainers, SyncStepWithoutTheOtherEndsWithItsDeadline) {
+TEST_F(Trainers, SyncStepWithoutTheOtherEndsAtItsDeadline) {
   Group group(2);
   AgentGuard guard(group[1]);
   {

@@ -40,7 +40,7 @@ void LearningRates::set(const std::vector<double>& rates) {
 
 torch::Tensor LearningRates::step(LossClosure) {
   throw Error(absl::FailedPreconditionError(
-      "this is what schedulers drive, it has no parameters: call DistributedOptimizer::step"));
+      "cannot step the optimizer of schedulable(): it has no parameters; call DistributedOptimizer::step"));
 }
 
 }  // namespace gradwire::autograd

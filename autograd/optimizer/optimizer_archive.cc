@@ -16,8 +16,9 @@
 namespace gradwire::autograd {
 namespace {
 
-// The names that torch::optim::serialize gives things.
+// The keys that torch::optim::serialize uses.
 constexpr char kVersionKey[] = "pytorch_version";
+// The version that libtorch writes. It reads an archive without a version as one in its older format.
 constexpr char kVersion[] = "1.5.0";
 constexpr char kStateKey[] = "state";
 constexpr char kGroupsKey[] = "param_groups";
@@ -68,7 +69,8 @@ void write_number(const char* key, std::size_t number, torch::serialize::OutputA
   archive.write(key, at::scalar_tensor(static_cast<int64_t>(number), at::kLong));
 }
 
-// An archive to read from has to have been a file.
+// Copies an archive that was written to one that can be read, through the bytes of a file. libtorch has no
+// other way.
 void copy_archive(torch::serialize::OutputArchive& from, torch::serialize::InputArchive& to,
                   std::optional<at::Device> device) {
   std::string bytes;
@@ -90,6 +92,12 @@ std::string address_of(const at::Tensor& parameter) {
 
 }  // namespace
 
+// libtorch has no interface for the state of one parameter, so the way is through its archive:
+// 1. Save the optimizer to an archive, and read that into a tree on the CPU.
+// 2. The tree has the options of each group. It has the state under the addresses of the parameters, which
+//    are valid in this process only.
+// 3. Store the state with its parameter, by position. A parameter without state, before the first step for
+//    example, gets none.
 SavedGroups take_apart(const torch::optim::Optimizer& optimizer) {
   torch::serialize::OutputArchive written;
   optimizer.save(written);
@@ -104,8 +112,8 @@ SavedGroups take_apart(const torch::optim::Optimizer& optimizer) {
     own = own == nullptr ? nullptr : find_child(*own, kOptionsKey);
     if (own == nullptr || state == nullptr) {
       throw Error(absl::UnimplementedError(
-          "its state cannot be saved: let it override save() and load() with torch::optim::serialize, as "
-          "libtorch's optimizers do"));
+          "cannot save the state of the optimizer: it must override save() and load() with "
+          "torch::optim::serialize, as libtorch's optimizers do"));
     }
     SavedGroup& saved = groups.emplace_back();
     saved.options = *own;
@@ -119,6 +127,11 @@ SavedGroups take_apart(const torch::optim::Optimizer& optimizer) {
   return groups;
 }
 
+// The reverse of take_apart():
+// 1. Check that groups and parameters fit.
+// 2. Write an archive as libtorch would have, with numbers instead of addresses, and the state on the device
+//    of its parameter.
+// 3. Load it. If that fails, restore the state and the options from before.
 void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer) {
   auto& own_groups = optimizer.param_groups();
   bool same = groups.size() == own_groups.size();
@@ -126,7 +139,9 @@ void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer)
     same = groups[g].parameters.size() == own_groups[g].params().size();
   }
   if (!same) {
-    throw Error(absl::InvalidArgumentError("the saved state has other groups or numbers of parameters"));
+    throw Error(absl::InvalidArgumentError(absl::StrCat("cannot load the saved state: got ", groups.size(),
+                                                        " groups, expected ", own_groups.size(),
+                                                        " with the same numbers of parameters")));
   }
 
   torch::serialize::OutputArchive written;
@@ -138,7 +153,7 @@ void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer)
     torch::serialize::OutputArchive group(written.compilation_unit());
     write_number(kNumParametersKey, groups[g].parameters.size(), group);
     for (std::size_t p = 0; p < groups[g].parameters.size(); ++p) {
-      // The key of the parameter within the archive. libtorch takes addresses, but needs only numbers.
+      // The key of the parameter within the archive. libtorch uses addresses, but any numbers are allowed.
       const std::string key = absl::StrCat(++number);
       group.write(parameter_key(p), c10::IValue(key));
       if (const auto& each = groups[g].parameters[p].state) {
@@ -158,7 +173,8 @@ void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer)
   torch::serialize::InputArchive archive;
   copy_archive(written, archive, std::nullopt);
 
-  // load() adds to what is there, and may throw half-way.
+  // load() adds to the existing state and may throw before it has finished, so the old state is kept until
+  // then.
   auto old_state = std::move(optimizer.state());
   optimizer.state() = {};
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> old_options;

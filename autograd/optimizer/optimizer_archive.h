@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "gradwire/codec/codec.h"
 
-// The state of an optimizer, taken apart: by parameter group and by parameter instead of by the addresses
-// that libtorch's own archives name parameters by, so that it fits parameters that live elsewhere next time.
+// The state of an optimizer, separated by parameter group and parameter. libtorch's own archives identify a
+// parameter by its address; this form also fits parameters that have other addresses or owners next time.
 namespace gradwire::autograd {
 
 // The content of a torch::serialize archive as plain values.
@@ -22,11 +22,12 @@ struct ArchiveTree {
   std::map<std::string, ArchiveTree> children;
 };
 
+// One parameter of a group, and its state.
 struct SavedParameter {
-  // The sizes and dtype of the parameter, not of its state.
+  // The sizes and the dtype of the parameter, not of its state.
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
-  // nullopt: it has never been stepped.
+  // nullopt if the parameter has never been stepped.
   std::optional<ArchiveTree> state;
 };
 
@@ -37,14 +38,14 @@ struct SavedGroup {
 
 using SavedGroups = std::vector<SavedGroup>;
 
-// The options of each group of `optimizer` and the state of each of its parameters, copied to the CPU. Throws
-// Error, Unimplemented, when it does not save itself as libtorch's optimizers do, with
-// torch::optim::serialize; and what its save() throws.
+// Returns the options of each group of `optimizer` and the state of each of its parameters, copied to the
+// CPU. Throws Error, Unimplemented, if the optimizer does not save itself with torch::optim::serialize, as
+// libtorch's optimizers do. Also throws what its save() throws.
 SavedGroups take_apart(const torch::optim::Optimizer& optimizer);
 
-// Gives `optimizer` these options and states, on the devices of its parameters, instead of those it has.
-// After an exception it has those it had. `groups` may come from anywhere: throws Error, InvalidArgument,
-// when they are not as many groups and parameters as the optimizer's; and what its load() throws.
+// Replaces the options and states of `optimizer`; states are put on the devices of its parameters. After an
+// exception the optimizer is unchanged. `groups` need not be trusted: throws Error, InvalidArgument, if the
+// number of groups or parameters differs from the optimizer's. Also throws what its load() throws.
 void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer);
 
 }  // namespace gradwire::autograd

@@ -10,22 +10,24 @@ Future<ClosureTurns::Evaluation> ClosureTurns::evaluate() {
   std::optional<Promise<void>> waiting;
   {
     MutexLock lock(mutex_);
-    // Once the step has ended nobody evaluates any more: the promise goes, which cancels the future.
-    if (!ended_) asked_.push_back(std::move(promise));
+    // After the end no thread takes requests. The promise is then destroyed, which cancels the future.
+    if (!ended_) requests_.push_back(std::move(promise));
     waiting = std::exchange(waiting_, std::nullopt);
   }
   if (waiting.has_value()) waiting->set_value();
   return future;
 }
 
+// No wake-up is lost: `waiting_` is stored in the critical section that has found no request and no end.
+// evaluate() and end() take `waiting_` under the same lock and complete it after unlocking.
 std::optional<Promise<ClosureTurns::Evaluation>> ClosureTurns::next() {
   for (;;) {
     Future<void> changed;
     {
       MutexLock lock(mutex_);
-      if (!asked_.empty()) {
-        Promise<Evaluation> turn = std::move(asked_.front());
-        asked_.pop_front();
+      if (!requests_.empty()) {
+        Promise<Evaluation> turn = std::move(requests_.front());
+        requests_.pop_front();
         return turn;
       }
       if (ended_) return std::nullopt;
@@ -42,7 +44,7 @@ void ClosureTurns::end() {
   {
     MutexLock lock(mutex_);
     ended_ = true;
-    dropped.swap(asked_);
+    dropped.swap(requests_);
     waiting = std::exchange(waiting_, std::nullopt);
   }
   if (waiting.has_value()) waiting->set_value();

@@ -1,3 +1,11 @@
+// The bytes of a saved optimizer:
+// "gradwire optimizer state 1\n"   the magic and the version of the format
+// hash                             8 bytes, of everything that follows
+// size, header                     a proto::Payload: the kind, the options, and descriptions of the tensors
+// size, block                      for each buffer of the tensors
+// Numbers have 8 bytes in the order of the machine. The hash detects damage, not forgery: what is read is
+// checked as a message from a peer is.
+
 #include "gradwire/autograd/optimizer/optimizer_file.h"
 
 #include <cstdint>
@@ -30,10 +38,10 @@ void append_number(uint64_t number, std::string& out) {
 
 absl::Status invalid(absl::string_view what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("these bytes are no state that a DistributedOptimizer saved: ", what));
+      absl::StrCat("cannot read the saved state of a DistributedOptimizer: ", what));
 }
 
-absl::Status cut_short() { return invalid("they end too early"); }
+absl::Status cut_short() { return invalid("the bytes end too early"); }
 
 bool take_number(absl::string_view& bytes, uint64_t& number) {
   if (bytes.size() < sizeof(number)) return false;
@@ -42,7 +50,7 @@ bool take_number(absl::string_view& bytes, uint64_t& number) {
   return true;
 }
 
-// A number and so many bytes.
+// Takes a size and then a block of that size.
 bool take_block(absl::string_view& bytes, absl::string_view& block) {
   uint64_t size;
   if (!take_number(bytes, size) || size > bytes.size()) return false;
@@ -51,7 +59,7 @@ bool take_block(absl::string_view& bytes, absl::string_view& block) {
   return true;
 }
 
-// Aligned as tensors want it.
+// Copies the block to memory that is aligned for tensors.
 transport::Buffer copy(absl::string_view block) {
   constexpr std::align_val_t kAlignment{64};
   std::shared_ptr<void> memory(::operator new(block.size(), kAlignment),
@@ -75,7 +83,8 @@ absl::StatusOr<std::string> write_optimizer_file(const OptimizerFile& file) {
   std::string body;
   append_number(payload.ByteSizeLong(), body);
   if (!payload.AppendToString(&body)) {
-    return absl::ResourceExhaustedError("the optimizer has too many parameters for one file");
+    return absl::ResourceExhaustedError(
+        "cannot write the state of the optimizer: the description of its parameters is larger than 2 GiB");
   }
   for (const transport::Buffer& buffer : buffers) {
     append_number(buffer.size(), body);
@@ -88,17 +97,21 @@ absl::StatusOr<std::string> write_optimizer_file(const OptimizerFile& file) {
 }
 
 absl::StatusOr<OptimizerFile> read_optimizer_file(absl::string_view bytes) {
-  if (!absl::ConsumePrefix(&bytes, kMagic)) return invalid("they begin otherwise");
-  if (!absl::ConsumePrefix(&bytes, kVersion)) return invalid("another version of Gradwire wrote them");
+  if (!absl::ConsumePrefix(&bytes, kMagic)) {
+    return invalid(absl::StrCat("expected bytes that begin with \"", kMagic, "\""));
+  }
+  if (!absl::ConsumePrefix(&bytes, kVersion)) {
+    return invalid("the format version is not supported; another version of Gradwire wrote the bytes");
+  }
   uint64_t hash;
   if (!take_number(bytes, hash)) return cut_short();
-  if (hash != stable_hash(bytes)) return invalid("they have been changed or cut short since");
+  if (hash != stable_hash(bytes)) return invalid("hash mismatch: the bytes were changed or cut off");
   absl::string_view header;
   if (!take_block(bytes, header)) return cut_short();
   proto::Payload payload;
   if (header.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()) ||
       !payload.ParseFromArray(header.data(), static_cast<int>(header.size())) || payload.values_size() != 1) {
-    return invalid("their description cannot be parsed");
+    return invalid("the description of the parameters cannot be parsed");
   }
   std::vector<transport::Buffer> buffers;
   while (!bytes.empty()) {

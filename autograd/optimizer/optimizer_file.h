@@ -6,14 +6,15 @@
 #include "absl/strings/string_view.h"
 #include "gradwire/autograd/optimizer/optimizer_archive.h"
 
-// The saved state of a distributed optimizer as bytes, the same on every machine of one byte order:
+// The saved state of a distributed optimizer as bytes. The format is the same on all machines with the same
+// byte order:
 //
 //   "gradwire optimizer state 1\n"
-//   the FNV-1a hash of all that follows                             8 bytes
-//   the size of a Payload (proto/value.proto), and the Payload      8 bytes and so many
-//   for each buffer that its tensors name, its size and its bytes   8 bytes and so many
+//   the FNV-1a hash of the rest of the file                        8 bytes
+//   the size n of a Payload (proto/value.proto), and the Payload   8 + n bytes
+//   for each buffer of its tensors, the size n and the content     8 + n bytes
 //
-// The payload's one value is the pair of the optimizer's name and a list of SavedGroup.
+// The payload has one value: the pair of the optimizer's name and a list of SavedGroup.
 namespace gradwire::autograd {
 
 struct OptimizerFile {
@@ -22,9 +23,10 @@ struct OptimizerFile {
   SavedGroups groups;
 };
 
-// InvalidArgument when something cannot be saved, naming it.
+// InvalidArgument if a value cannot be saved; the error names it. ResourceExhausted if there are too many
+// parameters.
 absl::StatusOr<std::string> write_optimizer_file(const OptimizerFile& file);
-// `bytes` may come from anywhere: InvalidArgument says what is wrong with them.
+// `bytes` need not be trusted: InvalidArgument if they are not a valid file.
 absl::StatusOr<OptimizerFile> read_optimizer_file(absl::string_view bytes);
 
 }  // namespace gradwire::autograd

@@ -31,7 +31,8 @@ Engine& engine_of(const std::weak_ptr<rpc::Agent>& weak, std::shared_ptr<rpc::Ag
   return *value_or_throw(Engine::of(*agent));
 }
 
-// Puts gradients into .grad for a scope.
+// Sets `.grad` of the parameters for a scope. libtorch's optimizers read `.grad`, but the gradients of a pass
+// are in its context. The old values are restored, because a program may also use `.grad` itself.
 class GradientSwap {
  public:
   explicit GradientSwap(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
@@ -73,7 +74,8 @@ std::shared_ptr<const std::vector<uintptr_t>> addresses_of(const std::vector<at:
   return std::make_shared<const std::vector<uintptr_t>>(std::move(addresses));
 }
 
-// The tensors of these groups; libtorch would take one that is there twice, and step it twice.
+// Returns the tensors of these groups. Refuses a tensor that is listed twice: libtorch would accept it and
+// step it twice.
 std::vector<std::vector<at::Tensor>> local_parameters(const std::vector<OptimizerShard::Group>& groups) {
   std::vector<std::vector<at::Tensor>> parameters;
   absl::flat_hash_set<const void*> seen;
@@ -87,14 +89,14 @@ std::vector<std::vector<at::Tensor>> local_parameters(const std::vector<Optimize
       }
       if (!seen.insert(tensor.unsafeGetTensorImpl()).second) {
         throw Error(absl::InvalidArgumentError(
-            absl::StrCat("a parameter of group ", number, " is there twice, in this group or another")));
+            absl::StrCat("a parameter of group ", number, " is listed twice, in this group or another")));
       }
     }
   }
   return parameters;
 }
 
-// NaN where the options have no learning rate.
+// NaN if the options have no learning rate.
 double rate_of(const torch::optim::OptimizerOptions& options) {
   try {
     return options.get_lr();
@@ -110,7 +112,7 @@ std::unique_ptr<torch::optim::Optimizer> make_or_explain(
     return make(parameters);
   } catch (...) {
     const absl::Status status = status_from_exception(std::current_exception());
-    throw Error(absl::InvalidArgumentError(absl::StrCat("making ", kind, ": ", status.message())));
+    throw Error(absl::InvalidArgumentError(absl::StrCat("cannot make ", kind, ": ", status.message())));
   }
 }
 
@@ -130,15 +132,16 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
         engine.watch(made->round_);
         return made;
       }));
-  const Settings& there = shard->settings_;
+  const Settings& existing = shard->settings_;
   auto refuse = [&](const std::string& what) {
     throw Error(absl::InvalidArgumentError(
-        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here ", what)));
+        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists already ", what)));
   };
-  if (there.kind != settings.kind || there.consistency != settings.consistency ||
-      there.trainers != settings.trainers || there.require_gradients != settings.require_gradients) {
-    refuse(absl::StrCat("as a ", there.kind, " for ", there.trainers,
-                        " trainers, or with another consistency or require_gradients"));
+  if (existing.kind != settings.kind || existing.consistency != settings.consistency ||
+      existing.trainers != settings.trainers || existing.require_gradients != settings.require_gradients) {
+    refuse(absl::StrCat("with other settings: got ", settings.kind, " for ", settings.trainers,
+                        " trainers, expected ", existing.kind, " for ", existing.trainers,
+                        " trainers, with the same consistency and require_gradients"));
   }
   const Tensors flat = flatten(parameters);
   const bool same_parameters =
@@ -147,9 +150,10 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
                  [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
   if (!same_parameters) refuse("for other parameters or groups");
   if (settings.same_options != nullptr &&
-      !settings.same_options(there.options.get(), settings.options.get())) {
+      !settings.same_options(existing.options.get(), settings.options.get())) {
     refuse("with other options");
   }
+  // The round must fail if this trainer is lost before its first step.
   if (auto call = rpc::CallContext::current()) {
     if (auto trainer = agent->services().find_worker(call->caller()); trainer.ok()) {
       shard->round_->add_trainer(trainer->incarnation);
@@ -178,6 +182,13 @@ OptimizerShard::~OptimizerShard() {
   if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->barrier().disarm();
 }
 
+// The paths through a step:
+// 1. kSync: deposit the gradients. The last trainer's thread averages them and steps for all.
+// 2. A gradient is required and missing: change nothing, and report it.
+// 3. No gradient at all: only set the learning rates. The barrier must not wait for this context any longer.
+// 4. kWait: wait at the barrier without blocking a thread, then step.
+// 5. kHogwild: step at once.
+// Only in 1 and 4 may the future complete after this function has returned.
 Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
@@ -185,7 +196,8 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
   Promise<Missing> done(agent->executor());
   Future<Missing> future = done.future();
   if (settings_.consistency == Consistency::kSync) {
-    // Made live if it has not been here: then it has no gradients here, but its trainer counts.
+    // enter() makes the context live if no message of it has arrived. It then has no gradients here, but its
+    // trainer counts in the round.
     const auto call = rpc::CallContext::current();
     const rpc::Worker trainer = call == nullptr
                                     ? agent->services().self()
@@ -206,7 +218,7 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
     done.set_value(missing);
   } else if (!any_defined(gradients)) {
     if (!rates.empty()) set_learning_rates(rates);
-    // Its forward here is over: it has had its backward.
+    // The context has had its backward, so it does not count as forwarding any more.
     engine.barrier().backward_ended(id);
     done.set_value(missing);
   } else if (settings_.consistency == Consistency::kWait) {
@@ -227,22 +239,25 @@ OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) con
   Missing missing{0, 0, 0};
   std::size_t next = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    for (std::size_t place = 0; place < group_sizes_[g]; ++place, ++next) {
+    for (std::size_t position = 0; position < group_sizes_[g]; ++position, ++next) {
       if (next < gradients.size() && gradients[next].defined()) continue;
       if (std::get<0>(missing)++ > 0) continue;
       std::get<1>(missing) = groups_[g];
-      std::get<2>(missing) = static_cast<int64_t>(place);
+      std::get<2>(missing) = static_cast<int64_t>(position);
     }
   }
   return missing;
 }
 
+// libtorch's optimizers are not thread-safe, so the mutex is held while `function` runs. A step with a
+// closure is the exception: it only sets `closure_runs_`, which is examined here.
 absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
   try {
     at::NoGradGuard no_graph;
     MutexLock lock(step_mutex_);
     if (closure_runs_) {
-      throw Error(absl::FailedPreconditionError("a step with a closure is under way: wait for its end"));
+      throw Error(absl::FailedPreconditionError(
+          "cannot use the optimizer while a step with a closure runs: wait for its end"));
     }
     function();
   } catch (...) {
@@ -262,6 +277,12 @@ absl::Status OptimizerShard::apply(const Tensors& gradients, const Rates& rates)
   });
 }
 
+// The barrier calls the continuation on the thread whose call let the step pass, so it must be quick: the
+// step itself is posted to the executor. The captured agent keeps its engine alive, and with that the
+// barrier; `self` keeps the optimizer alive.
+// Every step that has passed must call step_ended(), or the barrier would hold later requests back
+// indefinitely. So the task is run here if the executor has shut down (post_or_run), and apply() reports
+// exceptions as a status.
 void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
                                         absl::Time deadline, Promise<Missing> done) {
   std::shared_ptr<rpc::Agent> agent;
@@ -298,20 +319,26 @@ absl::Status OptimizerShard::explain_wait(const absl::Status& status, const rpc:
   }
   if (trainers.empty()) return status;
   return absl::DeadlineExceededError(absl::StrCat(
-      status.message(), ": \"", settings_.name, "\" has a forward without its backward of trainer",
+      status.message(), ": the optimizer \"", settings_.name, "\" waits for the backward of trainer",
       trainers.size() == 1 ? " " : "s ", absl::StrJoin(trainers, ", "),
-      "; let each trainer step after its backward and drop contexts it gives up; with "
-      "DistributedDataParallel use "
-      "Consistency::kSync, because a trainer's backward there waits for the others"));
+      "; each trainer must step after its backward, and destroy a Context that it gives up; with "
+      "DistributedDataParallel use Consistency::kSync, because a trainer's backward there waits for the "
+      "other trainers"));
 }
 
+// Problem: the optimizer calls the trainer in the middle of its step, so the mutex must not be held during
+// the step.
+// 1. With the mutex: set the rates and `closure_runs_`, which makes every other use fail until the end.
+// 2. Without it: step. Each evaluation runs the closure on the trainer, then takes the gradients from the
+//    context that the trainer names and that lives until the next evaluation.
+// 3. Restore `.grad`, and with the mutex reset `closure_runs_`, also after an exception.
 std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure(
     const rpc::RRef<ClosureTurns>& closure, const Rates& rates) {
   if (settings_.consistency == Consistency::kSync) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat(settings_.kind,
-                     " asks for gradients during its step, so none can be gathered before it: "
-                     "use Consistency::kWait, and one trainer")));
+                     " needs gradients during its step, so Consistency::kSync cannot gather them before it: "
+                     "use Consistency::kWait and one trainer")));
   }
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
@@ -326,7 +353,8 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
     at::NoGradGuard no_graph;
     GradientSwap swap(parameters_);
     loss = optimizer_->step([&] {
-      // There is no limit of its own: this call has a deadline, and the closure's is no later.
+      // The call needs no timeout: the handler that runs here has a deadline, which is the caller's step
+      // timeout.
       auto [value, origin, counter] =
           closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
       const auto context = engine.contexts().find({origin, counter});
@@ -335,8 +363,8 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
       if (refuses(missing)) {
         throw Error(absl::FailedPreconditionError(absl::StrCat(
             "got no gradient for parameter ", std::get<2>(missing), " of group ", std::get<1>(missing),
-            ", expected one for every parameter (require_gradients); run the forward in the context that "
-            "the closure gets")));
+            ", expected one for every parameter (require_gradients); run the forward in the context that is "
+            "passed to the closure")));
       }
       swap.set(gradients);
       return value;
@@ -359,8 +387,9 @@ void OptimizerShard::apply_rates(const Rates& rates) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const auto number = static_cast<std::size_t>(groups_[i]);
     if (number >= rates.size()) {
-      throw Error(absl::InvalidArgumentError(
-          absl::StrCat("group ", number, " has no learning rate among the ", rates.size(), " that came")));
+      throw Error(
+          absl::InvalidArgumentError(absl::StrCat("no learning rate for group ", number, ": got ",
+                                                  rates.size(), " rates, expected one for each group")));
     }
     groups.at(i).options().set_lr(rates[number]);
   }

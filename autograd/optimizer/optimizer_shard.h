@@ -21,32 +21,32 @@ namespace gradwire::autograd {
 
 class ClosureTurns;
 
-// How steps of several trainers on the same parameters go together.
+// The rule for steps of several trainers on the same parameters.
 enum class Consistency {
-  // A step waits, within its deadline, while another live context has a forward without its backward on the
-  // owner, and contexts that come later wait for the step: every gradient is that of the parameters its
-  // forward saw.
+  // A step waits, up to its deadline, while another live context has a forward without its backward on the
+  // owner. Contexts that arrive later wait for the step. So each gradient belongs to the parameters that its
+  // forward used.
   kWait,
   // The owner gathers the gradients of all trainers, averages them and steps once.
   kSync,
-  // Steps come as they come.
+  // A step never waits.
   kHogwild,
 };
 
-// The part of a distributed optimizer that lives beside the parameters of one owner: the optimizer proper,
-// its state, and whoever waits for a step. Shared by the optimizers of several trainers that have one name.
+// The part of a distributed optimizer on one owner of parameters: libtorch's optimizer, its state, and the
+// steps that wait. Distributed optimizers of several trainers that have the same name share it.
 //
-// Its groups are those of the distributed optimizer that have parameters here; each knows its number there.
-// Nothing is locked but the shard itself: shards with different parameters step at the same time.
-// Thread-safe; owned by the RRefs to it.
+// Its groups are the groups of the distributed optimizer that have parameters here, each with its number in
+// the distributed optimizer. A step locks only the shard itself, so shards with different parameters step at
+// the same time. Thread-safe. Owned by the RRefs to it.
 class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  public:
   using Tensors = SyncRound::Tensors;
-  // From the parameters of each group.
+  // Constructs libtorch's optimizer from the parameters of each group.
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensors>)>;
   // The number of a group in the distributed optimizer, and its parameters here.
   using Group = std::pair<int64_t, std::vector<rpc::RRef<at::Tensor>>>;
-  // The learning rate of every group of the distributed optimizer; empty: as before.
+  // The learning rate of every group of the distributed optimizer; empty if the rates do not change.
   using Rates = SyncRound::Rates;
   using Missing = SyncRound::Missing;
   struct Settings {
@@ -57,16 +57,16 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
     int64_t trainers = 1;
     // A step in which a parameter has no gradient changes nothing.
     bool require_gradients = false;
-    // The options of the optimizer, and their comparison with another's of the same kind; nullptr: they
-    // cannot be compared.
+    // The options of the optimizer, and the function that compares them with those of an optimizer of the
+    // same kind; nullptr if they cannot be compared.
     std::shared_ptr<const void> options = nullptr;
     bool (*same_options)(const void*, const void*) = nullptr;
   };
 
-  // The shard of this name on the calling handler's agent, made if there is none; a fresh one where the name
-  // is empty. Throws Error, InvalidArgument, where the one there is has another optimizer, parameters,
-  // options or settings; where a parameter is undefined or there twice; and with what the optimizer says of
-  // its options and parameters.
+  // Returns the shard of this name on the agent of the calling handler, and makes it if it does not exist.
+  // Always makes a new one for an empty name. Throws Error, InvalidArgument, if the existing shard has
+  // another kind of optimizer, other parameters, options or settings; if a parameter is undefined or listed
+  // twice; or if the optimizer rejects its options or parameters.
   static rpc::RRef<OptimizerShard> make(const std::vector<Group>& groups, const Settings& settings,
                                         const MakeOptimizer& make_optimizer);
 
@@ -74,40 +74,40 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
                  std::vector<Tensors> parameters, std::unique_ptr<torch::optim::Optimizer> optimizer);
   ~OptimizerShard();
 
-  // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Without a
-  // gradient nothing is stepped, and the step does not wait (kSync: counts as zeros). With require_gradients
-  // nothing is stepped either if one parameter lacks its gradient. A step that waits in vain for other
-  // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
-  // (rpc/caller/answer_by.h).
+  // Steps with the gradients of the context {origin, counter}. Trainers call it. No message of the context
+  // needs to have arrived before. Without any gradient nothing is stepped and the step does not wait (kSync:
+  // the gradients count as zeros). With require_gradients nothing is stepped if a parameter has no gradient.
+  // A step that times out while it waits for other trainers fails with DeadlineExceeded and names them, a
+  // little before the caller's deadline (rpc/caller/answer_by.h).
   Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
-  // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
-  // gradient in its last evaluation. With require_gradients throws FailedPrecondition at the first such
-  // evaluation.
+  // Steps an optimizer that evaluates the loss itself. Returns the loss that the optimizer returns, and the
+  // parameters that had no gradient in its last evaluation. With require_gradients throws FailedPrecondition
+  // at the first evaluation in which a parameter has no gradient.
   std::pair<at::Tensor, Missing> step_with_closure(const rpc::RRef<ClosureTurns>& closure,
                                                    const Rates& rates);
 
   void set_learning_rates(const Rates& rates);
-  // By number of group.
+  // Returns pairs of the number of a group and its learning rate.
   std::vector<std::pair<int64_t, double>> learning_rates();
 
-  // The sizes and dtype of each parameter, by group.
+  // The sizes and the dtype of each parameter of a group.
   using Shapes = std::vector<std::pair<std::vector<int64_t>, at::ScalarType>>;
   std::vector<Shapes> shapes();
   SavedGroups save();
   void load(const SavedGroups& groups);
 
  private:
-  // One for each parameter; those without one undefined.
+  // Returns the gradient of each parameter; undefined if it has none.
   Tensors gradients_of(ContextState& context) const;
-  // Runs `function` with exclusive use of the optimizer. Returns the error that it throws, marked with
-  // `what`.
+  // Runs `function` with exclusive use of the optimizer. Returns the error that it throws, with `what` in its
+  // message.
   absl::Status with_optimizer(absl::string_view what, const std::function<void()>& function);
-  // Sets the gradients, steps, and sets back what was there.
+  // Sets `.grad` of the parameters, steps, and restores `.grad`.
   absl::Status apply(const Tensors& gradients, const Rates& rates);
   void apply_rates(const Rates& rates);
   void step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
                           absl::Time deadline, Promise<Missing> done);
-  // Adds to what the barrier says whom the step waited for, and what to do.
+  // Adds the trainers that the step waited for, and the advice, to the barrier's error.
   absl::Status explain_wait(const absl::Status& status, const rpc::Id& context,
                             const StepBarrierDriver& barrier, const rpc::Agent& agent) const;
   Missing missing_of(const Tensors& gradients) const;
@@ -118,15 +118,15 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   const std::weak_ptr<rpc::Agent> agent_;
   const Settings settings_;
   const std::vector<int64_t> groups_;
-  // As `groups_`: how many parameters each has here.
+  // The number of parameters that each of `groups_` has here.
   const std::vector<std::size_t> group_sizes_;
-  // The parameters of all groups, one after the other.
+  // The parameters of all groups, concatenated.
   const Tensors parameters_;
   const StepBarrier::Parameters addresses_;
   const std::shared_ptr<SyncRound> round_;
 
-  // Held while the optimizer steps, but not by a step with a closure, which calls others: it keeps the rest
-  // out by `closure_runs_`, which is changed with the mutex held.
+  // Held while the optimizer is used, except by a step with a closure, which calls other workers. Such a step
+  // sets `closure_runs_` instead, with the mutex held, and all other uses then fail.
   Mutex step_mutex_;
   bool closure_runs_ = false;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;

@@ -37,7 +37,7 @@ std::vector<std::size_t> sizes_of(const std::vector<ParameterRefs>& groups, cons
   auto refuse = [&](const std::string& what) {
     throw Error(absl::InvalidArgumentError(absl::StrCat("DistributedOptimizer<", kind, ">: ", what)));
   };
-  if (groups.empty()) refuse("it needs parameters");
+  if (groups.empty()) refuse("it needs parameters, got no group");
   std::vector<std::size_t> sizes;
   for (const ParameterRefs& group : groups) {
     if (group.empty()) refuse(absl::StrCat("group ", sizes.size(), " has no parameters"));
@@ -46,7 +46,7 @@ std::vector<std::size_t> sizes_of(const std::vector<ParameterRefs>& groups, cons
   return sizes;
 }
 
-// Rates are compared as they are: what a custom optimizer has no rate for is NaN.
+// Whether all rates are equal. NaN, which stands for an optimizer without a learning rate, is equal to NaN.
 bool same_rates(const std::vector<double>& a, const std::vector<double>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](double x, double y) { return x == y || (x != x && y != y); });
@@ -58,6 +58,8 @@ std::string shape_text(const std::vector<int64_t>& sizes, at::ScalarType dtype) 
 
 }  // namespace
 
+// All calls are sent before the first answer is awaited, so the owners work at the same time. The calls are
+// not part of the current context: they carry no gradients, and its backward must not wait for them.
 template <auto F, class... A>
 auto OptimizerShards::call_all(absl::string_view function, const A&... arguments) const {
   using Result = decltype(shards_[0].rpc_async<F>(arguments...));
@@ -89,16 +91,23 @@ std::string OptimizerShards::name_of(absl::string_view function) const {
   return absl::StrCat("DistributedOptimizer<", settings_.kind, ">::", function);
 }
 
+// 1. Notify the owners of the end of the context, if they will record it.
+// 2. Send the step, together with learning rates that have changed since the last one.
+// 3. Check that the context has lived until the end, and that no owner has refused the step.
+// 4. Record the rates as delivered. After an error they stay undelivered and are sent again with the next
+//    step.
 void OptimizerShards::step(const ContextRef& context) {
   const rpc::Id id = live_context(*agent_, context)->id;
   const bool gathers = settings_.consistency == Consistency::kSync;
-  // An owner that gathers keeps the context in its books; any other that it has not reached has no gradient.
-  if (gathers) tell_of_end(*agent_, id, owners_);
-  const std::vector<double> rates = news();
+  // An owner that gathers gradients (kSync) makes the context live, so it must be notified of the end. With
+  // the other settings an owner that the context has not reached does not record it.
+  if (gathers) notify_of_end(*agent_, id, owners_);
+  const std::vector<double> rates = unsent_rates();
   const auto missing = call_all<&OptimizerShard::step>("step", id.origin, id.counter, rates);
-  // A context that ends during the step takes its gradients along before some owner has used them.
+  // If the context ended during the step, its gradients may have been destroyed before some owner used them.
+  // Throws NotFound then.
   if (!gathers) live_context(*agent_, id);
-  // Where it throws, owners have refused the step, and the rates with it.
+  // If this throws, owners have refused the step together with the rates.
   check_missing(missing);
   delivered(rates);
 }
@@ -107,11 +116,12 @@ void OptimizerShards::check_missing(const std::vector<OptimizerShard::Missing>& 
   int64_t count = 0;
   std::string first;
   for (std::size_t i = 0; i < missing.size(); ++i) {
-    const auto& [here, number, place] = missing[i];
-    if (here <= 0) continue;
-    count += here;
+    const auto& [missing_here, number, place] = missing[i];
+    if (missing_here <= 0) continue;
+    count += missing_here;
     if (!first.empty()) continue;
-    // The owner knows the parameter by its place among those of the group that it has.
+    // `place` is the position among the group's parameters that the owner has. It is converted to the
+    // position in the whole group.
     int64_t position = place;
     for (const ParameterOwner::Group& group : owners_.at(i).groups) {
       if (static_cast<int64_t>(group.number) != number || place < 0) continue;
@@ -124,13 +134,12 @@ void OptimizerShards::check_missing(const std::vector<OptimizerShard::Missing>& 
   if (count == 0) return;
   const std::string what = absl::StrCat(name_of("step"), ": got no gradient for ", first,
                                         count > 1 ? absl::StrCat(" (and ", count - 1, " more)") : "",
-                                        ", expected one for every parameter; make the forward that uses it "
-                                        "inside the Context, and call backward() "
-                                        "in it before step()");
+                                        ", expected one for every parameter; run the forward that uses it "
+                                        "inside the Context, and call backward() in it before step()");
   if (settings_.require_gradients) throw Error(absl::FailedPreconditionError(what));
   if (warned_.exchange(true)) return;
   log(LogLevel::kWarning, what,
-      " (reported once for each optimizer; a parameter that the loss does not use needs nothing; "
+      " (reported once for each optimizer; ignore it if the loss does not use the parameter; "
       "DistributedOptimizerOptions::require_gradients makes this an error)");
 }
 
@@ -141,20 +150,26 @@ at::Tensor OptimizerShards::step(const Closure& closure) {
   return loss.defined() ? loss.detach() : loss;
 }
 
+// The optimizer runs on the owner and requests evaluations; the closure must run on this thread.
+// 1. Send the step to the owner, without waiting.
+// 2. Until the step has ended, wait for a request and run the closure for it in a new context. The context
+//    of the previous evaluation has been used by then, and is released first.
+// 3. When the owner has answered, its answer ends the loop. So it ends also if the owner is lost.
+// 4. Throw the closure's own exception, or the owner's error, or return the loss.
 at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
   if (shards_.size() > 1) {
     throw Error(absl::FailedPreconditionError(absl::StrCat(
         name_of("step"), ": ", settings_.kind,
-        " searches along all parameters at once, so one worker has to own them, and these are owned by ",
+        " searches along all parameters at once, so one worker must own all of them, but the owners are ",
         absl::StrJoin(owners_, ", ",
                       [](std::string* out, const ParameterOwner& owner) {
                         absl::StrAppend(out, "\"", owner.worker.name, "\"");
                       }),
-        "; move them to one, make an optimizer for each owner's, or use another optimizer")));
+        "; move the parameters to one worker, make one optimizer for each owner, or use another type")));
   }
   const auto turns = std::make_shared<ClosureTurns>();
   const rpc::RRef<ClosureTurns> reference(*agent_, turns);
-  const std::vector<double> rates = news();
+  const std::vector<double> rates = unsent_rates();
   std::vector<Future<std::pair<at::Tensor, OptimizerShard::Missing>>> done;
   {
     ActiveContextSlot::Scope no_context(nullptr);
@@ -163,10 +178,10 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
                        .rpc_async<&OptimizerShard::step_with_closure>(reference, rates));
   }
   done[0].on_ready_inline([turns](const auto&) { turns->end(); });
-  // However this ends: an owner that still asks must not wait for nobody.
+  // If this function exits by an exception, the owner's requests must not wait for a thread that is gone.
   const absl::Cleanup end = [&] { turns->end(); };
   std::exception_ptr thrown;
-  // Lives until the next turn, for the owner to take the gradients.
+  // The context lives until the next turn, so that the owner can take the gradients.
   std::optional<Context> context;
   while (auto turn = turns->next()) {
     try {
@@ -175,7 +190,8 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
       context.emplace(agent_);
       const at::Tensor loss = closure(*context);
       if (!loss.defined()) {
-        throw Error(absl::InvalidArgumentError("the closure returned an undefined tensor, not the loss"));
+        throw Error(
+            absl::InvalidArgumentError("the closure returned an undefined tensor, expected the loss"));
       }
       const rpc::Id id = context->full_id();
       turn->set_value(loss.detach(), id.origin, id.counter);
@@ -185,7 +201,7 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
     }
   }
   context.reset();
-  // The closure's own exception, not the error that came back from the owner.
+  // The closure's own exception has priority over the error that the owner made of it.
   if (thrown != nullptr) std::rethrow_exception(thrown);
   auto [loss, missing] = wait_for_owners(name_of("step"), owners_, done)[0];
   delivered(rates);
@@ -196,12 +212,13 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
 void OptimizerShards::refuse_step_without_closure() const {
   throw Error(absl::FailedPreconditionError(absl::StrCat(
       name_of("step"), ": ", settings_.kind,
-      " evaluates the loss several times in a step, which the gradients of one context do not allow: call "
-      "step(closure), whose closure runs forward and backward in the context that it is given and returns "
-      "the loss; all parameters must have one owner")));
+      " evaluates the loss several times in a step and cannot use the gradients of one context: call "
+      "step(closure), where the closure runs forward and backward in the context that it gets and returns "
+      "the "
+      "loss; all parameters must have one owner")));
 }
 
-std::vector<double> OptimizerShards::news() const {
+std::vector<double> OptimizerShards::unsent_rates() const {
   const std::vector<double> rates = schedulers_.get();
   MutexLock lock(mutex_);
   return same_rates(rates, delivered_) ? std::vector<double>() : rates;
@@ -215,8 +232,9 @@ void OptimizerShards::delivered(const std::vector<double>& rates) {
 
 void OptimizerShards::set_learning_rates(const std::vector<double>& rates) {
   if (rates.size() != num_groups()) {
-    throw Error(absl::InvalidArgumentError(absl::StrCat(name_of("set_learning_rates"), ": ", rates.size(),
-                                                        " rates for ", num_groups(), " parameter groups")));
+    throw Error(absl::InvalidArgumentError(absl::StrCat(name_of("set_learning_rates"), ": got ", rates.size(),
+                                                        " rates, expected ", num_groups(),
+                                                        ", one for each parameter group")));
   }
   call_all<&OptimizerShard::set_learning_rates>("set_learning_rates", rates);
   schedulers_.set(rates);
@@ -224,7 +242,7 @@ void OptimizerShards::set_learning_rates(const std::vector<double>& rates) {
 }
 
 std::vector<double> OptimizerShards::learning_rates() {
-  if (const std::vector<double> rates = news(); !rates.empty()) set_learning_rates(rates);
+  if (const std::vector<double> rates = unsent_rates(); !rates.empty()) set_learning_rates(rates);
   return gather_learning_rates("learning_rates");
 }
 
@@ -240,7 +258,7 @@ std::vector<double> OptimizerShards::gather_learning_rates(absl::string_view fun
 }
 
 std::string OptimizerShards::save() {
-  if (const std::vector<double> rates = news(); !rates.empty()) set_learning_rates(rates);
+  if (const std::vector<double> rates = unsent_rates(); !rates.empty()) set_learning_rates(rates);
   OptimizerFile file{settings_.kind, SavedGroups(num_groups())};
   for (std::size_t g = 0; g < num_groups(); ++g) file.groups[g].parameters.resize(group_sizes_[g]);
   std::vector<SavedGroups> saved = call_all<&OptimizerShard::save>("save");
@@ -267,18 +285,22 @@ void OptimizerShards::load(const std::string& bytes) {
   auto refuse = [&](const std::string& what) {
     throw Error(absl::InvalidArgumentError(absl::StrCat(name_of("load"), ": ", what)));
   };
-  if (file->kind != settings_.kind) refuse(absl::StrCat("this is the state of a ", file->kind));
+  if (file->kind != settings_.kind) {
+    refuse(absl::StrCat("got the saved state of ", file->kind, ", expected ", settings_.kind));
+  }
   if (file->groups.size() != num_groups()) {
-    refuse(absl::StrCat("the saved state has ", file->groups.size(), " parameter groups, this optimizer ",
+    refuse(absl::StrCat("the saved state has ", file->groups.size(), " parameter groups, expected ",
                         num_groups()));
   }
   for (std::size_t g = 0; g < num_groups(); ++g) {
     if (file->groups[g].parameters.size() != group_sizes_[g]) {
       refuse(absl::StrCat("group ", g, " of the saved state has ", file->groups[g].parameters.size(),
-                          " parameters, that of this optimizer ", group_sizes_[g]));
+                          " parameters, expected ", group_sizes_[g]));
     }
   }
-  // All is compared before anything is changed anywhere.
+  // A load changes several owners and cannot be undone. So it has two rounds of calls: the first only asks
+  // for shapes, and the second loads.
+  // All shapes are compared before any owner changes its state.
   const auto shapes = call_all<&OptimizerShard::shapes>("load");
   ActiveContextSlot::Scope no_context(nullptr);
   std::vector<SavedGroups> parts(owners_.size());
@@ -292,9 +314,10 @@ void OptimizerShards::load(const std::string& bytes) {
         const auto& group_shapes = part_of(shapes[i], k, name_of("load"), owners_[i]);
         const auto& [sizes, dtype] = part_of(group_shapes, p, name_of("load"), owners_[i]);
         if (saved.sizes != sizes || saved.dtype != dtype) {
-          refuse(absl::StrCat("parameter ", group.positions[p], " of group ", group.number, ", on worker \"",
-                              owners_[i].worker.name, "\", is a ", shape_text(sizes, dtype),
-                              ", in the saved state a ", shape_text(saved.sizes, saved.dtype)));
+          refuse(absl::StrCat("shape mismatch of parameter ", group.positions[p], " of group ", group.number,
+                              ": the saved state has ", shape_text(saved.sizes, saved.dtype),
+                              ", the parameter on worker \"", owners_[i].worker.name, "\" is ",
+                              shape_text(sizes, dtype)));
         }
         part.parameters.push_back(std::move(saved));
       }
@@ -306,7 +329,7 @@ void OptimizerShards::load(const std::string& bytes) {
         shards_[i].with_timeout(settings_.timeout).rpc_async<&OptimizerShard::load>(std::move(parts[i])));
   }
   wait_for_owners(name_of("load"), owners_, loads);
-  // Schedulers go on from what was loaded.
+  // Schedulers continue with the rates that were loaded.
   const std::vector<double> rates = gather_learning_rates("load");
   schedulers_.set(rates);
   delivered(rates);

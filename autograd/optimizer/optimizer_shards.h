@@ -17,12 +17,12 @@
 
 namespace gradwire::autograd {
 
-// The shards of one distributed optimizer, without its type, for DistributedOptimizer<O>. Thread-safe, but
-// schedulers() belongs to one thread at a time, which makes the only call then.
+// The shards of one distributed optimizer. This is the part of DistributedOptimizer<O> that does not depend
+// on O. Thread-safe, except schedulers(): while a thread uses it, no other thread may call any method.
 class OptimizerShards {
  public:
   using Closure = std::function<at::Tensor(const Context&)>;
-  // Makes an owner's shard, with one call to `to`.
+  // Makes the shard of an owner, with one call to `to`.
   using Make = std::function<Future<rpc::RRef<OptimizerShard>>(const ParameterOwner& owner,
                                                                const rpc::Destination& to)>;
   struct Settings {
@@ -30,21 +30,21 @@ class OptimizerShards {
     std::string kind;
     Consistency consistency = Consistency::kWait;
     absl::Duration timeout = absl::InfiniteDuration();
-    // A parameter without a gradient is an error and not a warning.
+    // A parameter without a gradient is an error instead of a warning.
     bool require_gradients = false;
-    // The rates that the groups start with.
+    // The initial learning rates of the groups.
     std::vector<double> rates;
   };
 
-  // Makes them in one round, outside of any context. Throws Error.
+  // Makes all shards in one round of calls, outside of any context. Throws Error.
   OptimizerShards(std::shared_ptr<rpc::Agent> agent, const std::vector<ParameterRefs>& groups,
                   Settings settings, const Make& make);
 
   // See DistributedOptimizer.
   void step(const ContextRef& context);
-  // The closure runs once, then all owners step.
+  // Runs the closure once, then steps on all owners.
   at::Tensor step(const Closure& closure);
-  // The owner's optimizer asks for the closure as often as it likes.
+  // Steps on the only owner, whose optimizer requests evaluations of the closure.
   at::Tensor step_with_closure(const Closure& closure);
   [[noreturn]] void refuse_step_without_closure() const;
 
@@ -58,32 +58,34 @@ class OptimizerShards {
   std::size_t num_groups() const { return group_sizes_.size(); }
 
  private:
-  // "DistributedOptimizer<SGD>::" and the function's name.
+  // Returns "DistributedOptimizer<SGD>::" followed by the function's name.
   std::string name_of(absl::string_view function) const;
-  // F, a method of OptimizerShard, at every owner, outside of any context.
+  // Calls F, a method of OptimizerShard, on every owner, outside of any context.
   template <auto F, class... A>
   auto call_all(absl::string_view function, const A&... arguments) const;
-  // The owners', on behalf of `function`.
+  // Returns the rates that the owners have. Errors name `function`.
   std::vector<double> gather_learning_rates(absl::string_view function) const;
-  // The rates that schedulers have set and the owners do not know yet; empty without news.
-  std::vector<double> news() const;
+  // Returns the rates of the schedulers if they changed since they were last sent to the owners, otherwise an
+  // empty list.
+  std::vector<double> unsent_rates() const;
+  // Records that the owners have these rates. Does nothing for an empty list.
   void delivered(const std::vector<double>& rates);
-  // `missing`: one for each owner. Logs the first parameter that got no gradient, once; throws Error,
-  // FailedPrecondition, where gradients are required.
+  // Checks the answers of the owners to a step. If a parameter had no gradient, logs a warning that names the
+  // first one, once for each optimizer; with require_gradients throws Error, FailedPrecondition.
   void check_missing(const std::vector<OptimizerShard::Missing>& missing);
 
   const std::shared_ptr<rpc::Agent> agent_;
   const Settings settings_;
   const std::vector<std::size_t> group_sizes_;
   const std::vector<ParameterOwner> owners_;
-  // As `owners_`.
+  // The shard of each of `owners_`.
   std::vector<rpc::RRef<OptimizerShard>> shards_;
 
   LearningRates schedulers_;
   std::atomic<bool> warned_{false};
 
   mutable Mutex mutex_;
-  // The rates that the owners got last, or were made with.
+  // The rates that the owners got last, at first in the constructor.
   std::vector<double> delivered_ ABSL_GUARDED_BY(mutex_);
 };
 

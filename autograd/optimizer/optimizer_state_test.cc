@@ -1,4 +1,4 @@
-// What optimizers are made with and hold: options on the way to the owners, state saved and loaded.
+// Tests of the options that are sent to owners, and of optimizer state that is saved and loaded.
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
@@ -28,12 +28,12 @@ OptimizerFile read(const std::string& bytes) { return value_or_throw(read_optimi
 // ---- Options.
 
 template <class O>
-std::map<std::string, c10::IValue> fields_here(const typename OptimizerTraits<O>::Options& options) {
+std::map<std::string, c10::IValue> local_fields(const typename OptimizerTraits<O>::Options& options) {
   O optimizer(std::vector<at::Tensor>{torch::ones({1}).requires_grad_()}, options);
   return take_apart(optimizer).at(0).options.values;
 }
 
-// Every field that libtorch itself saves, at a value that is not its default.
+// Compares every field that libtorch itself saves, with values that are not the defaults.
 template <class O>
 void expect_all_travel(const typename OptimizerTraits<O>::Options& options,
                        const std::vector<std::string>& but = {}) {
@@ -41,16 +41,17 @@ void expect_all_travel(const typename OptimizerTraits<O>::Options& options,
   AgentGuard guard(group[0]);
   RRef<Layer> layer = group[0]->remote<Layer>("worker1", torch::ones({2}));
   DistributedOptimizer<O> optimizer(layer.rpc_sync<&Layer::parameters>(), options);
-  const auto there = read(optimizer.save()).groups.at(0).options.values;
-  const auto here = fields_here<O>(options);
-  const auto defaults = fields_here<O>(typename OptimizerTraits<O>::Options(0.7));
-  ASSERT_EQ(there.size(), here.size());
-  EXPECT_FALSE(here.empty());
-  for (const auto& [name, value] : here) {
-    ASSERT_TRUE(there.contains(name)) << name;
-    EXPECT_TRUE(there.at(name) == value) << name;
+  const auto remote = read(optimizer.save()).groups.at(0).options.values;
+  const auto local = local_fields<O>(options);
+  const auto defaults = local_fields<O>(typename OptimizerTraits<O>::Options(0.7));
+  ASSERT_EQ(remote.size(), local.size());
+  EXPECT_FALSE(local.empty());
+  for (const auto& [name, value] : local) {
+    ASSERT_TRUE(remote.contains(name)) << name;
+    EXPECT_TRUE(remote.at(name) == value) << name;
     if (std::find(but.begin(), but.end(), name) != but.end()) continue;
-    EXPECT_FALSE(value == defaults.at(name)) << name << " is at its default: the test shows nothing of it";
+    EXPECT_FALSE(value == defaults.at(name))
+        << name << " has its default value, so the test does not cover it";
   }
 }
 
@@ -79,8 +80,8 @@ void train(DistributedOptimizer<O>& optimizer, const Pair& pair, int from, int t
   }
 }
 
-// Interrupted after three steps of six, and taken up by another optimizer on parameters that have changed
-// their owners.
+// Interrupts training after three steps of six, and continues it with another optimizer on parameters that
+// have changed their owners.
 template <class O>
 void expect_goes_on_exactly(const typename OptimizerTraits<O>::Options& options,
                             const typename OptimizerTraits<O>::Options& other_options,
@@ -142,7 +143,7 @@ TEST(OptimizerState, GroupsAndWhatASchedulerSetLastAreSaved) {
   EXPECT_TRUE(equal(pair.values(), expected));
 }
 
-TEST(OptimizerState, WhatIsNotInTheSavedStateIsForgotten) {
+TEST(OptimizerState, StateThatWasNotSavedIsForgotten) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -177,11 +178,11 @@ TEST(OptimizerState, StateOfAnotherOptimizerIsRefusedByName) {
   };
   DistributedOptimizer<torch::optim::Adam> adam(pair.parameters, adam_options());
   EXPECT_THAT(refusal(adam, state),
-              AllOf(HasSubstr("DistributedOptimizer<Adam>::load"), HasSubstr("the state of a SGD")));
+              AllOf(HasSubstr("DistributedOptimizer<Adam>::load"), HasSubstr("the saved state of SGD")));
   Sgd fewer({pair.parameters[0], pair.parameters[1]}, sgd_options());
-  EXPECT_THAT(refusal(fewer, state), AllOf(HasSubstr("has 4 parameters"), HasSubstr("this optimizer 2")));
+  EXPECT_THAT(refusal(fewer, state), AllOf(HasSubstr("has 4 parameters"), HasSubstr("expected 2")));
   Sgd groups({{.parameters = {pair.parameters[0]}}, {.parameters = {pair.parameters[2]}}}, sgd_options());
-  EXPECT_THAT(refusal(groups, state), HasSubstr("1 parameter groups, this optimizer 2"));
+  EXPECT_THAT(refusal(groups, state), HasSubstr("1 parameter groups, expected 2"));
   std::vector<RRef<at::Tensor>> parameters = pair.parameters;
   parameters[3] = larger.rpc_sync<&Layer::parameters>()[1];
   Sgd shapes(parameters, sgd_options());
@@ -189,18 +190,18 @@ TEST(OptimizerState, StateOfAnotherOptimizerIsRefusedByName) {
                                             HasSubstr("Float[7]"), HasSubstr("Float[6]")));
 }
 
-// ---- Bytes from anywhere.
+// ---- Untrusted bytes.
 
 constexpr std::size_t kHashAt = 27;
 
-// As if somebody had meant it.
+// Gives modified bytes a correct hash.
 std::string with_hash(std::string bytes) {
   const uint64_t hash = stable_hash(absl::string_view(bytes).substr(kHashAt + 8));
   std::memcpy(bytes.data() + kHashAt, &hash, sizeof(hash));
   return bytes;
 }
 
-TEST(OptimizerState, BytesThatAreNoneAreRefused) {
+TEST(OptimizerState, InvalidBytesAreRefused) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -212,7 +213,8 @@ TEST(OptimizerState, BytesThatAreNoneAreRefused) {
   auto refuses = [&](const std::string& wrong) {
     const absl::Status status = status_of([&] { optimizer.load(wrong); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("no state that a DistributedOptimizer saved"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("cannot read the saved state of a DistributedOptimizer"));
   };
   for (const std::string& wrong :
        {std::string(), std::string("PK\3\4"), bytes + "x", std::string(1000, '\0'), bytes.substr(1)}) {
@@ -227,9 +229,9 @@ TEST(OptimizerState, BytesThatAreNoneAreRefused) {
   EXPECT_EQ(optimizer.save(), bytes);
 }
 
-// With a hash that is right the rest is looked at. Whatever it holds, it is loaded or refused, and the
-// optimizer goes on.
-TEST(OptimizerState, BytesThatMeanHarmDoNone) {
+// With a correct hash the rest of the bytes is parsed. Random bytes are loaded or refused, and the optimizer
+// stays usable.
+TEST(OptimizerState, RandomBytesWithACorrectHashDoNoHarm) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -252,8 +254,8 @@ TEST(OptimizerState, BytesThatMeanHarmDoNone) {
   EXPECT_EQ(optimizer.save(), bytes);
 }
 
-// Well-formed all the way, but not what the optimizer's own load() expects.
-TEST(OptimizerState, StateOfOtherMakeupIsRefusedAndTheOldOneKept) {
+// The file is well-formed, but the optimizer's own load() expects other content.
+TEST(OptimizerState, StateThatLoadRejectsLeavesTheOldState) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);

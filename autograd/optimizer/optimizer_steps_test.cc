@@ -1,4 +1,4 @@
-// Steps: as in one process, by groups, on schedules, with closures; and what they cost and say.
+// Tests of steps: results as in one process, groups, schedules, closures, number of calls, and errors.
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/types.h>
@@ -17,7 +17,7 @@
 
 namespace gradwire::autograd {
 
-// Where the steps of two optimizers meet: each waits in its step until both are there.
+// A meeting of two optimizers: each waits in its step until both have arrived.
 class Meeting {
  public:
   void reset() {
@@ -29,7 +29,8 @@ class Meeting {
     ++there_;
     changed_.notify_all();
     while (there_ < 2) {
-      if (!changed_.wait_for(mutex_, absl::Seconds(30))) throw std::runtime_error("nobody else came");
+      if (!changed_.wait_for(mutex_, absl::Seconds(30)))
+        throw std::runtime_error("no other thread arrived within 30 s");
     }
   }
 
@@ -45,7 +46,7 @@ Meeting& meeting() {
 
 struct CustomOptions : torch::optim::OptimizerCloneableOptions<CustomOptions> {};
 
-// Its step does what `Step` says.
+// An optimizer whose step() calls `Step`.
 template <class Step>
 class Custom : public torch::optim::Optimizer {
  public:
@@ -60,7 +61,7 @@ struct MeetOthers {
   void operator()() const { meeting().arrive(); }
 };
 struct Throw {
-  void operator()() const { throw std::runtime_error("out of momentum"); }
+  void operator()() const { throw std::runtime_error("the step fails on purpose"); }
 };
 using MeetingOptimizer = Custom<MeetOthers>;
 using ThrowingOptimizer = Custom<Throw>;
@@ -106,35 +107,37 @@ using torch::optim::OptimizerParamGroup;
 
 std::string message_of(const absl::Status& status) { return std::string(status.message()); }
 
-// ---- As in one process.
+// ---- Results as in one process.
 
 template <class O>
-void expect_same_as_here(const typename OptimizerTraits<O>::Options& options) {
+void expect_same_as_local(const typename OptimizerTraits<O>::Options& options) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
   DistributedOptimizer<O> optimizer(pair.parameters, options);
-  O here(pair.here, options);
+  O local(pair.local, options);
   for (int step = 0; step < 6; ++step) {
     Context context;
     backward(context, {pair.loss(step)});
     optimizer.step(context);
-    here.zero_grad();
-    pair.loss_here(step).backward();
-    here.step();
-    ASSERT_TRUE(equal(pair.values(), pair.here)) << step;
+    local.zero_grad();
+    pair.local_loss(step).backward();
+    local.step();
+    ASSERT_TRUE(equal(pair.values(), pair.local)) << step;
   }
 }
 
-TEST(OptimizerSteps, SgdIsAsInOneProcess) { expect_same_as_here<torch::optim::SGD>(sgd_options()); }
-TEST(OptimizerSteps, NesterovIsAsInOneProcess) { expect_same_as_here<torch::optim::SGD>(nesterov_options()); }
-TEST(OptimizerSteps, AdamIsAsInOneProcess) { expect_same_as_here<torch::optim::Adam>(adam_options()); }
-TEST(OptimizerSteps, AdamWIsAsInOneProcess) { expect_same_as_here<torch::optim::AdamW>(adamw_options()); }
+TEST(OptimizerSteps, SgdIsAsInOneProcess) { expect_same_as_local<torch::optim::SGD>(sgd_options()); }
+TEST(OptimizerSteps, NesterovIsAsInOneProcess) {
+  expect_same_as_local<torch::optim::SGD>(nesterov_options());
+}
+TEST(OptimizerSteps, AdamIsAsInOneProcess) { expect_same_as_local<torch::optim::Adam>(adam_options()); }
+TEST(OptimizerSteps, AdamWIsAsInOneProcess) { expect_same_as_local<torch::optim::AdamW>(adamw_options()); }
 TEST(OptimizerSteps, AdagradIsAsInOneProcess) {
-  expect_same_as_here<torch::optim::Adagrad>(adagrad_options());
+  expect_same_as_local<torch::optim::Adagrad>(adagrad_options());
 }
 TEST(OptimizerSteps, RmsPropIsAsInOneProcess) {
-  expect_same_as_here<torch::optim::RMSprop>(rmsprop_options());
+  expect_same_as_local<torch::optim::RMSprop>(rmsprop_options());
 }
 
 // Both groups have parameters on both owners.
@@ -148,24 +151,24 @@ TEST(OptimizerSteps, GroupsHaveOptionsOfTheirOwn) {
        {.parameters = {pair.parameters[1], pair.parameters[2]}, .options = other}},
       adam_options());
   std::vector<OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{pair.here[3], pair.here[0]});
-  groups.emplace_back(std::vector<at::Tensor>{pair.here[1], pair.here[2]},
+  groups.emplace_back(std::vector<at::Tensor>{pair.local[3], pair.local[0]});
+  groups.emplace_back(std::vector<at::Tensor>{pair.local[1], pair.local[2]},
                       std::make_unique<torch::optim::AdamOptions>(other));
-  torch::optim::Adam here(groups, adam_options());
+  torch::optim::Adam local(groups, adam_options());
   EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.05, 0.3}));
   for (int step = 0; step < 5; ++step) {
     if (step == 3) {
       optimizer.set_learning_rates({0.01, 0.02});
-      here.param_groups()[0].options().set_lr(0.01);
-      here.param_groups()[1].options().set_lr(0.02);
+      local.param_groups()[0].options().set_lr(0.01);
+      local.param_groups()[1].options().set_lr(0.02);
     }
     Context context;
     backward(context, {pair.loss(step)});
     optimizer.step(context);
-    here.zero_grad();
-    pair.loss_here(step).backward();
-    here.step();
-    ASSERT_TRUE(equal(pair.values(), pair.here)) << step;
+    local.zero_grad();
+    pair.local_loss(step).backward();
+    local.step();
+    ASSERT_TRUE(equal(pair.values(), pair.local)) << step;
   }
 }
 
@@ -181,16 +184,16 @@ TEST(OptimizerSteps, SchedulersDriveTheRatesOfAllGroupsWithoutCalls) {
        {.parameters = {pair.parameters[3]}}},
       torch::optim::SGDOptions(0.2).momentum(0.5));
   std::vector<OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{pair.here[0], pair.here[2]});
-  groups.emplace_back(std::vector<at::Tensor>{pair.here[1]},
+  groups.emplace_back(std::vector<at::Tensor>{pair.local[0], pair.local[2]});
+  groups.emplace_back(std::vector<at::Tensor>{pair.local[1]},
                       std::make_unique<torch::optim::SGDOptions>(0.05));
-  groups.emplace_back(std::vector<at::Tensor>{pair.here[3]});
-  torch::optim::SGD here(groups, torch::optim::SGDOptions(0.2).momentum(0.5));
-  torch::optim::StepLR schedule(optimizer.schedulable(), 2, 0.5), schedule_here(here, 2, 0.5);
+  groups.emplace_back(std::vector<at::Tensor>{pair.local[3]});
+  torch::optim::SGD local(groups, torch::optim::SGDOptions(0.2).momentum(0.5));
+  torch::optim::StepLR schedule(optimizer.schedulable(), 2, 0.5), local_schedule(local, 2, 0.5);
   torch::optim::ReduceLROnPlateauScheduler plateau(optimizer.schedulable(),
                                                    torch::optim::ReduceLROnPlateauScheduler::min, 0.3, 1);
-  torch::optim::ReduceLROnPlateauScheduler plateau_here(here, torch::optim::ReduceLROnPlateauScheduler::min,
-                                                        0.3, 1);
+  torch::optim::ReduceLROnPlateauScheduler local_plateau(local, torch::optim::ReduceLROnPlateauScheduler::min,
+                                                         0.3, 1);
   for (int step = 0; step < 8; ++step) {
     Context context;
     backward(context, {pair.loss(step)});
@@ -199,21 +202,21 @@ TEST(OptimizerSteps, SchedulersDriveTheRatesOfAllGroupsWithoutCalls) {
     schedule.step();
     plateau.step(1);
     EXPECT_EQ(group[0]->statistics().calls_made - before, 2u) << "one call for each owner";
-    here.zero_grad();
-    pair.loss_here(step).backward();
-    here.step();
-    schedule_here.step();
-    plateau_here.step(1);
-    ASSERT_TRUE(equal(pair.values(), pair.here)) << step;
+    local.zero_grad();
+    pair.local_loss(step).backward();
+    local.step();
+    local_schedule.step();
+    local_plateau.step(1);
+    ASSERT_TRUE(equal(pair.values(), pair.local)) << step;
   }
   std::vector<double> rates;
-  for (const auto& each : here.param_groups()) rates.push_back(each.options().get_lr());
+  for (const auto& each : local.param_groups()) rates.push_back(each.options().get_lr());
   EXPECT_NE(rates[0], 0.2);
-  // What a scheduler has set last is there, too, though no step has taken it along.
+  // learning_rates() includes the rates that a scheduler has set last, although no step has sent them.
   EXPECT_EQ(optimizer.learning_rates(), rates);
 }
 
-TEST(OptimizerSteps, RateThatIsSetIsTheOneASchedulerGoesOnFrom) {
+TEST(OptimizerSteps, SchedulerContinuesFromTheRateThatWasSet) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -232,7 +235,7 @@ TEST(OptimizerSteps, RateThatIsSetIsTheOneASchedulerGoesOnFrom) {
 
 // ---- Parameters without a gradient.
 
-TEST(OptimizerSteps, OwnerWithoutAGradientDoesNothingAndWaitsForNobody) {
+TEST(OptimizerSteps, OwnerWithoutAGradientNeitherStepsNorWaits) {
   Group group(4);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -244,7 +247,7 @@ TEST(OptimizerSteps, OwnerWithoutAGradientDoesNothingAndWaitsForNobody) {
   const std::vector<at::Tensor> before = pair.values();
   std::thread other([&] {
     AgentGuard other_guard(group[3]);
-    // Never has a backward: a step on worker2's parameters would wait for it.
+    // This forward never has its backward, so a step on worker2's parameters would wait for it.
     Context forward_only;
     RRef<Layer> second = group[3]->remote<Layer>("worker2", torch::ones({6}));
     (void)second.rpc_sync<&Layer::forward>(input(0));
@@ -255,25 +258,25 @@ TEST(OptimizerSteps, OwnerWithoutAGradientDoesNothingAndWaitsForNobody) {
       optimizer.step(context);
       throws_where_it_steps.step(context);
       EXPECT_EQ(value_or_throw(Engine::of(*group[2]))->contexts().size(), 1u)
-          << "a step tells nobody of a context who has nothing to do with it";
+          << "a step must not add its context to an owner without gradients";
     });
     trainer.join();
   });
   other.join();
   const std::vector<at::Tensor> after = pair.values();
   EXPECT_FALSE(torch::equal(before[0], after[0]));
-  // Weight decay and momentum pass by what has no gradient, on the same owner and on the other.
+  // Parameters without a gradient get no weight decay and no momentum, on either owner.
   for (int i = 1; i < 4; ++i) EXPECT_TRUE(torch::equal(before[i], after[i])) << i;
   Context context;
   backward(context, {pair.loss(0)});
   EXPECT_EQ(status_of([&] { throws_where_it_steps.step(context); }).code(), absl::StatusCode::kUnknown);
 }
 
-// ---- No lock over more than the parameters.
+// ---- A step locks only its own parameters.
 
 class Overlap : public testing::TestWithParam<Consistency> {};
 
-// Each step returns only if the other has begun meanwhile, on the same owner.
+// Each step returns only after the other has begun, on the same owner.
 TEST_P(Overlap, StepsOfTwoTrainersOnDifferentParametersOverlap) {
   Group group(3);
   meeting().reset();
@@ -289,7 +292,8 @@ TEST_P(Overlap, StepsOfTwoTrainersOnDifferentParametersOverlap) {
             {.consistency = GetParam(), .timeout = absl::Seconds(40)});
         Context context;
         backward(context, {layer.rpc_sync<&Layer::forward>(input(t)).sum()});
-        // A forward would wait for a step that runs.
+        // Both trainers must have run their forward before one steps: a forward would wait for a step that
+        // runs.
         backward_done.arrive();
         optimizer.step(context);
       } catch (const std::exception& error) {
@@ -312,8 +316,8 @@ TEST(OptimizerSteps, LbfgsWithAClosureIsAsInOneProcess) {
   Pair pair(group);
   std::vector<RRef<at::Tensor>> parameters(pair.parameters.begin(), pair.parameters.begin() + 2);
   DistributedOptimizer<torch::optim::LBFGS> optimizer(parameters, lbfgs_options());
-  torch::optim::LBFGS here(std::vector<at::Tensor>{pair.here[0], pair.here[1]}, lbfgs_options());
-  int evaluations = 0, evaluations_here = 0;
+  torch::optim::LBFGS local(std::vector<at::Tensor>{pair.local[0], pair.local[1]}, lbfgs_options());
+  int evaluations = 0, local_evaluations = 0;
   const std::thread::id trainer = std::this_thread::get_id();
   for (int step = 0; step < 3; ++step) {
     at::Tensor loss = optimizer.step([&](const Context& context) {
@@ -323,21 +327,21 @@ TEST(OptimizerSteps, LbfgsWithAClosureIsAsInOneProcess) {
       backward(context, {loss});
       return loss;
     });
-    at::Tensor loss_here = here.step([&] {
-      ++evaluations_here;
-      here.zero_grad();
-      at::Tensor loss = pair.loss_here(0);
+    at::Tensor local_loss = local.step([&] {
+      ++local_evaluations;
+      local.zero_grad();
+      at::Tensor loss = pair.local_loss(0);
       loss.backward();
       return loss;
     });
-    EXPECT_TRUE(torch::equal(loss, loss_here.detach())) << step;
-    ASSERT_TRUE(equal(pair.values(), pair.here)) << step;
+    EXPECT_TRUE(torch::equal(loss, local_loss.detach())) << step;
+    ASSERT_TRUE(equal(pair.values(), pair.local)) << step;
   }
-  EXPECT_EQ(evaluations, evaluations_here);
+  EXPECT_EQ(evaluations, local_evaluations);
   EXPECT_GT(evaluations, 6);
 }
 
-TEST(OptimizerSteps, WhatAClosureThrowsComesOutAndTheNextStepWorks) {
+TEST(OptimizerSteps, ExceptionOfAClosureIsRethrownAndTheNextStepWorks) {
   Group group(2);
   AgentGuard guard(group[0]);
   RRef<Layer> layer = group[0]->remote<Layer>("worker1", torch::ones({6}));
@@ -355,7 +359,7 @@ TEST(OptimizerSteps, WhatAClosureThrowsComesOutAndTheNextStepWorks) {
   EXPECT_FALSE(torch::equal(layer.rpc_sync<&Layer::values>()[0], torch::ones({6})));
 }
 
-TEST(OptimizerSteps, LbfgsSaysWhatToDoInstead) {
+TEST(OptimizerSteps, ErrorsOfLbfgsSayWhatToDo) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -377,15 +381,15 @@ TEST(OptimizerSteps, AnyOptimizerTakesAClosure) {
   AgentGuard guard(group[0]);
   Pair pair(group);
   DistributedOptimizer<torch::optim::SGD> optimizer(pair.parameters, sgd_options());
-  torch::optim::SGD here(pair.here, sgd_options());
+  torch::optim::SGD local(pair.local, sgd_options());
   at::Tensor loss = optimizer.step([&](const Context& context) {
     at::Tensor loss = pair.loss(0);
     backward(context, {loss});
     return loss;
   });
-  pair.loss_here(0).backward();
-  here.step();
-  EXPECT_TRUE(equal(pair.values(), pair.here));
+  pair.local_loss(0).backward();
+  local.step();
+  EXPECT_TRUE(equal(pair.values(), pair.local));
   EXPECT_FALSE(loss.requires_grad());
 }
 
@@ -403,10 +407,10 @@ TEST(OptimizerSteps, ErrorOfAStepNamesFunctionWorkerAndWhatTheOthersDid) {
   EXPECT_EQ(worker_of(status), "worker2");
   EXPECT_THAT(message_of(status),
               AllOf(HasSubstr("DistributedOptimizer<ThrowingOptimizer>::step"), HasSubstr("worker2"),
-                    HasSubstr("1 of 2 owners"), HasSubstr("out of momentum")));
+                    HasSubstr("1 of 2 owners"), HasSubstr("the step fails on purpose")));
 }
 
-TEST(OptimizerSteps, WhatCannotBeMadeIsRefusedWithTheReason) {
+TEST(OptimizerSteps, InvalidConstructionIsRefusedWithTheReason) {
   Group group(3);
   AgentGuard guard(group[0]);
   Pair pair(group);
@@ -425,7 +429,7 @@ TEST(OptimizerSteps, WhatCannotBeMadeIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({{.parameters = pair.parameters}, {.parameters = {pair.parameters[3]}}}, options),
               AllOf(HasSubstr("group 1"), HasSubstr("twice"), HasSubstr("worker2")));
   EXPECT_THAT(refusal({{.parameters = pair.parameters}}, torch::optim::SGDOptions(-1)),
-              AllOf(HasSubstr("making SGD"), HasSubstr("Invalid learning rate: -1")));
+              AllOf(HasSubstr("cannot make SGD"), HasSubstr("Invalid learning rate: -1")));
   EXPECT_THAT(message_of(status_of([&] {
                 DistributedOptimizer<ThrowingOptimizer> two(
                     {{.parameters = {pair.parameters[0]}}, {.parameters = {pair.parameters[1]}}},

@@ -13,7 +13,7 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 
-// What the tests of optimizers have in common; included once in each.
+// Common code of the tests of optimizers. Each test must include it only once.
 namespace gradwire::autograd {
 
 // Two parameters on a worker.
@@ -30,7 +30,7 @@ class Layer {
     for (std::size_t i = 0; i < values.size(); ++i) weights_[i].copy_(values[i]);
   }
   at::Tensor forward(const at::Tensor& x) { return run(x, weights_[0], weights_[1]); }
-  // Of the first parameter alone.
+  // Uses the first parameter only.
   at::Tensor forward_first(const at::Tensor& x) { return x * weights_[0]; }
   std::vector<at::Tensor> gradients(int64_t context) {
     std::vector<at::Tensor> gradients;
@@ -60,7 +60,7 @@ GRADWIRE_RPC_METHOD(Layer, gradients)
 
 inline at::Tensor input(int step) { return torch::sin(torch::arange(6, torch::kFloat) + 0.7 * step) + 0.2; }
 
-// Two layers on two owners, one after the other; and the same in one process.
+// Two layers in sequence, on two owners; and a copy of their parameters in this process.
 struct Pair {
   explicit Pair(const rpc::testing::Group& group, const char* first_owner = "worker1",
                 const char* second_owner = "worker2")
@@ -69,7 +69,7 @@ struct Pair {
     for (const auto& layer : layers) {
       for (auto& parameter : layer.rpc_sync<&Layer::parameters>()) parameters.push_back(parameter);
     }
-    for (const at::Tensor& value : values()) here.push_back(Layer::leaf(value));
+    for (const at::Tensor& value : values()) local.push_back(Layer::leaf(value));
   }
 
   std::vector<at::Tensor> values() const {
@@ -86,8 +86,8 @@ struct Pair {
   at::Tensor loss(int step) const {
     return layers[1].rpc_sync<&Layer::forward>(layers[0].rpc_sync<&Layer::forward>(input(step))).pow(2).sum();
   }
-  at::Tensor loss_here(int step) const {
-    return Layer::run(Layer::run(input(step), here[0], here[1]), here[2], here[3]).pow(2).sum();
+  at::Tensor local_loss(int step) const {
+    return Layer::run(Layer::run(input(step), local[0], local[1]), local[2], local[3]).pow(2).sum();
   }
   std::vector<at::Tensor> gradients(const Context& context) const {
     std::vector<at::Tensor> gradients;
@@ -99,8 +99,8 @@ struct Pair {
 
   rpc::RRef<Layer> layers[2];
   std::vector<rpc::RRef<at::Tensor>> parameters;
-  // Leaves with the same values.
-  std::vector<at::Tensor> here;
+  // Leaves in this process with the same values.
+  std::vector<at::Tensor> local;
 };
 
 inline bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
@@ -110,7 +110,7 @@ inline bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
   return true;
 }
 
-// Options of which none is the default.
+// Options whose values are all different from the defaults.
 inline torch::optim::SGDOptions sgd_options() {
   return torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.2).weight_decay(0.01);
 }

@@ -1,4 +1,4 @@
-// The optimizers that libtorch comes with, as owners make them.
+// Registers libtorch's optimizers, so that owners can construct them.
 #include "gradwire/autograd/distributed_optimizer.h"
 
 namespace gradwire::autograd {

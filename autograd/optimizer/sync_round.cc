@@ -21,6 +21,13 @@ void SyncRound::add_trainer(uint64_t trainer) {
   if (trainers_.insert(trainer).second) lost_ = absl::OkStatus();
 }
 
+// 1. With the lock: refuse the deposit if no round can complete, or if this context is in the round already:
+//    it would count as two trainers. Otherwise add it. The thread that adds the last one takes all deposits,
+//    so exactly one thread runs the step and the next round can begin at once.
+// 2. A thread whose deposit is not the last one schedules its deadline and returns. The handler has returned
+//    a future, so no thread waits.
+// 3. The last thread averages and steps without the lock, because the step runs user code.
+// 4. It completes all deposits with the same result, also with an error.
 void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) throw Error(absl::FailedPreconditionError("the agent has shut down"));
@@ -33,8 +40,9 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
     for (const Deposit& other : deposits_) {
       if (other.context == context) {
         throw Error(absl::FailedPreconditionError(
-            absl::StrCat("the autograd context ", rpc::to_string(context), " takes part in this step of \"",
-                         name_, "\" already")));
+            absl::StrCat("the autograd context ", rpc::to_string(context),
+                         " has already sent its gradients for this step of \"", name_,
+                         "\": each trainer must step once with its own context")));
       }
     }
     trainers_.insert(own.trainer.incarnation);
@@ -62,6 +70,9 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
   }
 }
 
+// The deposit may be completed by another thread before its timer is stored. That thread cannot cancel the
+// timer, so it is cancelled here. The callback holds the round weakly, and finds no deposit if it runs
+// nevertheless.
 void SyncRound::schedule(const rpc::Id& context, absl::Time until, TimerQueue& timers) {
   const uint64_t timer = timers.schedule(until, [weak = weak_from_this(), context] {
     if (auto self = weak.lock()) self->expire(context);
@@ -78,7 +89,8 @@ void SyncRound::schedule(const rpc::Id& context, absl::Time until, TimerQueue& t
 
 SyncRound::Tensors SyncRound::average(Deposits& deposits) const {
   at::NoGradGuard no_graph;
-  // By trainer and not by arrival, so that the sum is the same every time.
+  // The gradients are added in the order of trainers, so that the sum does not depend on the order of
+  // arrival.
   std::sort(deposits.begin(), deposits.end(), [](const Deposit& a, const Deposit& b) {
     return std::tie(a.trainer.id, a.context) < std::tie(b.trainer.id, b.context);
   });
@@ -90,12 +102,14 @@ SyncRound::Tensors SyncRound::average(Deposits& deposits) const {
       if (!gradient.defined()) continue;
       sum = !sum.defined() ? gradient : sum.is_sparse() ? gradient + sum : sum + gradient;
     }
-    // A trainer without a gradient counts as one of zeros.
+    // A missing gradient of a trainer counts as zeros.
     if (sum.defined()) averages[i] = sum / static_cast<double>(trainers_expected_);
   }
   return averages;
 }
 
+// Takes the deposits out with the lock held and completes them without it: continuations may run inside
+// set_error(), and the gradients are destroyed here.
 void SyncRound::fail(const std::function<bool(const Deposit&)>& which, const absl::Status& status) {
   Deposits failed;
   {
@@ -112,20 +126,20 @@ void SyncRound::fail(const std::function<bool(const Deposit&)>& which, const abs
   }
 }
 
-std::string SyncRound::who_is_missing() {
-  absl::btree_set<std::string> came, missing;
+std::string SyncRound::describe_deposits() {
+  absl::btree_set<std::string> present, missing;
   std::vector<uint64_t> absent;
   int64_t deposits = 0;
   {
     MutexLock lock(mutex_);
-    absl::flat_hash_set<uint64_t> there;
+    absl::flat_hash_set<uint64_t> present_incarnations;
     for (const Deposit& deposit : deposits_) {
-      came.insert(absl::StrCat("\"", deposit.trainer.name, "\""));
-      there.insert(deposit.trainer.incarnation);
+      present.insert(absl::StrCat("\"", deposit.trainer.name, "\""));
+      present_incarnations.insert(deposit.trainer.incarnation);
     }
     deposits = static_cast<int64_t>(deposits_.size());
     for (const uint64_t trainer : trainers_) {
-      if (!there.contains(trainer)) absent.push_back(trainer);
+      if (!present_incarnations.contains(trainer)) absent.push_back(trainer);
     }
   }
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
@@ -134,8 +148,8 @@ std::string SyncRound::who_is_missing() {
                                          : agent->services().find_worker_by_incarnation(trainer);
     if (worker.ok()) missing.insert(absl::StrCat("\"", worker->name, "\""));
   }
-  std::string text = absl::StrCat("only ", absl::StrJoin(came, ", "), " came");
-  if (!missing.empty()) absl::StrAppend(&text, ", ", absl::StrJoin(missing, ", "), " did not");
+  std::string text = absl::StrCat("got gradients from ", absl::StrJoin(present, ", "));
+  if (!missing.empty()) absl::StrAppend(&text, ", not from ", absl::StrJoin(missing, ", "));
   const int64_t unknown = trainers_expected_ - deposits - static_cast<int64_t>(missing.size());
   if (unknown > 0) {
     absl::StrAppend(&text, ", and ", unknown, " of the trainers ", unknown == 1 ? "has" : "have",
@@ -145,15 +159,17 @@ std::string SyncRound::who_is_missing() {
 }
 
 void SyncRound::expire(const rpc::Id& context) {
-  const std::string who = who_is_missing();
+  const std::string deposits = describe_deposits();
   fail([&](const Deposit& d) { return d.context == context; },
-       absl::DeadlineExceededError(absl::StrCat("a step of \"", name_, "\" waited in vain for ",
-                                                trainers_expected_, " trainers: ", who)));
+       absl::DeadlineExceededError(absl::StrCat("a step of \"", name_, "\" timed out while it waited for ",
+                                                trainers_expected_, " trainers: ", deposits)));
 }
 
 void SyncRound::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
   const absl::Status status(reason.code(), absl::StrCat("the trainer \"", worker.name, "\" of \"", name_,
                                                         "\" was lost: ", reason.message()));
+  // `lost_` is set before the deposits fail. A deposit that arrives in between is refused with it, so none
+  // waits for a trainer that cannot come. A new trainer of the same name makes rounds possible again.
   {
     MutexLock lock(mutex_);
     if (trainers_.erase(worker.incarnation) == 0) return;

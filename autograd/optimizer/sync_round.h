@@ -20,37 +20,38 @@
 
 namespace gradwire::autograd {
 
-// The gradients that the trainers of one optimizer leave for a step of all (Consistency::kSync): gathered
-// until the last trainer has come, then averaged. Ends with an error for those who wait when a trainer is
-// lost. Thread-safe; owned by the shard.
+// Gathers the gradients of all trainers of one optimizer for a common step (Consistency::kSync). When the
+// last trainer has deposited its gradients, they are averaged and the step runs. If a trainer is lost, the
+// deposits that wait fail. Thread-safe. Owned by the shard.
 class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<SyncRound> {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Rates = std::vector<double>;
-  // The parameters that had no gradient in a step: how many; and of the first the number of its group and its
-  // place among the group's parameters here.
+  // The parameters that had no gradient in a step: their number; then, for the first one, the number of its
+  // group and its position among the group's parameters on this worker.
   using Missing = std::tuple<int64_t, int64_t, int64_t>;
-  // Steps with the averages and with the rates that came last.
+  // A function that steps with the averages and with the rates of the last deposit that has rates.
   using Step = absl::FunctionRef<absl::StatusOr<Missing>(const Tensors& averages, const Rates& rates)>;
   // The gradients of one trainer.
   struct Deposit {
     rpc::Id context;
     rpc::Worker trainer;
-    // One for each parameter, undefined where it has none.
+    // One gradient for each parameter; undefined if the parameter has none.
     Tensors gradients;
     Rates rates;
     Promise<Missing> done;
     uint64_t timer = 0;
   };
 
-  // `name`: of the optimizer, for messages.
+  // `name`: the name of the optimizer, for error messages.
   SyncRound(std::weak_ptr<rpc::Agent> agent, std::string name, int64_t trainers)
       : agent_(std::move(agent)), name_(std::move(name)), trainers_expected_(trainers) {}
 
-  // A worker, by its incarnation, has made an optimizer of this name.
+  // Records that a worker, given by its incarnation, has made an optimizer of this name.
   void add_trainer(uint64_t trainer);
-  // Calls `step` here if this is the last trainer of the round. Throws Error, FailedPrecondition, where the
-  // context takes part already; and why there can be no round.
+  // Adds a deposit, and calls `step` if it is the last one of the round. Throws Error, FailedPrecondition, if
+  // the context has a deposit in this round already. Throws the reason if no round is possible, because a
+  // trainer was lost or the agent has shut down.
   void deposit(Deposit own, absl::Time deadline, Step step);
 
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
@@ -60,13 +61,13 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
  private:
   using Deposits = std::vector<Deposit>;
 
-  // The deposit fails when it still waits at `until`.
+  // Makes the deposit fail if it still waits at `until`.
   void schedule(const rpc::Id& context, absl::Time until, TimerQueue& timers);
   Tensors average(Deposits& deposits) const;
   void fail(const std::function<bool(const Deposit&)>& which, const absl::Status& status);
   void expire(const rpc::Id& context);
-  // Names the trainers that have come to the step that is gathered, and those that have not.
-  std::string who_is_missing() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns a text that names the trainers that have made a deposit in this round, and those that have not.
+  std::string describe_deposits() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::weak_ptr<rpc::Agent> agent_;
   const std::string name_;
@@ -76,7 +77,7 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
   Deposits deposits_ ABSL_GUARDED_BY(mutex_);
   // Incarnations of the workers whose optimizers share the shard.
   absl::flat_hash_set<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
-  // Why a round cannot come to an end: a trainer was lost and no other has taken its place.
+  // The error while no round can complete, because a trainer was lost and no new trainer was added since.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };

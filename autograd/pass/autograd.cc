@@ -29,16 +29,18 @@ namespace {
 
 absl::Status check_input(const at::Tensor& input) {
   if (input.defined() && input.requires_grad()) return absl::OkStatus();
-  return absl::InvalidArgumentError("an input of backward() is undefined or does not require grad");
+  return absl::InvalidArgumentError(
+      "invalid input of backward(): got a tensor that is undefined or does not require grad");
 }
 
 }  // namespace
 
-// Called at the owner of inputs: they belong to the pass with this header.
+// This call arrives before any message of the pass, so join() makes the pass, and the context if necessary.
+// Runs on the owner of inputs: adds them to the pass with this header.
 void take_inputs(const std::string& header, const std::vector<rpc::RRef<at::Tensor>>& references) {
   proto::Pass parsed;
   if (!parsed.ParseFromString(header))
-    throw Error(absl::InvalidArgumentError("no header of a backward pass"));
+    throw Error(absl::InvalidArgumentError("cannot parse the header of a backward pass"));
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   Engine& engine = *value_or_throw(Engine::of(*agent));
   const auto call = rpc::CallContext::current();
@@ -89,12 +91,12 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
     if (!gradient.defined() && root.numel() != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("root ", i, " of backward() has the shape ", c10::str(root.sizes()),
-                       ": one with more or less than one element needs its grad_root"));
+                       ": a root that does not have exactly one element needs a grad_root"));
     }
     if (gradient.defined() && gradient.sizes() != root.sizes()) {
-      return absl::InvalidArgumentError(absl::StrCat("grad_root ", i, " has the shape ",
-                                                     c10::str(gradient.sizes()), ", its root ",
-                                                     c10::str(root.sizes())));
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape mismatch of grad_root ", i, " of backward(): got ", c10::str(gradient.sizes()),
+                       ", expected ", c10::str(root.sizes()), ", the shape of its root"));
     }
   }
   for (const Input& input : options.inputs) {
@@ -103,7 +105,7 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
   return absl::OkStatus();
 }
 
-// Tells the owners of the inputs elsewhere, before anything is marked.
+// Sends the inputs that other workers own to their owners. Must be called before anything is marked.
 void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, const std::vector<Input>& inputs,
                  absl::Time deadline) {
   ParameterRefs references;
@@ -111,7 +113,10 @@ void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, con
     if (input.reference()) references.push_back(*input.reference());
   }
   const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&references, 1));
-  tell_of_end(agent, context.id, owners);
+  // 1. Record the owners as reached by the context, so that they are notified of its end.
+  // 2. Call all owners, outside of the context: these calls are not part of its forward.
+  // 3. Wait for all. An input that arrived after the first mark would be refused.
+  notify_of_end(agent, context.id, owners);
   ActiveContextSlot::Scope no_context(nullptr);
   std::vector<Future<void>> held;
   for (const ParameterOwner& owner : owners) {
@@ -123,8 +128,15 @@ void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, con
   for (const Future<void>& each : held) each.wait();
 }
 
-// backward() and its like. `apart`: tensors whose gradients do not go into the context, and those gradients
-// afterwards.
+// Runs a whole pass on the thread of the caller:
+// 1. Check the roots, and make the gradient of each that has none.
+// 2. Determine the deadline and the cancellation. If this thread serves a call, those of the call count too.
+// 3. Make the pass.
+// 4. Hold the inputs, here and on their owners.
+// 5. Mark (the wave), run, and wait for the end. Any error aborts the pass on all workers that it has
+//    reached.
+// The common part of backward(), grad() and backward_apart(). The gradients of the tensors in `apart` are
+// returned in `gradients_apart` and not stored in the context.
 void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, const BackwardOptions& options,
               const std::vector<at::Tensor>& apart = {}, Gradients* gradients_apart = nullptr) {
   const std::shared_ptr<rpc::Agent> agent = context.agent();
@@ -157,7 +169,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     token = call->cancellation();
   }
   proto::Pass header;
-  // With inputs, nodes that no input depends on must be found.
+  // With inputs the wave is necessary: it finds the nodes that inputs depend on.
   header.set_fast(options.mode == BackwardMode::kFast && options.inputs.empty());
   header.set_retain_graph(options.retain_graph || options.create_graph);
   header.set_create_graph(options.create_graph);
@@ -171,6 +183,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   }
   header.set_check_nan(header.anomaly() && torch::autograd::AnomalyMode::should_check_nan());
   const std::shared_ptr<Pass> pass = engine.passes().begin(state, std::move(header), deadline);
+  // The callback holds the pass weakly: a token may live longer than the pass.
   const uint64_t handle = token.on_cancelled([weak = std::weak_ptr<Pass>(pass), token] {
     if (auto alive = weak.lock()) alive->part().abort(token.reason());
   });
@@ -212,7 +225,9 @@ void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
 std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,
                              const std::vector<at::Tensor>& inputs, const BackwardOptions& options) {
   if (!options.inputs.empty() || inputs.empty()) {
-    throw Error(absl::InvalidArgumentError("grad() takes its inputs, one at least, as its own argument"));
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("grad() got ", inputs.size(), " inputs as its argument and ", options.inputs.size(),
+                     " in its options, expected at least one as its argument and none in its options")));
   }
   BackwardOptions with_inputs = options;
   with_inputs.inputs.assign(inputs.begin(), inputs.end());

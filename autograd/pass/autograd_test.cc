@@ -26,13 +26,13 @@ using rpc::testing::Group;
 using testing::HasSubstr;
 using torch::Tensor;
 
-// A parameter on a worker and what can be done with it.
+// A parameter on a worker, with the functions of the tests.
 class Layer {
  public:
   explicit Layer(const Tensor& weight) : weight_(weight.detach().clone().requires_grad_()) {}
 
   Tensor forward(const Tensor& x) { return (x * weight_).sin(); }
-  // Whose hook throws in the backward.
+  // Returns a result with a hook that throws in the backward.
   Tensor broken(const Tensor& x) {
     Tensor y = x * weight_;
     y.register_hook([](Tensor) { throw std::runtime_error("the hook broke"); });
@@ -44,17 +44,17 @@ class Layer {
     return {x * weight_, second};
   }
   int64_t second_hooks() { return second_hooks_; }
-  // Throws NotFound where the context or the gradient is unknown.
+  // Throws NotFound if the context or the gradient is unknown.
   Tensor gradient(int64_t context) { return get_gradients(context).at(weight_); }
   bool has_gradient(int64_t context) { return get_gradients(context).contains(weight_); }
-  // On to the next worker and back here.
+  // Calls the next worker, which calls back, for the given number of hops.
   Tensor chain(const Tensor& x, const RRef<Layer>& next, int64_t hops) {
     Tensor y = (x * weight_).sin();
     if (hops == 0) return y;
     return next.rpc_sync<&Layer::relay>(y, next, hops);
   }
   Tensor relay(const Tensor& x, const RRef<Layer>& self, int64_t hops) { return x * weight_ + hops; }
-  // The same at every hop, with a call whose result nobody uses.
+  // Same as above, with an additional call at every hop whose result is not used.
   Tensor chain_with_unused(const Tensor& x, const std::vector<RRef<Layer>>& rest) {
     Tensor y = (x * weight_).sin();
     if (rest.empty()) return y;
@@ -87,7 +87,8 @@ GRADWIRE_RPC_METHOD(Layer, chain_with_unused)
 Tensor identity(const Tensor& x) { return x; }
 GRADWIRE_RPC(identity)
 
-// Calls `rest[0]` with the rest, and mixes its answer into its own: A -> B -> A -> B graphs.
+// Calls worker `rest[0]` with the rest of the list, and combines the answer with its own result. This makes
+// graphs like A -> B -> A -> B.
 Tensor ping_pong(const Tensor& x, const std::vector<std::string>& rest) {
   Tensor y = (x * 1.5).sin();
   if (rest.empty()) return y;
@@ -160,7 +161,7 @@ TEST_P(Backward, GradientsOnBothSidesAreThoseOfOneProcess) {
   expect_no_contexts(group);
 }
 
-TEST_P(Backward, GraphThatGoesToAndFroIsFollowed) {
+TEST_P(Backward, GraphThatGoesBackAndForthIsFollowed) {
   Group group(2);
   AgentGuard guard(group[0]);
   Tensor x = torch::randn({5}).requires_grad_();
@@ -172,7 +173,7 @@ TEST_P(Backward, GraphThatGoesToAndFroIsFollowed) {
     Tensor loss = ping_pong(x, names).sum();
     backward(context, {loss}, options());
     ping_pong_here(x, hops).sum().backward();
-    // From two hops on some tensors have three uses, and the order of additions is another one.
+    // From two hops on some tensors have three uses, so the order of additions matters.
     EXPECT_TRUE(torch::allclose(get_gradients(context).at(x), x.grad(), 1e-6, 1e-6)) << hops;
   }
   expect_no_contexts(group);
@@ -250,7 +251,7 @@ TEST(Autograd, UnusedResultDoesNotStopBackward) {
     std::vector<RRef<Layer>> layers;
     for (int i = 1; i <= 3; ++i) layers.push_back(group[0]->remote<Layer>(i, w));
     Context context;
-    // At each of three hops a call whose result nobody uses.
+    // There are three hops, each with a call whose result is not used.
     Tensor unused = layers[0].rpc_sync<&Layer::forward>(x);
     Tensor loss = layers[0]
                       .rpc_sync<&Layer::chain_with_unused>(
@@ -280,7 +281,7 @@ TEST(Autograd, FastModeTimesOutOnAnUnusedResult) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(Autograd, OfAMultiOutputMessageOnlyWhatIsUsedIsWalked) {
+TEST(Autograd, OnlyTheUsedTensorsOfAMessageAreWalked) {
   Group group(2);
   AgentGuard guard(group[0]);
   Tensor x = torch::randn({3}).requires_grad_(), w = torch::randn({3}).requires_grad_();
@@ -291,13 +292,13 @@ TEST(Autograd, OfAMultiOutputMessageOnlyWhatIsUsedIsWalked) {
   EXPECT_TRUE(torch::equal(get_gradients(context).at(x), w.detach()));
   EXPECT_TRUE(torch::equal(layer.rpc_sync<&Layer::gradient>(context.id()), x.detach()));
   EXPECT_EQ(layer.rpc_sync<&Layer::second_hooks>(), 0);
-  // The other one is still there for another pass.
+  // The graph of the other tensor remains for another pass.
   backward(context, {second.sum()}, {.timeout = absl::Seconds(30)});
   EXPECT_EQ(layer.rpc_sync<&Layer::second_hooks>(), 1);
   EXPECT_TRUE(torch::allclose(get_gradients(context).at(x), (w - w * x.sin()).detach()));
 }
 
-TEST(Autograd, ManyContextsAtOnceKeepApart) {
+TEST(Autograd, ConcurrentContextsAreIndependent) {
   Group group(3);
   {
     RRef<Layer> layers[2] = {group[0]->remote<Layer>("worker1", torch::full({4}, 0.3)),
@@ -368,7 +369,7 @@ TEST(Autograd, ContextReachesHandlersAndEndsWithItsObject) {
             absl::StatusCode::kNotFound);
 }
 
-TEST(Autograd, RootsThatCannotBeAreRefused) {
+TEST(Autograd, InvalidRootsAreRefused) {
   Group group(1);
   AgentGuard guard(group[0]);
   Context context;
@@ -403,7 +404,7 @@ TEST(Autograd, TensorOfAnotherContextIsRefusedNamingBoth) {
   EXPECT_ANY_THROW(received.sum().backward());
 }
 
-TEST(Autograd, InputsKeepOnlyWhatWasAskedFor) {
+TEST(Autograd, OnlyGradientsOfInputsAreKept) {
   Group group(2);
   AgentGuard guard(group[0]);
   Tensor x = torch::randn({3}).requires_grad_(), other = torch::randn({3}).requires_grad_();

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "gradwire/autograd/autograd.h"
@@ -22,6 +23,8 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
+// The node of a checkpointed call. It saves the inputs instead of everything that the function computes. Its
+// backward runs the function again, with recording on, and then a backward of its own over that small graph.
 class CheckpointNode : public torch::autograd::Node {
  public:
   CheckpointNode(torch::autograd::edge_list edges, Function function, const std::vector<at::Tensor>& inputs)
@@ -38,13 +41,14 @@ class CheckpointNode : public torch::autograd::Node {
 
   variable_list apply(variable_list&& gradients) override {
     if (at::GradMode::is_enabled())
-      throw std::runtime_error("checkpoint() cannot be differentiated twice (create_graph)");
+      throw std::runtime_error("checkpoint() does not support gradients of gradients (create_graph)");
     if (released_) {
       throw std::runtime_error(
-          "the backward of checkpoint() a second time: its inputs have been let go of; use retain_graph the "
-          "first "
-          "time");
+          "cannot run the backward of checkpoint() a second time: the first one freed its inputs; set "
+          "retain_graph in the first one");
     }
+    // The inputs become new leaves, so that the inner backward stops at them and does not run the outer
+    // graph.
     std::vector<at::Tensor> inputs;
     for (const SavedVariable& saved : inputs_) {
       const at::Tensor input = saved.unpack();
@@ -56,7 +60,9 @@ class CheckpointNode : public torch::autograd::Node {
       outputs = function_(inputs);
     }
     if (outputs.size() != gradients.size())
-      throw std::runtime_error("the function of checkpoint() gave another number of results the second time");
+      throw std::runtime_error("the function of checkpoint() returned " + std::to_string(outputs.size()) +
+                               " tensors the second time, expected " + std::to_string(gradients.size()) +
+                               " as the first time");
     std::vector<at::Tensor> roots, root_gradients;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
@@ -69,11 +75,15 @@ class CheckpointNode : public torch::autograd::Node {
   }
 
  private:
+  // Writes the gradients of the inputs to `results`. Inside an autograd context the inner backward is a pass
+  // of that context too: the function may have called other workers, and its parameters' gradients belong to
+  // the context.
   static void run(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& root_gradients,
                   const std::vector<at::Tensor>& inputs, variable_list& results) {
     const auto active = ActiveContextSlot::get();
-    // A pass whose context has ended meanwhile gets here too: its gradients must not go into `.grad`, and
-    // backward_apart() throws. Only libtorch's engine has a graph task.
+    // The context may have ended during the pass. The gradients must not go into `.grad` then:
+    // backward_apart() is called and throws. In libtorch's own backward they must. Only libtorch's engine has
+    // a graph task, which distinguishes the two.
     const bool in_pass = torch::autograd::get_current_graph_task_id() == -1;
     if (active == nullptr || (active->ended() && !in_pass)) {
       torch::autograd::backward(roots, root_gradients);
@@ -114,7 +124,7 @@ std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> in
       new CheckpointNode(torch::autograd::collect_next_edges(inputs), std::move(function), inputs),
       torch::autograd::deleteNode);
   for (at::Tensor& output : outputs) {
-    // A result that is an input, or a view of one, would otherwise change the history of that.
+    // Without detach() a result that is an input, or a view of one, would change the history of the input.
     if (output.defined()) output = output.detach();
     torch::autograd::set_history(output, node);
   }

@@ -15,10 +15,13 @@
 namespace gradwire::autograd {
 namespace {
 
-// A context opened where optimizers wait is a trainer with parameters of its own: it waits for a running
-// step, at most this long.
+// Limit for the wait of a new context for a running optimizer step. A context that is opened on a worker with
+// an optimizer of Consistency::kWait belongs to a trainer that owns parameters, so it must pass the step
+// barrier.
 constexpr absl::Duration kAdmissionTimeout = absl::Seconds(60);
 
+// Waits until the step barrier of this worker admits the context. The context then counts as admitted
+// everywhere, so its later requests do not wait for steps on other workers. Throws the error of the barrier.
 void admit_locally(Engine& engine, const rpc::Id& id) {
   absl::Time deadline = Clock::system().now() + kAdmissionTimeout;
   if (auto call = rpc::CallContext::current()) deadline = std::min(deadline, call->deadline());
@@ -42,15 +45,16 @@ Context::Context() : Context(rpc::Agent::current()) {}
 
 Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
   if (agent == nullptr)
-    throw Error(absl::FailedPreconditionError("an autograd context needs an agent, got nullptr"));
+    throw Error(absl::FailedPreconditionError(
+        "cannot open an autograd context: got no agent; call init_rpc() or pass an agent"));
   Engine& engine = *value_or_throw(Engine::of(*agent));
   const std::shared_ptr<ContextState> state = engine.contexts().open();
   const rpc::Id id = state->id;
   absl::Status status;
   if (const auto current = current_context(); current != nullptr) {
     status = absl::FailedPreconditionError(
-        absl::StrCat("the autograd context ", rpc::to_string(id), " was opened where the context ",
-                     rpc::to_string(current->id), " is current: there can be one per step and thread"));
+        absl::StrCat("cannot open the autograd context ", rpc::to_string(id), ": the context ",
+                     rpc::to_string(current->id), " is current, and a thread can have only one"));
   } else if (engine.barrier().armed()) {
     try {
       admit_locally(engine, id);
@@ -58,6 +62,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
       status = error.status();
     }
   }
+  // A constructor that throws runs no destructor, so the context must be released here.
   if (!status.ok()) {
     engine.contexts().release(id);
     throw Error(status);
@@ -67,7 +72,9 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
 }
 
 Context::~Context() {
-  // Outer frames and other threads may put the context back into their slots, where it must read as ended.
+  // The order matters: the context ends here first, so that no call of this process can still enter it while
+  // its release is on the way to other workers.
+  // Outer frames and other threads may put the context back into their slots. ended() must be true there.
   active_->end();
   if (const auto& current = ActiveContextSlot::get(); current != nullptr && current->id == active_->id) {
     ActiveContextSlot::set(nullptr);
@@ -83,8 +90,8 @@ rpc::Id Context::full_id() const { return active_->id; }
 ContextGuard::ContextGuard(const Context& context) : previous_(current_context()) {
   if (previous_ != nullptr && previous_->id != context.active_->id) {
     throw Error(absl::FailedPreconditionError(
-        absl::StrCat("the autograd context ", rpc::to_string(context.active_->id),
-                     " was entered where the context ", rpc::to_string(previous_->id), " is current")));
+        absl::StrCat("cannot enter the autograd context ", rpc::to_string(context.active_->id),
+                     ": the context ", rpc::to_string(previous_->id), " is current on this thread")));
   }
   ActiveContextSlot::set(context.active_);
 }

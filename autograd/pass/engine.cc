@@ -46,14 +46,17 @@ std::shared_ptr<void> Engine::shared(const std::string& name,
     MutexLock lock(mutex_);
     if (auto found = shared_[name].lock()) return found;
   }
+  // `make` runs without the lock, because it runs user code. So two threads may make the object at the same
+  // time. The first one that stores it wins; the other object is destroyed after the lock has been released.
   std::shared_ptr<void> made = make();
   MutexLock lock(mutex_);
   std::weak_ptr<void>& slot = shared_[name];
-  if (auto first = slot.lock()) return first;  // Somebody was faster.
+  if (auto first = slot.lock()) return first;  // Another thread made the object at the same time.
   slot = made;
   return made;
 }
 
+// Returns the watchers that still exist, and keeps them alive while they are called without the lock.
 std::vector<std::shared_ptr<Engine::Watcher>> Engine::watchers() {
   std::vector<std::shared_ptr<Watcher>> alive;
   MutexLock lock(mutex_);
@@ -69,6 +72,9 @@ void Engine::released(const std::shared_ptr<ContextState>& context) {
   for (const auto& watcher : watchers()) watcher->context_released(context->id);
 }
 
+// The order determines which error users get, because the first error of a pass counts. The passes come
+// first and get the reason of the loss. After that the end of a context would abort its passes as released,
+// which says nothing about the cause.
 void Engine::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
   for (const auto& pass : passes_.all()) pass->part().worker_lost(worker, reason);
   contexts_.worker_lost(worker);
@@ -78,7 +84,7 @@ void Engine::worker_lost(const rpc::Worker& worker, const absl::Status& reason) 
 bool Engine::idle() const { return contexts_.cleanups_under_way() == 0; }
 
 void Engine::shutdown(const absl::Status& reason) {
-  // To others it is a worker that was lost.
+  // For the roots of other workers' passes this worker is a lost worker.
   const absl::Status lost = with_worker(
       absl::UnavailableError(absl::StrCat("worker \"", agent_.self().name,
                                           "\" shut down during a backward pass: ", reason.message())),
@@ -91,7 +97,8 @@ void Engine::shutdown(const absl::Status& reason) {
 
 bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kNeededService; }
 
-// Gradients for a pass whose root waits go to the thread that waits: no other need wake for them.
+// A RUN is served on arrival: if the thread of the root waits for gradients, the RUN is handed to that
+// thread, and no other thread has to wake up for it.
 bool Engine::serves_on_arrival(uint32_t service) const { return service == kRunService; }
 
 void Engine::serve(rpc::ServiceCall call) { server_.serve(call); }

@@ -21,7 +21,8 @@ class Engine : public rpc::AgentExtension {
  public:
   explicit Engine(rpc::AgentServices& agent);
 
-  // The agent's engine. FailedPrecondition when it started before //autograd was linked in (a plugin).
+  // Returns the agent's engine. FailedPrecondition if the agent started before //autograd was loaded (as a
+  // plugin).
   static absl::StatusOr<Engine*> of(const rpc::Agent& agent);
 
   Contexts& contexts() { return contexts_; }
@@ -29,18 +30,19 @@ class Engine : public rpc::AgentExtension {
   PassTable& passes() { return passes_; }
   GraphPlanter& planter() { return planter_; }
 
-  // Somebody who wants to know of lost workers and released contexts. Called without locks; must not block.
+  // Interface for objects that are notified of lost workers and released contexts. Its methods are called
+  // without locks and must not block.
   struct Watcher {
     virtual ~Watcher() = default;
     virtual void worker_lost(const rpc::Worker& worker, const absl::Status& reason) = 0;
     virtual void context_released(const rpc::Id& context) = 0;
     virtual void shutdown(const absl::Status& reason) = 0;
   };
-  // Kept while it lives.
+  // Notifies `watcher` as long as it exists.
   void watch(const std::weak_ptr<Watcher>& watcher);
 
-  // An object that the agent's users share under a name while one of them holds it. Calls `make` for a new
-  // name, or for an empty one.
+  // Returns the object that the users of this agent share under `name`. It exists as long as one of them
+  // holds it. Calls `make` if it does not exist, and always for an empty name.
   std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
 
   bool serves(uint32_t service) const override;

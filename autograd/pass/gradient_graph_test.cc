@@ -16,8 +16,8 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
-// A backward pass may also be differentiated itself, run parts of the forward pass again, and find where a
-// NaN comes from.
+// Tests of passes that are differentiated themselves (create_graph), that run parts of the forward again
+// (checkpoint()), or that find the source of a NaN (anomaly mode).
 namespace gradwire::autograd {
 
 using at::Tensor;
@@ -34,7 +34,7 @@ class Curve {
   Tensor through(const Tensor& x, const RRef<Curve>& next) {
     return next.rpc_sync<&Curve::forward>(forward(x)) * weight_;
   }
-  // The same, kept only in part.
+  // Same as forward(), in a checkpoint.
   Tensor recomputed(const Tensor& x) {
     return checkpoint([this](const std::vector<Tensor>& in) { return std::vector{forward(in[0])}; }, {x})[0];
   }
@@ -42,7 +42,7 @@ class Curve {
     return checkpoint(
         [this, next](const std::vector<Tensor>& in) { return std::vector{through(in[0], next)}; }, {x})[0];
   }
-  // More nodes than a sender looks through.
+  // Makes more nodes than RouteTracer follows.
   Tensor long_way(const Tensor& x) {
     Tensor y = x * weight_;
     for (int i = 0; i < 300; ++i) y = y + 1;
@@ -126,7 +126,7 @@ TEST_F(GradientGraph, ThirdDerivativeOverTwoWorkers) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(at::allclose(gradient(i, context), weights_[i].grad())) << i;
 }
 
-TEST_F(GradientGraph, LargeGraphWhichNobodyLooksThroughTakesTheWave) {
+TEST_F(GradientGraph, GraphTooLargeForATraceTakesTheWave) {
   Tensor x = leaf({0.25, -1});
   Context context;
   Tensor unused = curves_[1].rpc_sync<&Curve::forward>(x);
@@ -175,14 +175,14 @@ TEST_F(GradientGraph, CheckpointWorksUnderLibtorchsOwnBackward) {
   EXPECT_TRUE(at::allclose(weight_gradient, weights_[0].grad()));
 }
 
-TEST_F(GradientGraph, AnomalyModeTellsTheWorkerTheNodeAndWhereItWasMade) {
+TEST_F(GradientGraph, AnomalyModeNamesTheWorkerTheNodeAndItsForwardStack) {
   Tensor x = leaf({-1, 0});
   torch::autograd::DetectAnomalyGuard anomaly;
   Context context;
   Tensor y = curves_[0].rpc_sync<&Curve::root>(x);
   try {
     backward(context, {y.sum()});
-    FAIL() << "a gradient that is not a number went unnoticed";
+    FAIL() << "a NaN gradient was not reported";
   } catch (const Error& error) {
     EXPECT_EQ(error.worker(), "worker1");
     EXPECT_THAT(error.what(), HasSubstr("in the backward of SqrtBackward0"));

@@ -12,14 +12,14 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
-// backward() with `inputs`: nothing is computed or sent that their gradients do not depend on; and
-// RRef::backward().
+// Tests of backward() with `inputs`, which computes and sends only what the gradients of the inputs depend
+// on; and of RRef::backward().
 namespace gradwire::autograd {
 
 using at::Tensor;
 using rpc::RRef;
 
-// A worker's part: y = sin(x * weight), and how often gradients came by.
+// The part of a worker: y = sin(x * weight), with a counter of the gradients that pass.
 class Part {
  public:
   explicit Part(const Tensor& weight) : weight_(weight.detach().clone().set_requires_grad(true)) {}
@@ -29,15 +29,15 @@ class Part {
     y.register_hook([this](const Tensor&) { ++gradients_; });
     return y;
   }
-  // Through the next worker and back.
+  // Computes through the next worker and back.
   Tensor through(const Tensor& x, const RRef<Part>& next) {
     return next.rpc_sync<&Part::forward>(forward(x)) * weight_;
   }
   RRef<Tensor> weight() { return RRef<Tensor>(weight_); }
-  // The loss stays here.
+  // Computes a loss that stays on this worker.
   RRef<Tensor> loss(const Tensor& x) { return RRef<Tensor>(forward(x).sum()); }
   int64_t gradients() { return gradients_; }
-  // Undefined where the context has none.
+  // Returns an undefined tensor if the context has no gradient.
   std::vector<Tensor> gradient(int64_t context) {
     const Gradients gradients = get_gradients(context);
     const Tensor* gradient = gradients.find(weight_);
@@ -76,7 +76,7 @@ class Inputs : public testing::Test {
       references_.push_back(parts_.back().rpc_sync<&Part::weight>());
     }
   }
-  // sin(x w1) w1' + sin(x w2), each computed elsewhere.
+  // Computes sin(x w1) w1' + sin(x w2); each sine is computed on another worker.
   Tensor two_branches(const Tensor& x) {
     return (parts_[0].rpc_sync<&Part::forward>(x) + parts_[1].rpc_sync<&Part::forward>(x)).sum();
   }
@@ -91,7 +91,7 @@ class Inputs : public testing::Test {
   std::vector<RRef<Tensor>> references_;
 };
 
-TEST_F(Inputs, WeightElsewhereAloneIsComputedAndTheOtherBranchIsNotTouched) {
+TEST_F(Inputs, OnlyTheBranchOfARemoteWeightIsComputed) {
   Tensor x = leaf({0.25, -1});
   Context context;
   backward(context, {two_branches(x)}, {.inputs = {references_[0]}});
@@ -105,7 +105,7 @@ TEST_F(Inputs, WeightElsewhereAloneIsComputedAndTheOtherBranchIsNotTouched) {
   EXPECT_EQ(parts_[1].rpc_sync<&Part::gradients>(), 0);
 }
 
-TEST_F(Inputs, OwnLeafIsReachedThroughOthersWhoseLeavesAreLeftOut) {
+TEST_F(Inputs, LocalLeafIsReachedThroughWorkersWhoseLeavesGetNoGradient) {
   Tensor x = leaf({0.25, -1});
   Context context;
   backward(context, {two_branches(x)}, {.inputs = {x}});
@@ -123,7 +123,7 @@ TEST_F(Inputs, ReceivedTensorAsInputStopsThePassThere) {
   Tensor y = parts_[0].rpc_sync<&Part::forward>(x);
   backward(context, {(y * y).sum()}, {.inputs = {y}});
   EXPECT_TRUE(at::equal(get_gradients(context).at(y), 2 * y.detach()));
-  EXPECT_EQ(parts_[0].rpc_sync<&Part::gradients>(), 0) << "a gradient was shipped that nobody asked for";
+  EXPECT_EQ(parts_[0].rpc_sync<&Part::gradients>(), 0) << "a gradient was shipped that was not requested";
 }
 
 TEST_F(Inputs, GraphThatCrossesAWorkerTwiceIsFollowedBackAndForth) {
@@ -143,7 +143,7 @@ TEST_F(Inputs, GraphThatCrossesAWorkerTwiceIsFollowedBackAndForth) {
   }
 }
 
-TEST_F(Inputs, WhatTheRootDoesNotDependOnGetsNothing) {
+TEST_F(Inputs, InputThatTheRootDoesNotDependOnGetsNoGradient) {
   Tensor x = leaf({0.25, -1}), other = leaf({1, 1});
   Context context;
   Tensor y = parts_[0].rpc_sync<&Part::forward>(x).sum();
@@ -151,7 +151,7 @@ TEST_F(Inputs, WhatTheRootDoesNotDependOnGetsNothing) {
   EXPECT_TRUE(get_gradients(context).empty());
   EXPECT_FALSE(has_gradient(1, context));
   EXPECT_EQ(parts_[0].rpc_sync<&Part::gradients>(), 0);
-  // The graph is as it was.
+  // The graph can still be used.
   backward(context, {y});
   EXPECT_TRUE(get_gradients(context).contains(x));
 }
@@ -172,7 +172,7 @@ TEST_F(Inputs, ErrorsNameTheWorkerAndWhatToDo) {
   EXPECT_EQ(elsewhere.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(elsewhere.worker(), "worker2");
   EXPECT_THAT(elsewhere.what(), HasSubstr("does not require grad"));
-  // The context has taken no harm.
+  // The context stays usable.
   backward(context, {y}, {.inputs = {x}});
   EXPECT_TRUE(get_gradients(context).contains(x));
 }

@@ -19,6 +19,8 @@ Gradients KeptGradients::take_apart() {
 
 absl::Status KeptGradients::keep(std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {
   if (gradients.empty()) return absl::OkStatus();
+  // All tensors are checked before the first gradient is added, so a refused pass leaves nothing behind
+  // here.
   for (const auto& [tensor, gradient] : gradients) GRADWIRE_RETURN_IF_ERROR(check_joined(tensor));
   try {
     MutexLock lock(context_->mutex);
@@ -32,8 +34,10 @@ absl::Status KeptGradients::keep(std::vector<std::pair<at::Tensor, at::Tensor>>&
   return absl::OkStatus();
 }
 
+// Logs a warning for the first such gradient of the worker only; later ones are counted. A gradient that the
+// caller has requested for this very tensor (apart) is correct.
 absl::Status KeptGradients::check_joined(const at::Tensor& tensor) {
-  // With inputs only what was asked for is kept.
+  // With inputs only requested gradients are kept.
   if (header_.inputs_only()) return absl::OkStatus();
   const std::string* sender = unjoined_sender(tensor);
   if (sender == nullptr || is_apart(tensor)) return absl::OkStatus();
@@ -42,10 +46,9 @@ absl::Status KeptGradients::check_joined(const at::Tensor& tensor) {
   const std::string what = absl::StrCat("backward in the autograd context ", rpc::to_string(context_->id),
                                         ": got a gradient for a tensor of shape ", c10::str(tensor.sizes()),
                                         " that worker \"", *sender,
-                                        "\" sent outside every context, expected one that a call in this "
-                                        "context brought; the gradient stays here and does "
-                                        "not reach the worker: open the Context before the call whose result "
-                                        "this is, or use tensor.detach() if the "
+                                        "\" sent outside every context, expected a result of a call in this "
+                                        "context; the gradient stays on this worker: open the Context before "
+                                        "the call that returned the tensor, or use tensor.detach() if the "
                                         "gradient is wanted here");
   if (header_.require_joined()) return absl::FailedPreconditionError(what);
   log(LogLevel::kWarning, what,

@@ -11,30 +11,31 @@
 
 namespace gradwire::autograd {
 
-// Where the gradients that end on one worker go: into the context, or apart from it for who asked for them.
-// Thread-safe.
+// Stores the gradients that a pass computes for tensors of one worker: in the context, or apart from it for
+// the caller that requested them. Thread-safe.
 class KeptGradients {
  public:
-  // `header` outlives it.
+  // `header` must outlive this object.
   KeptGradients(std::shared_ptr<ContextState> context, const proto::Pass& header)
       : context_(std::move(context)), header_(header) {}
 
-  // The gradients of these tensors do not go into the context but are kept here, until take_apart(). Before
-  // the pass.
+  // From now on the gradients of these tensors are kept here until take_apart(), and not in the context. Must
+  // be called before the pass starts.
   void keep_apart(const std::vector<at::Tensor>& tensors);
+  // Returns the gradients that were kept apart, and forgets them.
   Gradients take_apart();
-  // Moves from pairs (tensor, gradient). FailedPrecondition for a tensor that arrived outside every context,
-  // where the root wants none.
+  // Adds the gradients of pairs (tensor, gradient), and clears the list. FailedPrecondition for a tensor that
+  // arrived outside every context, if the root has set require_joined.
   absl::Status keep(std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
 
  private:
-  // Notices gradients of tensors that arrived outside every context.
+  // Counts and reports the gradient of a tensor that arrived outside every context.
   absl::Status check_joined(const at::Tensor& tensor);
   bool is_apart(const at::Tensor& tensor);
 
   const std::shared_ptr<ContextState> context_;
   const proto::Pass& header_;
-  // Guarded by the context's mutex: undefined where no gradient has come yet.
+  // Guarded by the context's mutex. A gradient is undefined until the first contribution arrives.
   Gradients apart_;
 };
 

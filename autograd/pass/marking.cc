@@ -12,15 +12,15 @@
 namespace gradwire::autograd {
 namespace {
 
-// Internal: a walk reached a tensor that this worker's part of the plan lacks.
+// Internal if a walk reached a tensor that this worker's part of the plan does not contain.
 absl::Status check_planned(const GradientRoute& part, const LocalExecutor::Reach& reach) {
   for (const LocalExecutor::Reached& reached : reach.marked) {
     const rpc::Worker& sender = reached.node->sender();
     for (uint32_t output : reached.outputs) {
       if (part.contains(sender.incarnation, reached.node->message(), output)) continue;
-      return absl::InternalError(absl::StrCat("the plan of the backward pass lacks tensor ", output,
-                                              " of message ", reached.node->message(), " from \"",
-                                              sender.name, "\""));
+      return absl::InternalError(
+          absl::StrCat("incomplete plan of a backward pass: it does not contain tensor ", output,
+                       " of message ", reached.node->message(), " from worker \"", sender.name, "\""));
     }
   }
   return absl::OkStatus();
@@ -28,6 +28,12 @@ absl::Status check_planned(const GradientRoute& part, const LocalExecutor::Reach
 
 }  // namespace
 
+// 1. Collect one message for each receiver and kind. The number of workers is small, so the search is
+//    linear.
+// 2. Record all messages in the state machine, which allocates their numbers and then waits for their
+//    answers. This must happen in the critical section of the walk, because the state machine adds them to
+//    the walk that was begun last; and before any of them is sent, because the first answer must not end the
+//    wave.
 std::vector<Wave::Message> Wave::end_walk(const LocalExecutor::Reach& reach, PassPart::Locked& locked) {
   std::vector<Message> messages;
   const auto add = [&](uint64_t to, bool needed, uint64_t message, const std::vector<uint32_t>& outputs) {
@@ -58,6 +64,7 @@ void Wave::send(std::vector<Message> messages) {
     absl::Status sent = to.status();
     const auto answered = [part = part_.shared_from_this(),
                            number = each.number](const absl::StatusOr<proto::PassAnswer>& answer) {
+      // `part` is alive until the answer, which may come after the context has been released.
       part->answered(answer, [&](PassPart::Locked& locked) {
         locked.state.mark_answered(number, {answer->participants().begin(), answer->participants().end()},
                                    locked.actions);
@@ -74,10 +81,18 @@ void Wave::send(std::vector<Message> messages) {
       mark.mutable_marked()->Swap(&each.tensors);
       sent = part_.calls().send(*to, kMarkService, mark, nullptr, "backward at", answered);
     }
+    // The remaining messages are not sent: the abort goes to all receivers, because the state has recorded
+    // them.
     if (!sent.ok()) return part_.abort(sent);
   }
 }
 
+// 1. Register the reply, so that it is answered whatever happens next, also by an error of the walk.
+// 2. Ignore a repetition: begin_mark() answers it together with the first one.
+// 3. Walk the graph with the lock held. The walk runs no user code.
+// 4. Send the messages of the walk, without the lock.
+// 5. Check whether the sender or the root was lost before this pass depended on it. The agent reports a loss
+//    only once, so it would not be noticed later.
 void Wave::serve(const rpc::Worker& from, uint64_t number, const PassReply& reply,
                  absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>(LocalExecutor&)> walk) {
   std::vector<Message> messages;
@@ -93,6 +108,8 @@ void Wave::serve(const rpc::Worker& from, uint64_t number, const PassReply& repl
   part_.notice_losses(from.incarnation);
 }
 
+// The send nodes are found first, so that the lock of the context is not taken with that of the part held. A
+// number that does not exist becomes an error of the pass.
 void Wave::mark(const rpc::Worker& from, const proto::Mark& mark, const PassReply& reply) {
   std::vector<uint64_t> messages;
   for (const proto::SentTensors& marked : mark.marked()) messages.push_back(marked.message());
@@ -148,8 +165,9 @@ void KnownMarks::start(std::optional<Plan> plan, const LocalExecutor::Reach& rea
     shipped_to.insert(reached.node->sender().incarnation);
   }
   part_.calls().set_plan(*std::move(plan));
-  // Where a gradient that comes back here goes on to others again, what the roots reach may have to wait for
-  // workers that fail; whoever waits with it must be able to say so.
+  // Normally the RUN from the root is a FINISH too, so the workers in `shipped_to` need no FINISH. Exception:
+  // if a gradient comes back to the root and goes on to other workers, a RUN of the root may be delayed by a
+  // worker that fails. Then every participant gets a FINISH, whose answer can report the failure.
   if (begin_planned()) shipped_to.clear();
   part_.update([&](PassPart::Locked& locked) {
     if (locked.state.ended()) return;
@@ -158,6 +176,10 @@ void KnownMarks::start(std::optional<Plan> plan, const LocalExecutor::Reach& rea
   });
 }
 
+// Only the first message of the pass marks; later ones do nothing. `begun_` is set with the lock of the part
+// held, before the marking. So a thread that reads true here may be early, but it takes that lock before it
+// uses the graph, and then the marking is complete. The load with acquire order only makes the usual case
+// cheap.
 void KnownMarks::begin() {
   const proto::Pass& header = part_.calls().header();
   if (!(header.fast() || header.planned()) || begun_.load(std::memory_order_acquire)) return;
@@ -165,6 +187,10 @@ void KnownMarks::begin() {
   if (header.planned()) begin_planned();
 }
 
+// 1. Copy the send nodes with the lock of the context held. A message that is sent later is not part of the
+//    pass.
+// 2. Mark all of their outputs, with the lock of the part held.
+// 3. Check for receivers that were lost before step 2: their gradients can never arrive.
 void KnownMarks::begin_fast() {
   SendNodes nodes;
   {
@@ -179,7 +205,7 @@ void KnownMarks::begin_fast() {
       std::iota(all.begin(), all.end(), 0);
       const absl::StatusOr<LocalExecutor::Reach> reach = locked.graph->mark_outputs(node, all);
       if (!reach.ok()) return locked.fail(reach.status());
-      // Its loss means gradients that never come.
+      // If the receiver is lost, its gradients never arrive.
       if (node->receiver() != calls.self().incarnation) locked.state.depends_on(node->receiver());
     }
     locked.count();
@@ -188,6 +214,8 @@ void KnownMarks::begin_fast() {
   for (const auto& node : nodes) part_.notice_loss(node->receiver());
 }
 
+// 1. Find the send nodes of the messages of this worker that the plan names.
+// 2. Mark their outputs with the lock of the part held, unless another message has done so.
 bool KnownMarks::begin_planned() {
   const PassCalls& calls = part_.calls();
   std::vector<uint64_t> messages;
@@ -204,14 +232,14 @@ bool KnownMarks::begin_planned() {
     if (absl::Status marked = mark_planned(nodes, locked); !marked.ok()) locked.fail(std::move(marked));
   });
   return first && nodes.ok() &&
-         std::any_of(nodes->begin(), nodes->end(), [](const auto& node) { return node->leads_on(); });
+         std::any_of(nodes->begin(), nodes->end(), [](const auto& node) { return node->may_continue(); });
 }
 
 absl::Status KnownMarks::mark_planned(const absl::StatusOr<SendNodes>& nodes,
                                       PassPart::Locked& locked) const {
   const PassCalls& calls = part_.calls();
   GRADWIRE_RETURN_IF_ERROR(nodes.status());
-  // Only who has sent tensors of the plan gets a message of a planned pass.
+  // A worker that has sent no tensor of the plan must not get a message of a planned pass.
   if (!calls.is_root() && nodes->empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "malformed plan of a backward pass: got no tensor that this worker sent, expected at least "

@@ -10,11 +10,12 @@
 #include "gradwire/autograd/pass/pass_part.h"
 #include "gradwire/autograd/pass/plan.h"
 
-// How each worker of a pass gets to know which gradients will arrive.
+// Marking: each worker of a pass learns which gradients will arrive.
 namespace gradwire::autograd {
 
-// The wave of a pass (proto/autograd.proto): the walks over this worker's graph that a MARK or a NEEDED
-// starts, and the messages that these call for. Thread-safe. `part` and `context` outlive it.
+// This worker's part of the wave of a pass (proto/autograd.proto): a MARK or a NEEDED starts a walk over the
+// worker's graph, and the walk causes further messages. Thread-safe. `part` and `context` must outlive this
+// object.
 class Wave {
  public:
   Wave(PassPart& part, ContextState& context) : part_(part), context_(context) {}
@@ -22,20 +23,21 @@ class Wave {
   void mark(const rpc::Worker& from, const proto::Mark& mark, const PassReply& reply);
   void need(const rpc::Worker& from, const proto::Needed& needed, const PassReply& reply);
 
-  // At most one MARK and one NEEDED for each worker.
+  // A MARK or a NEEDED that a walk causes. A walk sends at most one of each to a worker.
   struct Message {
     uint64_t to = 0;
+    // Whether it is a NEEDED.
     bool needed = false;
     SentTensorsField tensors;
-    // 0: the pass has ended, and it is not sent.
+    // The number of the message; 0 if the pass has ended and the message is not sent.
     uint64_t number = 0;
   };
-  // The messages that a walk calls for. The walk began last and is over.
+  // Ends the walk that was begun last, and returns the messages that it causes.
   static std::vector<Message> end_walk(const LocalExecutor::Reach& reach, PassPart::Locked& locked);
   void send(std::vector<Message> messages);
 
  private:
-  // The common part of MARK and NEEDED. Calls `walk` with the lock.
+  // The common part of mark() and need(). Calls `walk` with the lock held.
   void serve(const rpc::Worker& from, uint64_t number, const PassReply& reply,
              absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>(LocalExecutor&)> walk);
 
@@ -43,30 +45,32 @@ class Wave {
   ContextState& context_;
 };
 
-// Marks without a MARK what this worker's part of a pass needs: in the fast mode all tensors that it has
-// sent, in a planned pass those of the plan. Thread-safe. `part` and `context` outlive it.
+// Marks the tensors of this worker's part of a pass without a wave: in the fast mode all tensors that the
+// worker has sent, in a planned pass those of the plan. Thread-safe. `part` and `context` must outlive this
+// object.
 class KnownMarks {
  public:
   KnownMarks(PassPart& part, ContextState& context) : part_(part), context_(context) {}
 
-  // The plan that a wave would find. Requires that all senders that the roots reach have said where the
-  // gradients go on to; else nothing.
+  // Returns the plan of a pass: the tensors that a wave would find. Returns nullopt if one of the senders
+  // that the roots reach has not sent the routes of its gradients, or if the plan is too large.
   static std::optional<Plan> plan_of(const LocalExecutor::Reach& reach, uint64_t root);
 
-  // At the root: a pass without a wave. `plan`: nothing in the fast mode.
+  // At the root: starts a pass without a wave. `plan` is nullopt in the fast mode.
   void start(std::optional<Plan> plan, const LocalExecutor::Reach& reach);
-  // To be called before a RUN or a FINISH is served. Marks once.
+  // Marks the tensors, once. Must be called before a RUN or a FINISH is served.
   void begin();
 
  private:
   void begin_fast();
-  // Whether a planned message of this worker's own leads on to what it received.
+  // Returns whether this call did the marking and the gradient of a planned message of this worker may
+  // continue to tensors that it received.
   bool begin_planned();
   absl::Status mark_planned(const absl::StatusOr<SendNodes>& nodes, PassPart::Locked& locked) const;
 
   PassPart& part_;
   ContextState& context_;
-  // Set with the lock of `part_`.
+  // Changed only with the lock of `part_` held.
   std::atomic<bool> begun_{false};
 };
 

@@ -47,6 +47,8 @@ void MessageServer::serve(const rpc::ServiceCall& call) {
           call, [&](const PassPtr& pass, const proto::Finish&) { pass->finish(call.reply); });
     case kAbortService:
       return with_message<proto::Abort>(call, [&](const proto::Abort& abort) {
+        // An ABORT may overtake the other messages of its pass. find() then makes the pass, which is aborted
+        // here, and the later messages are answered with the reason.
         // A released context has no passes left to abort.
         if (auto pass = passes_.find(abort.pass(), call.deadline); pass.ok()) {
           absl::Status reason = rpc::status_from_proto(abort.reason());
@@ -61,7 +63,7 @@ void MessageServer::serve(const rpc::ServiceCall& call) {
         absl::Status ended =
             contexts_.cleanup(rpc::from_proto(cleanup.context()), cleanup.low(), call.from.incarnation);
         if (!ended.ok()) return call.reply(std::move(ended));
-        call.reply(rpc::ServiceReply{.body = {}, .tensors = nullptr, .late = true});
+        call.reply(rpc::ServiceReply{.body = {}, .tensors = nullptr, .deferrable = true});
       });
     case kAdmittedService:
       return with_message<proto::Admitted>(call, [&](const proto::Admitted& admitted) {
@@ -71,16 +73,19 @@ void MessageServer::serve(const rpc::ServiceCall& call) {
         call.reply(rpc::ServiceReply());
       });
     default:
-      call.reply(absl::InvalidArgumentError(absl::StrCat("autograd has no service ", call.service)));
+      call.reply(absl::InvalidArgumentError(absl::StrCat(
+          "unknown autograd service ", call.service, " in a message from worker \"", call.from.name, "\"")));
   }
 }
 
+// A RUN runs user code, so it must not run on the thread that received it. If the thread of the root waits
+// for gradients it serves the RUN itself, which saves waking another thread.
 void MessageServer::run(const rpc::ServiceCall& call, const std::shared_ptr<Pass>& pass, proto::Run message) {
   ArrivedRun arrived{.from = call.from, .run = std::move(message), .defined = {}, .reply = call.reply};
   if (call.tensors != nullptr)
     arrived.defined = std::move(static_cast<rpc::TorchTensors&>(*call.tensors).tensors);
   if (pass->part().root().hand_over(arrived)) return;
-  // Dropped when the agent is gone, and answered by that.
+  // If the agent shuts down, the task is dropped, and the shutdown answers the call.
   agent_.executor()->post_clean(
       [agent = agent_.weak_agent(), pass, arrived = std::move(arrived)]() mutable {
         rpc::AgentGuard guard(agent.lock());

@@ -8,7 +8,8 @@
 
 namespace gradwire::autograd {
 
-// Serves the messages of proto/autograd.proto that come to one agent. Thread-safe. Its arguments outlive it.
+// Serves the messages of proto/autograd.proto that one agent receives. Thread-safe. The constructor's
+// arguments must outlive this object.
 class MessageServer {
  public:
   MessageServer(rpc::AgentServices& agent, Contexts& contexts, PassTable& passes, GraphPlanter& planter)
@@ -17,10 +18,10 @@ class MessageServer {
   void serve(const rpc::ServiceCall& call);
 
  private:
-  // Calls `use(message)`, or replies that the call has none.
+  // Parses the message and calls `use(message)`; replies InvalidArgument if the message is malformed.
   template <class M, class Use>
   static void with_message(const rpc::ServiceCall& call, Use use);
-  // Calls `use(pass, message)`, or replies with the error.
+  // Also finds the pass of the message and calls `use(pass, message)`; replies with the error if it fails.
   template <class M, class Use>
   void with_pass(const rpc::ServiceCall& call, Use use) const;
   void run(const rpc::ServiceCall& call, const std::shared_ptr<Pass>& pass, proto::Run message);
@@ -29,7 +30,7 @@ class MessageServer {
   Contexts& contexts_;
   PassTable& passes_;
   GraphPlanter& planter_;
-  // The cost of a RUN that no thread waits for.
+  // The measured cost of a RUN that is not handed to a waiting thread.
   TaskCost run_cost_;
 };
 

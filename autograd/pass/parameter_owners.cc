@@ -8,14 +8,17 @@
 
 namespace gradwire::autograd {
 
+// The owners are in the order in which they first occur, and each keeps the original positions of its
+// parameters. So answers can be put into the order of the caller again.
 std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups) {
   std::vector<ParameterOwner> owners;
   for (std::size_t number = 0; number < groups.size(); ++number) {
     for (std::size_t position = 0; position < groups[number].size(); ++position) {
       const rpc::RRef<at::Tensor>& parameter = groups[number][position];
       if (parameter.handle() == nullptr) {
-        throw Error(absl::InvalidArgumentError(
-            absl::StrCat("parameter ", position, " of group ", number, " is an empty RRef")));
+        throw Error(
+            absl::InvalidArgumentError(absl::StrCat("parameter ", position, " of group ", number,
+                                                    " is an empty RRef, expected a reference to a tensor")));
       }
       const rpc::WorkerInfo worker = parameter.owner();
       auto owner = std::find_if(owners.begin(), owners.end(),
@@ -37,7 +40,10 @@ std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const Contex
                                                      : engine.contexts().find(context.id()));
 }
 
-void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners) {
+// Records the owners as if a message of the context had been sent to them. Without that, an owner that makes
+// the context live for this call would never get its CLEANUP.
+void notify_of_end(const rpc::Agent& agent, const rpc::Id& context,
+                   const std::vector<ParameterOwner>& owners) {
   Engine& engine = *value_or_throw(Engine::of(agent));
   for (const ParameterOwner& owner : owners) {
     engine.contexts().touch(context, value_or_throw(agent.services().find_worker(owner.worker)).incarnation);
@@ -51,7 +57,7 @@ void throw_failure(const absl::Status& status, absl::string_view what, const Par
   std::string where = absl::StrCat(what, " on worker \"", owner.worker.name, "\"");
   if (all > 1) {
     absl::StrAppend(&where, " (", failed, " of ", all, " owners failed",
-                    failed < all ? ", the others have done it)" : ")");
+                    failed < all ? ", the others succeeded)" : ")");
   }
   throw Error(with_context(status, where));
 }

@@ -14,16 +14,16 @@
 #include "gradwire/rpc/rref.h"
 #include "gradwire/rpc/worker.h"
 
-// Parameters by the worker that owns them, and rounds of calls to all of these.
+// Groups parameters by the worker that owns them, and waits for calls to all owners.
 namespace gradwire::autograd {
 
 struct ContextState;
 
 using ParameterRefs = std::vector<rpc::RRef<at::Tensor>>;
 
-// The parameters of some groups that one worker owns.
+// The parameters, by group, that one worker owns.
 struct ParameterOwner {
-  // The parameters of group `number`, and which of the group's they are.
+  // The parameters of group `number` that the worker owns, and the position of each in the whole group.
   struct Group {
     std::size_t number;
     ParameterRefs parameters;
@@ -31,26 +31,29 @@ struct ParameterOwner {
   };
 
   rpc::WorkerInfo worker;
-  // Those groups that have parameters there, ascending.
+  // The groups of which the worker owns parameters, ascending.
   std::vector<Group> groups;
 };
 
-// In the order in which the owners first appear. Throws Error, InvalidArgument, where a reference is empty.
+// Returns the owners in the order in which they first appear. Throws Error, InvalidArgument, if a reference
+// is empty.
 std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups);
 
-// A context that lives on `agent`. Throws Error, NotFound.
+// Returns a context that is live on `agent`. Throws Error, NotFound, if it is not live.
 std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const ContextRef& context);
-// Makes sure that these owners are notified of the context's end even if no message of it reaches them.
-void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners);
+// Ensures that these owners are notified when the context ends, even if no message of it reaches them.
+void notify_of_end(const rpc::Agent& agent, const rpc::Id& context,
+                   const std::vector<ParameterOwner>& owners);
 
 namespace owners_internal {
-// Puts what failed, where, and how many others did not fail before the message.
+// Throws `status` with a prefix that names the function, the owner, and the number of owners that failed.
 [[noreturn]] void throw_failure(const absl::Status& status, absl::string_view what,
                                 const ParameterOwner& owner, std::size_t failed, std::size_t all);
 }  // namespace owners_internal
 
-// Waits for the call to each owner, one future for each and in their order, then throws the first error: no
-// call is under way any more then. `what` names the calls, as in "DistributedOptimizer<SGD>::step".
+// Waits for the calls to all owners and returns their results, or throws the first error. `calls` has one
+// future for each owner, in the same order. No call is under way when this function returns or throws. `what`
+// is the name of the function for the message, for example "DistributedOptimizer<SGD>::step".
 template <class T>
 auto wait_for_owners(absl::string_view what, const std::vector<ParameterOwner>& owners,
                      const std::vector<Future<T>>& calls) {
@@ -78,12 +81,13 @@ auto wait_for_owners(absl::string_view what, const std::vector<ParameterOwner>& 
   }
 }
 
-// Part `index` of what an owner answered. Throws Error, Internal, where the answer is too short.
+// Returns part `index` of an owner's answer. Throws Error, Internal, if the answer is too short.
 template <class Parts>
 auto& part_of(Parts& answer, std::size_t index, absl::string_view what, const ParameterOwner& owner) {
   if (index < answer.size()) return answer[index];
-  throw Error(absl::InternalError(absl::StrCat(what, ": the answer of worker \"", owner.worker.name,
-                                               "\" has ", answer.size(), " parts, one more was looked for")));
+  throw Error(
+      absl::InternalError(absl::StrCat(what, ": malformed answer of worker \"", owner.worker.name, "\": got ",
+                                       answer.size(), " parts, expected at least ", index + 1)));
 }
 
 }  // namespace gradwire::autograd

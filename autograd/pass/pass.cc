@@ -1,3 +1,8 @@
+// One backward pass on one worker. At the root the thread of backward() calls start(), wait_for_wave(),
+// run_roots() and wait_for_end(), in this order. On the other workers messages arrive, in any order: MARK
+// and NEEDED (Wave), RUN (run()), FINISH (finish()) and ABORT. All state is in PassPart; this file
+// translates between its events, the graph, and the messages.
+
 #include "gradwire/autograd/pass/pass.h"
 
 #include <ATen/core/grad_mode.h>
@@ -17,7 +22,8 @@
 namespace gradwire::autograd {
 namespace {
 
-// A recorded pass makes nodes of its own, which stand where it was called.
+// Returns the context in which the pass runs. A recorded pass (create_graph) makes nodes, which belong to the
+// position at which backward() was called.
 std::shared_ptr<const ActiveContext> active_in(const ContextState& context, const proto::Pass& header) {
   std::optional<Timeline::Path> path = read_position(header.position());
   if (header.position().empty() || !path) return context.active;
@@ -42,6 +48,11 @@ absl::Status Pass::add_inputs(const std::vector<at::Tensor>& inputs) {
   return status;
 }
 
+// 1. Walk this worker's graph from the roots.
+// 2. Fast mode: assume the marks. If the routes of all reached tensors are known, use the plan. In both
+//    cases the run begins at once.
+// 3. Otherwise begin the wave: send a MARK to each worker that the walk reached. The run begins when all are
+//    answered.
 void Pass::start(torch::autograd::edge_list roots) {
   LocalExecutor::Reach reach;
   std::optional<Plan> plan;
@@ -55,7 +66,8 @@ void Pass::start(torch::autograd::edge_list roots) {
     if (ended) return locked.fail(walked.status());
     reach = *std::move(walked);
     locked.count();
-    // With inputs the count stays 0 until run_roots(), which must not be taken for the end.
+    // With inputs nothing is counted until run_roots(). The additional 1 keeps the pass from ending before
+    // that.
     if (header().inputs_only()) locked.state.counted(1);
     if (header().fast()) return;
     if (!header().inputs_only()) plan = KnownMarks::plan_of(reach, id().origin);
@@ -74,6 +86,9 @@ absl::Status Pass::wait_for_wave(absl::Time deadline) {
   return over.result();
 }
 
+// attend() comes first: other workers may answer the first shipped gradients with a RUN while nodes run
+// here, and this thread then serves that RUN in wait_for_end(). The roots are one counted event; with inputs
+// there is also the additional one of start().
 void Pass::run_roots(torch::autograd::variable_list gradients) {
   part_->root().attend();
   deliver_and_run(id().origin, [&](PassPart::Locked& locked) {
@@ -87,11 +102,13 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
 
 absl::Status Pass::wait_for_end(absl::Time deadline) {
   while (true) {
-    RootWait::News news = part_->root().take();
-    for (ArrivedRun& each : news.arrived) run(std::move(each));
-    if (news.ended) return part_->root().completion().result();
+    RootWait::Batch batch = part_->root().take();
+    for (ArrivedRun& each : batch.arrived) run(std::move(each));
+    if (batch.ended) return part_->root().completion().result();
     const absl::Duration left = deadline - Clock::system().now();
-    if (news.arrived.empty() ? news.more.wait_for(left) : left > absl::ZeroDuration()) continue;
+    if (batch.arrived.empty() ? batch.more.wait_for(left) : left > absl::ZeroDuration()) continue;
+    // The abort ends the pass on this worker at once, so the next round of the loop finds the end. RUNs that
+    // were handed over before that still get their answers.
     abort_late();
     deadline = absl::InfiniteFuture();
   }
@@ -100,10 +117,12 @@ absl::Status Pass::wait_for_end(absl::Time deadline) {
 void Pass::abort_late() {
   part_->abort(absl::DeadlineExceededError(absl::StrCat(
       "the backward pass of the autograd context ", rpc::to_string(context_->id),
-      " did not end in time: in the fast mode a tensor that was sent and not used in the loss keeps it "
-      "waiting; otherwise a worker is slow")));
+      " timed out: with BackwardMode::kFast a tensor that was sent and is not used in the loss keeps it "
+      "waiting (use kSmart); with kSmart a worker is slow or blocked")));
 }
 
+// The reply is owed until this part has ended. If the root was lost before, the agent does not report that
+// again, so notice_loss() checks for it.
 void Pass::finish(const PassReply& reply) {
   known_.begin();
   part_->update([&](PassPart::Locked& locked) {
@@ -113,6 +132,11 @@ void Pass::finish(const PassReply& reply) {
   part_->notice_loss(id().origin);
 }
 
+// 1. Mark the known tensors, if this is the first message of the pass.
+// 2. Deliver the gradients, unless this RUN was repeated: then they have arrived before, and only the answer
+//    was lost.
+// 3. Run the nodes that are ready.
+// 4. Answer. A RUN that is a FINISH too is answered when this part ends, so its reply is stored instead.
 void Pass::run(ArrivedRun arrived) {
   const uint64_t from = arrived.from.incarnation;
   known_.begin();
@@ -130,20 +154,20 @@ void Pass::run(ArrivedRun arrived) {
     }
     if (finishes) locked.state.finish_asked(locked.owe(arrived.reply), locked.actions);
   });
-  // Last, when this thread is about to look for what comes of it.
+  // The reply is sent last, just before this thread takes the next message.
   if (!finishes) arrived.reply(status.ok() ? rpc::ServiceReply() : PassCalls::failure(status));
 }
 
 void Pass::deliver_and_run(uint64_t from, PassPart::Event event) {
   at::AutoGradMode mode(header().create_graph());
   {
-    // The sums of a pass that is recorded have nodes.
+    // In a recorded pass the additions of gradients make nodes, which must belong to the context.
     std::optional<ActiveContextSlot::Scope> scope;
     if (header().create_graph()) scope.emplace(active_);
     part_->update(event);
     part_->notice_losses(from);
   }
-  // Calls that nodes make belong to the context too.
+  // Calls that nodes make must belong to the context too.
   ActiveContextSlot::Scope scope(active_);
   part_->run_nodes([this](LocalExecutor::Task& task) { return gradients_.keep(task.kept); },
                    [this](const RecvNode& node, torch::autograd::variable_list gradients) {
@@ -151,6 +175,8 @@ void Pass::deliver_and_run(uint64_t from, PassPart::Event event) {
                    });
 }
 
+// The bit mask and the tensors come from a peer and may not fit. A bit without a tensor gives an undefined
+// gradient; a tensor without a bit is an error. deliver_message() checks the rest.
 absl::Status Pass::deliver(ArrivedRun& arrived, LocalExecutor& graph) const {
   const std::string& set = arrived.run.defined();
   std::vector<at::Tensor>& defined = arrived.defined;
@@ -165,8 +191,9 @@ absl::Status Pass::deliver(ArrivedRun& arrived, LocalExecutor& graph) const {
     gradients.push_back(is_defined && next < defined.size() ? std::move(defined[next++]) : at::Tensor());
   }
   if (next != defined.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker \"", arrived.from.name, "\" shipped more gradients than it says"));
+    return absl::InvalidArgumentError(absl::StrCat("malformed RUN from worker \"", arrived.from.name,
+                                                   "\": got ", defined.size(),
+                                                   " gradients, but its bit mask names ", next));
   }
   return graph.deliver_message(arrived.run.message(), std::move(gradients));
 }
@@ -186,6 +213,8 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
   }
   run.set_defined(std::move(defined));
   if (header().create_graph()) plant_send(*context_, self, to, tensors->tensors, *run.mutable_graph());
+  // The answer keeps the part alive, but not the pass: a released context drops its passes. The state has
+  // counted the shipment before (PassPart::run_nodes), so the part cannot end before the answer.
   const absl::Status sent =
       calls.send(node.sender(), kRunService, run, std::move(tensors), "shipping gradients to",
                  [part = part_, to,

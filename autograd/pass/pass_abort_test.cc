@@ -19,12 +19,12 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
-// How a backward pass ends before its time, and that nothing of it stays anywhere.
+// Tests of backward passes that end early, and that no state of them remains on any worker.
 namespace gradwire::autograd {
 
 using at::Tensor;
 
-// A hook that stands still in the middle of a pass until it is let go.
+// A hook that blocks in the middle of a pass until the test releases it.
 struct Halt {
   Promise<void> reached;
   Promise<void> let_go;
@@ -47,7 +47,7 @@ GRADWIRE_RPC(halting)
 Tensor pass_on(const Tensor& x, const std::string& to) { return rpc::rpc_sync<&halting>(to, x) + 1; }
 GRADWIRE_RPC(pass_on)
 
-// A whole step in a handler, and how it ended.
+// Runs a whole step in a handler and records its result.
 Promise<absl::StatusCode>& step_end() {
   static auto* const promise = new Promise<absl::StatusCode>;
   return *promise;
@@ -65,7 +65,7 @@ void step(const std::string& to) {
 }
 GRADWIRE_RPC(step)
 
-Tensor refuse(const Tensor& x) { throw std::runtime_error("this handler has had enough"); }
+Tensor refuse(const Tensor& x) { throw std::runtime_error("this handler fails on purpose"); }
 GRADWIRE_RPC(refuse)
 Tensor twice(const Tensor& x) { return x * 2; }
 GRADWIRE_RPC(twice)
@@ -87,7 +87,7 @@ class PassAbort : public testing::Test {
       const AutogradStatistics left = statistics(*group_[rank]);
       EXPECT_EQ(left.contexts, 0u) << rank;
       EXPECT_EQ(left.passes, 0u) << rank;
-      // A worker that others brought into contexts remembers those, within its limit.
+      // A worker remembers released contexts of other workers, within its limit.
       EXPECT_LE(left.released_contexts, 4u) << rank;
       EXPECT_LE(left.context_origins, group_.size()) << rank;
     }
@@ -127,7 +127,8 @@ TEST_F(PassAbort, ReleasingTheContextEndsItsPassEverywhere) {
   expect_nothing_left({0, 1, 2});
 }
 
-// The pass's frames have the context in their slots when the hook destroys it, and put it back when they end.
+// The frames of the pass have the context in their slots when the hook destroys it, and put it back when they
+// end.
 TEST_F(PassAbort, ContextDestroyedInAHookOfItsOwnBackwardIsNotCurrentAfterwards) {
   rpc::AgentGuard guard(group_[0]);
   auto context = std::make_unique<Context>(group_[0]);
@@ -152,7 +153,7 @@ TEST_F(PassAbort, ContextDestroyedByAnotherThreadIsNotCurrentWhereItWasOpened) {
   expect_nothing_left({0, 1, 2});
 }
 
-TEST_F(PassAbort, ContextThatAnExceptionUnwindsInItsOwnBackwardIsNotCurrentAfterwards) {
+TEST_F(PassAbort, ContextDestroyedByAnExceptionOfItsOwnBackwardIsNotCurrentAfterwards) {
   rpc::AgentGuard guard(group_[0]);
   auto context = std::make_unique<Context>(group_[0]);
   const rpc::Id id = context->full_id();
@@ -160,7 +161,7 @@ TEST_F(PassAbort, ContextThatAnExceptionUnwindsInItsOwnBackwardIsNotCurrentAfter
   Tensor z = group_[0]->rpc_sync<&twice>("worker1", x) * 2;
   z.register_hook([&context](const Tensor&) {
     const std::unique_ptr<Context> unwound = std::move(context);
-    throw std::runtime_error("this hook has had enough");
+    throw std::runtime_error("this hook fails on purpose");
   });
   EXPECT_FALSE(status_of([&] { backward(id, {z.sum()}); }).ok());
   EXPECT_EQ(current_context_id(), std::nullopt);
@@ -187,7 +188,7 @@ TEST_F(PassAbort, WorkerTwoHopsAwayThatDiesInTheRunIsNamed) {
     Tensor y = group_[0]->rpc_sync<&pass_on>("worker1", x, "worker2").sum();
     std::thread killer([this] {
       halt().reached.future().wait();
-      // In the middle of its node: shutdown waits for that.
+      // The worker is in the middle of a node. Its shutdown waits for the node.
       std::thread release([] { halt().let_go.set_value(); });
       group_.kill(2);
       release.join();
@@ -195,7 +196,7 @@ TEST_F(PassAbort, WorkerTwoHopsAwayThatDiesInTheRunIsNamed) {
     status = status_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); });
     killer.join();
   }
-  // Whether the gradient had left before the end is open.
+  // The gradient may have been sent before the end, or not.
   if (!status.ok()) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ(worker_of(status), "worker2") << status;
@@ -228,7 +229,7 @@ TEST_F(PassAbort, HandlerThatFailsInTheForwardLeavesTheContextUsable) {
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 4.0)));
 }
 
-// Worker 2 takes no part in the context, and says all that it can say of its end.
+// Worker 2 takes no part in the context and sends every possible CLEANUP for it.
 TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
   rpc::AgentGuard guard(group_[0]);
   const auto end = [this](std::size_t at, const rpc::Id& context, uint64_t low) {
@@ -245,7 +246,7 @@ TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
   {
     Context context;
     const rpc::Id id = context.full_id();
-    // Before the context's first message, with a watermark above it, and of contexts that are yet to come.
+    // CLEANUPs before the context's first message, with a watermark above it, and for future contexts.
     EXPECT_TRUE(end(1, id, ~uint64_t{0}).ok());
     EXPECT_TRUE(end(1, {id.origin, id.counter + 1000}, ~uint64_t{0}).ok());
     Tensor x = at::ones({2}).set_requires_grad(true);
@@ -258,7 +259,7 @@ TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
     backward(context, {y.sum()});
     EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 4.0)));
   }
-  // Of origins that nobody knows nothing is kept.
+  // The table keeps nothing for unknown origins.
   for (uint64_t origin = 1; origin <= 100; ++origin) EXPECT_TRUE(end(1, {origin, 1}, 5).ok());
   EXPECT_LE(statistics(*group_[1]).context_origins, 3u);
   expect_nothing_left({0, 1, 2});
@@ -276,7 +277,7 @@ TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
       rpc::to_proto(rpc::Id{group_[2]->services().self().incarnation, (uint64_t{1} << 40) + counter},
                     *mark.mutable_pass()->mutable_pass());
       mark.set_number(1);
-      // A message that was never sent: the pass fails, and is remembered.
+      // The message was never sent, so the pass fails. It is remembered.
       mark.add_marked()->set_message(1'000'000);
       group_[2]
           ->services()

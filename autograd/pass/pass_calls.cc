@@ -10,7 +10,7 @@
 namespace gradwire::autograd {
 namespace {
 
-// The limit on sending ABORT to a worker. One that cannot be reached in that time is as good as lost.
+// Limit for sending an ABORT. A worker that cannot be reached in that time is regarded as lost.
 constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
 
 proto::Finish in_finish(proto::Pass header) {
@@ -29,7 +29,7 @@ PassCalls::PassCalls(Options options)
       plan_(id_.origin),
       deadline_(options.deadline) {
   if (!header().planned()) return;
-  // A malformed one is noticed by what it lacks (KnownMarks).
+  // A malformed plan stays empty. KnownMarks::begin() then reports that this worker's tensors are missing.
   if (std::optional<GradientRoute> part = gradient_route_from_proto(header().plan()))
     plan_.add(*std::move(part));
   header_.mutable_pass()->clear_plan();
@@ -47,13 +47,15 @@ absl::StatusOr<rpc::Worker> PassCalls::find(uint64_t incarnation) const {
   if (agent == nullptr) return agent_gone();
   absl::StatusOr<rpc::Worker> worker = agent->services().find_worker_by_incarnation(incarnation);
   if (worker.ok()) return worker;
-  return absl::UnavailableError(absl::StrCat("a worker was lost: ", worker.status().message()));
+  return absl::UnavailableError(
+      absl::StrCat("cannot reach a worker of the backward pass: ", worker.status().message()));
 }
 
 std::string PassCalls::with_header(uint64_t to, const google::protobuf::MessageLite& message) const {
-  // The header is field 1 of every message, and parsers merge a field that comes more than once: so what all
-  // messages have in common, the part of the plan, and the message itself are serialized one behind the
-  // other, and no header is copied.
+  // Problem: the header must be in every message, but copying it into each message before serialization is
+  // slow. The header is field 1 of every message, and protobuf parsers merge a field that occurs more than
+  // once. Therefore three serialized texts are concatenated: the common header, a header with the part of the
+  // plan, and the message itself.
   std::string text = header_.SerializeAsString();
   if (const GradientRoute* part = plan_.part_of(to); part != nullptr) {
     std::call_once(parts_written_, [this] {
@@ -82,12 +84,14 @@ void PassCalls::send_abort(uint64_t incarnation, const absl::Status& reason) con
       .on_ready_inline([](const auto&) {});
 }
 
+// An error of the pass is a field of the answer and not the status of the call: a call that fails with
+// Unavailable would be repeated.
 absl::StatusOr<proto::PassAnswer> PassCalls::read_answer(const absl::StatusOr<rpc::ServiceReply>& reply,
                                                          const char* what, const std::string& worker) {
   absl::Status status = reply.status();
   proto::PassAnswer answer;
   if (status.ok() && !answer.ParseFromString(reply->body))
-    status = absl::InternalError("the answer is garbage");
+    status = absl::InternalError("cannot parse the answer to a message of the backward pass");
   if (status.ok() && answer.has_failure()) status = rpc::status_from_proto(answer.failure());
   if (status.ok()) return answer;
   return with_context(status, absl::StrCat(what, " \"", worker, "\""));

@@ -18,8 +18,8 @@
 
 namespace gradwire::autograd {
 
-// How one worker's part of a pass calls other workers, and the header that all messages of the pass have in
-// common. Thread-safe from the first message on; before, the root may set the plan.
+// Sends the messages of one worker's part of a pass, and holds the header that all messages of the pass have
+// in common. Thread-safe, except set_plan(), which the root may call before the first message.
 class PassCalls {
  public:
   struct Options {
@@ -31,28 +31,28 @@ class PassCalls {
   };
   explicit PassCalls(Options options);
 
-  // Without the plan.
+  // The header without the plan.
   const proto::Pass& header() const { return header_.pass(); }
   const rpc::Id& id() const { return id_; }
   const rpc::Worker& self() const { return self_; }
   std::shared_ptr<rpc::Agent> agent() const { return agent_.lock(); }
   bool is_root() const { return id_.origin == self_.incarnation; }
-  // The RUN from the root of a planned pass is a FINISH too: its answer comes when the receiver's part has
-  // ended.
+  // Whether a RUN of this pass is a FINISH too, which is answered when the receiver's part has ended: a RUN
+  // from the root in a planned pass is.
   bool run_is_finish(uint64_t from, uint64_t to) const {
     return header().planned() && from == id_.origin && to != from;
   }
 
-  // At the root the whole plan, elsewhere the part that came.
+  // At the root the whole plan; on another worker the part of the plan that it received.
   const Plan& plan() const { return plan_; }
-  // At the root, before the first message.
+  // Must be called at the root, before the first message.
   void set_plan(Plan plan);
 
-  // Unavailable when the worker was lost.
+  // Unavailable if the worker was lost.
   absl::StatusOr<rpc::Worker> find(uint64_t incarnation) const;
-  // Sends `message`, whose header is left out. `answered` gets the proto::PassAnswer, or why the pass has
-  // failed there, on any thread and unless an error is returned. `what` begins the message of such a failure
-  // and names no worker.
+  // Sends `message`, to which it adds the header. Unless send() returns an error, `answered` is called once,
+  // on any thread, with the proto::PassAnswer or with the error of the pass on that worker. The error's
+  // message begins with `what` and the worker's name.
   template <class Answered>
   absl::Status send(const rpc::Worker& to, uint32_t service, const google::protobuf::MessageLite& message,
                     std::unique_ptr<rpc::TensorSet> tensors, const char* what, Answered answered) const {
@@ -69,26 +69,26 @@ class PassCalls {
   }
   void send_abort(uint64_t incarnation, const absl::Status& reason) const;
 
-  // The answer to a message of the pass that has failed here.
+  // Makes the answer to a message of a pass that has failed here.
   static rpc::ServiceReply failure(const absl::Status& status);
 
  private:
   static absl::Status agent_gone();
   static absl::StatusOr<proto::PassAnswer> read_answer(const absl::StatusOr<rpc::ServiceReply>& reply,
                                                        const char* what, const std::string& worker);
-  // The serialized message, with the header, and what `to` has to know of the plan, before it.
+  // Returns the serialized message, preceded by the header and by the part of the plan that `to` needs.
   std::string with_header(uint64_t to, const google::protobuf::MessageLite& message) const;
 
   const std::weak_ptr<rpc::Agent> agent_;
   const rpc::Worker self_;
-  // In a FINISH, which has nothing else.
+  // The header, in a FINISH message, which has no other fields.
   proto::Finish header_;
   const rpc::Id id_;
   Plan plan_;
   const absl::Time deadline_;
 
   mutable std::once_flag parts_written_;
-  // For each part of the plan a serialized header that has the part and nothing else.
+  // For each part of the plan, a serialized header that contains only that part.
   mutable std::vector<std::string> parts_;
 };
 

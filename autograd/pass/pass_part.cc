@@ -11,13 +11,14 @@
 namespace gradwire::autograd {
 namespace {
 
-// A tensor's `.grad` belongs to no agent: whatever passes set it take turns.
+// The mutex for passes that set `.grad` of tensors (retain_grad()). It is global, because agents of one
+// process may use the same tensor.
 Mutex& retained_gradients() {
   static auto* const mutex = new Mutex;
   return *mutex;
 }
 
-// Whoever waits for the pass serves the agent meanwhile.
+// The executor whose tasks the thread at the root runs while it waits for the pass; nullptr without an agent.
 std::shared_ptr<Executor> executor_of(const std::shared_ptr<rpc::Agent>& agent) {
   return agent == nullptr ? nullptr : agent->executor();
 }
@@ -44,7 +45,7 @@ PassPart::PassPart(PassCalls::Options calls, const ContextState& context, Ended 
       state_({.self = calls_.self().incarnation, .root = calls_.id().origin, .fast = calls_.header().fast()}),
       graph_(std::make_shared<LocalExecutor>(graph_options(calls_, context))) {}
 
-absl::Status PassPart::here(absl::Status status) const {
+absl::Status PassPart::with_this_worker(absl::Status status) const {
   return with_worker(std::move(status), calls_.self().name);
 }
 
@@ -59,6 +60,11 @@ void PassPart::Locked::begin_run() {
   count();
 }
 
+// Every event of the pass goes through these steps:
+// 1. With the lock: change the state and the graph. The state decides which actions follow.
+// 2. With the lock: move everything that the actions need out of the members (settle_locked).
+// 3. Without the lock: perform the actions. They send messages, run callbacks and destroy tensors, and may
+//    call update() again.
 void PassPart::update(Event event, bool on_executor) {
   Effects effects;
   {
@@ -70,6 +76,9 @@ void PassPart::update(Event event, bool on_executor) {
   perform(effects);
 }
 
+// Answers arrive on any thread, also on one that receives for all connections. If such a thread ends the
+// part, it must not destroy the graph, because destructors of user objects could block it. The graph then
+// stays in `spent_` until the next event on the executor, or until this object is destroyed.
 void PassPart::answered(const absl::StatusOr<proto::PassAnswer>& answer, Event event) {
   update(
       [&](Locked& locked) {
@@ -96,7 +105,7 @@ void PassPart::notice_loss(uint64_t incarnation) {
   const std::shared_ptr<rpc::Agent> agent = calls_.agent();
   if (agent == nullptr || incarnation == calls_.self().incarnation) return;
   absl::StatusOr<rpc::Worker> worker = agent->services().find_worker_by_incarnation(incarnation);
-  if (!worker.ok()) return abort(here(absl::UnavailableError(worker.status().message())));
+  if (!worker.ok()) return abort(with_this_worker(absl::UnavailableError(worker.status().message())));
   if (absl::Status status = agent->services().worker_status(*worker); !status.ok())
     worker_lost(*worker, status);
 }
@@ -107,6 +116,9 @@ void PassPart::notice_losses(uint64_t from) {
 }
 
 void PassPart::run_nodes(Keep keep, Ship ship) {
+  // Nodes, `keep` and `ship` must run without the lock, and only one thread may run nodes at a time. The
+  // thread that sets `running_` is the one; another thread returns at once, because the first one also runs
+  // the nodes that become ready later. The lock is released and taken again around each call.
   Effects effects;
   PassState::Actions& actions = effects.actions;
   mutex_.lock();
@@ -115,7 +127,7 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
     while (!state_.ended()) {
       std::optional<LocalExecutor::Task> task = graph_->next();
       if (!task) break;
-      // The pass may be aborted, and let go of the graph, while the node runs.
+      // This reference keeps the graph alive if the pass is aborted while the node runs.
       std::shared_ptr<LocalExecutor> graph = graph_;
       mutex_.unlock();
       absl::Status status = graph->run(*task);
@@ -128,10 +140,10 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
           status = with_context(status_from_exception(std::current_exception()), "adding up gradients");
         }
       }
-      if (!status.ok() && !state_.ended()) state_.fail(here(status), actions);
+      if (!status.ok() && !state_.ended()) state_.fail(with_this_worker(status), actions);
       if (!status.ok() || state_.ended()) {
         mutex_.unlock();
-        // Here and not under the lock: with the graph go objects of the user's.
+        // The graph is released without the lock, because its destructor may destroy user objects.
         task.reset();
         graph.reset();
         mutex_.lock();
@@ -154,6 +166,8 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
   perform(effects);
 }
 
+// Each owed reply is moved out of `replies_` once, so it is sent exactly once. The numbers that the state
+// returns are always in the map, unless a reply was already taken.
 void PassPart::settle_locked(Effects& effects, bool on_executor) {
   const PassState::Actions& actions = effects.actions;
   auto owe = [&](uint64_t number, rpc::ServiceReply answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -177,10 +191,16 @@ void PassPart::settle_locked(Effects& effects, bool on_executor) {
   if (on_executor) effects.graph = std::move(spent_);
 }
 
+// 1. Destroy the graph, so that the tensors of the pass are free when backward() returns.
+// 2. Record and report the end. A trainer whose backward() has returned then does not count as forwarding at
+//    the step barrier.
+// 3. Send the replies that are owed, and ABORT to the workers that were reached.
+// 4. At the root: let the run begin, and send FINISH.
+// 5. Wake the root's thread last. It may release the context at once.
 void PassPart::perform(Effects& effects) {
   const PassState::Actions& actions = effects.actions;
   effects.graph.reset();
-  // This comes before the end is reported, so that everything is in place by then.
+  // The order matters: the graph is destroyed and the end recorded before any other party learns of the end.
   if (actions.ended) part_ended_.store(true, std::memory_order_release);
   if (actions.ended) ended_(actions.status);
   for (auto& [reply, answer] : effects.replies) reply(std::move(answer));

@@ -19,18 +19,19 @@
 namespace gradwire::autograd {
 
 // One worker's part in one backward pass: the protocol (PassState) and the graph (LocalExecutor) under one
-// lock, and the answers that it owes. All that happens to the pass comes in through update(), which then does
-// what the protocol asks for. Thread-safe; owned by shared_ptr: the pass holds it, and every call under way.
+// lock, and the replies that it owes to other workers. Every event of the pass goes through update(), which
+// then performs the actions of the protocol. Thread-safe. Owned by shared_ptr; the pass and every call under
+// way hold one.
 class PassPart : public std::enable_shared_from_this<PassPart> {
  public:
-  // Called once, when this worker's part has ended, well or not.
+  // Called once, when this worker's part has ended, with OK or the error.
   using Ended = std::function<void(const absl::Status&)>;
 
   PassPart(PassCalls::Options calls, const ContextState& context, Ended ended);
 
   PassCalls& calls() { return calls_; }
   RootWait& root() { return root_; }
-  // This worker's part is over.
+  // Whether this worker's part has ended.
   bool ended() const { return part_ended_.load(std::memory_order_acquire); }
 
   // The parts that an event may use while the lock is held.
@@ -41,32 +42,35 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
     PassState::Actions& actions;
     PassPart& part;
 
-    // The number that stands for `reply`.
+    // Stores `reply` and returns the number by which PassState refers to it.
     uint64_t owe(const PassReply& reply) { return part.owe_locked(reply); }
-    // Tells `state` of what has been counted in `graph`.
+    // Adds the events that were counted in `graph` to the count of `state`.
     void count() { state.counted(graph->take_counted()); }
-    // Everything is marked: with inputs, what has no use is known.
+    // Ends the marking. In a pass with inputs the unused part of the graph is known from now on.
     void begin_run();
-    // Ends the pass with an error of this worker's.
-    void fail(absl::Status status) { state.fail(part.here(std::move(status)), actions); }
+    // Ends the pass with an error of this worker.
+    void fail(absl::Status status) { state.fail(part.with_this_worker(std::move(status)), actions); }
   };
   using Event = absl::FunctionRef<void(Locked&)>;
-  // Calls `event` with the lock, which must not call others; then, without it, does what `actions` say.
-  // `on_executor`: whether this thread may run destructors of the user's objects.
+  // Calls `event` with the lock held; then performs its `actions` without the lock. `event` must not call
+  // other workers or user code. `on_executor`: whether this thread may run destructors of user objects.
   void update(Event event, bool on_executor = true);
-  // The answer to a message of the pass, on any thread: calls `event`, or ends the pass with the error.
+  // Processes the answer to a message of the pass, on any thread: calls `event` if it is OK, otherwise ends
+  // the pass with the error.
   void answered(const absl::StatusOr<proto::PassAnswer>& answer, Event event);
 
-  // The first reason ends the pass, here and on the workers that it reached from here.
+  // Ends the pass with `reason`, here and on the workers that it reached from here. Later reasons are
+  // ignored.
   void abort(const absl::Status& reason);
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason);
-  // A worker that was lost before this part knew of it: worker_lost() does not come any more.
+  // Calls worker_lost() if the worker is lost already. Must be called after the pass begins to depend on a
+  // worker: if the worker was lost before, worker_lost() is not called by the agent any more.
   void notice_loss(uint64_t incarnation);
-  // The same of the sender of a message, and of the root.
+  // Same as notice_loss() for `from`, the sender of a message, and for the root.
   void notice_losses(uint64_t from);
 
-  // Runs nodes until none is ready, one at a time and without the lock; returns at once when another thread
-  // does. `keep` gets the gradients of leaves, `ship` those for another worker.
+  // Runs nodes one at a time, without the lock, until none is ready. Returns at once if another thread runs
+  // nodes already. `keep` gets the gradients of leaves, `ship` those for another worker.
   using Keep = absl::FunctionRef<absl::Status(LocalExecutor::Task&)>;
   using Ship = absl::FunctionRef<void(const RecvNode&, torch::autograd::variable_list)>;
   void run_nodes(Keep keep, Ship ship);
@@ -76,16 +80,18 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   struct Effects {
     PassState::Actions actions;
     std::vector<std::pair<PassReply, rpc::ServiceReply>> replies;
-    // With the graph go objects of the user's.
+    // A graph to destroy. Its destructor may destroy user objects.
     std::shared_ptr<LocalExecutor> graph;
   };
-  // Moves into `effects` the replies and the graph that its actions say are due.
+  // Moves the replies and the graph that the actions refer to into `effects`.
   void settle_locked(Effects& effects, bool on_executor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Performs the actions, without the lock.
   void perform(Effects& effects);
   void send_finish(uint64_t incarnation);
-  // `mutex_` is held: Locked exists only then.
+  // REQUIRES: `mutex_` is held. Only Locked calls it, and Locked exists only while the mutex is held.
   uint64_t owe_locked(const PassReply& reply) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  absl::Status here(absl::Status status) const;
+  // Marks an error with the name of this worker.
+  absl::Status with_this_worker(absl::Status status) const;
 
   PassCalls calls_;
   const Ended ended_;
@@ -95,10 +101,12 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   PassState state_ ABSL_GUARDED_BY(mutex_);
   // nullptr once the part has ended. LocalExecutor::run() is called without the lock.
   std::shared_ptr<LocalExecutor> graph_ ABSL_GUARDED_BY(mutex_);
-  // A graph that could not be let go of where the part ended.
+  // A graph that is not used any more but could not be destroyed on the thread that ended the part.
   std::shared_ptr<LocalExecutor> spent_ ABSL_GUARDED_BY(mutex_);
+  // The replies that are owed, by number.
   absl::flat_hash_map<uint64_t, PassReply> replies_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_reply_ ABSL_GUARDED_BY(mutex_) = 1;
+  // A thread is in run_nodes().
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> part_ended_{false};

@@ -3,7 +3,7 @@
 namespace gradwire::autograd {
 namespace {
 
-// No worker's incarnation is 0.
+// The key of the root's own walk. No worker has the incarnation 0.
 constexpr std::pair<uint64_t, uint64_t> kRootWalk{0, 0};
 
 }  // namespace
@@ -12,6 +12,14 @@ PassState::PassState(Options options) : options_(options), running_(options.fast
   if (options_.root != options_.self) partners_.insert(options_.root);
 }
 
+// The cases:
+// 1. The pass has failed here: answer with its error. The root may learn of the failure only from this
+//    answer.
+// 2. A new MARK after the end with OK: the sender is wrong, because the root asks for the end only after the
+//    wave. Answer with an error.
+// 3. A new MARK: walk. The answer follows when the walk and its MARKs are done.
+// 4. A repeated MARK: the connection broke before the answer. Send the same answer again, or send it to both
+//    when the walk is done.
 bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actions& actions) {
   if (!status_.ok()) {
     actions.failed_replies.push_back(reply);
@@ -45,6 +53,8 @@ void PassState::begin_root() {
   waves_.try_emplace(walking_);
 }
 
+// Records the MARKs that the walk causes before they are sent: an answer may arrive as soon as the first has
+// left. A MARK to this worker itself counts in the wave, but needs no ABORT and cannot be lost.
 std::vector<uint64_t> PassState::end_walk(const std::vector<uint64_t>& marked, Actions& actions) {
   std::vector<uint64_t> numbers;
   if (ended_) return numbers;
@@ -75,6 +85,9 @@ void PassState::mark_answered(uint64_t number, const std::vector<uint64_t>& part
   finish_wave_if_over(wave, key == kRootWalk, actions);
 }
 
+// A MARK is answered when its own walk is over and all MARKs that the walk caused are answered. So the
+// answer to the root's MARKs means that no MARK is under way anywhere. The participants are collected on the
+// way back; the root then sends each a FINISH.
 void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
   if (!wave.walked || wave.unanswered > 0 || wave.answered) return;
   wave.answered = true;
@@ -89,6 +102,8 @@ void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
   end_if_done(actions);
 }
 
+// For a worker in `shipped_to` the RUN is the FINISH. It counts as asked, so that it gets no second one, and
+// finish_answered() follows when its RUN is answered.
 void PassState::begin_planned(const std::vector<uint64_t>& participants,
                               const std::vector<uint64_t>& shipped_to, Actions& actions) {
   running_ = true;
@@ -124,7 +139,7 @@ void PassState::shipping(uint64_t to) {
 void PassState::shipping_answered(uint64_t to, Actions& actions) {
   if (ended_) return;
   --unanswered_shipments_;
-  // It knows of the pass now, so it can be asked.
+  // The worker knows the pass now, so it can be sent a FINISH.
   if (options_.root == options_.self) ask_to_finish(to, actions);
   end_if_done(actions);
 }
@@ -155,13 +170,18 @@ void PassState::ask_to_finish(uint64_t worker, Actions& actions) {
   actions.finish.push_back(worker);
 }
 
+// A part ends when
+// 1. every counted event has happened;
+// 2. every RUN that it sent is answered: otherwise a gradient could arrive after backward() has returned;
+// 3. at the root: the wave is over and every participant has answered its FINISH;
+// 4. elsewhere: a FINISH has arrived. Before that the counts may be 0 only for the moment.
 void PassState::end_if_done(Actions& actions) {
   if (ended_ || remaining_ > 0) return;
   if (unanswered_shipments_ > 0) return;
   if (options_.root == options_.self) {
     if (!running_ || finished_.size() < asked_.size()) return;
   } else if (finish_replies_.empty()) {
-    return;  // More may be counted yet.
+    return;  // More events may be counted before the FINISH arrives.
   }
   ended_ = true;
   actions.ended = true;
@@ -171,14 +191,17 @@ void PassState::end_if_done(Actions& actions) {
 
 void PassState::abort_asked(absl::Status status, Actions& actions) {
   if (!ended_) return fail(std::move(status), actions);
-  // In the fast mode the root knows only those that it has asked, and may not know the workers that this one
-  // shipped to.
+  // In the fast mode the root knows only the workers that it has sent a FINISH to. It may not know the
+  // workers that this worker shipped to.
   if (!options_.fast || !status_.ok() || options_.root == options_.self || std::exchange(passed_on_, true))
     return;
   actions.abort.assign(reached_.begin(), reached_.end());
   actions.status = std::move(status);
 }
 
+// The first error wins. All owed replies are answered with it, which carries it towards the root, and ABORT
+// carries it to the workers that were reached. `status_` stays, because later messages of the pass get the
+// same answer.
 void PassState::fail(absl::Status status, Actions& actions) {
   if (ended_) return;
   ended_ = true;
@@ -186,7 +209,7 @@ void PassState::fail(absl::Status status, Actions& actions) {
   actions.ended = true;
   actions.status = status_;
   actions.abort.assign(reached_.begin(), reached_.end());
-  // In the fast mode the root may not know of this worker, now or later.
+  // In the fast mode the root may not know this worker, so it would not learn of the failure from an answer.
   if (options_.fast && options_.root != options_.self) actions.abort.push_back(options_.root);
   for (auto& [key, wave] : waves_) {
     actions.failed_replies.insert(actions.failed_replies.end(), wave.replies.begin(), wave.replies.end());
@@ -196,6 +219,7 @@ void PassState::fail(absl::Status status, Actions& actions) {
   finish_replies_.clear();
 }
 
+// The lost worker gets no ABORT. A worker that this part never exchanged a message with does not matter.
 void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions& actions) {
   if (ended_ || !partners_.contains(worker)) return;
   reached_.erase(worker);

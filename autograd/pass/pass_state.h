@@ -11,12 +11,13 @@
 
 namespace gradwire::autograd {
 
-// One worker's part in the protocol of a backward pass (proto/autograd.proto): events in, actions out. It
-// knows nothing of tensors; workers are incarnations; `reply` numbers stand for answers that are owed and are
-// the caller's own. NEEDED is to it what MARK is: a message of the wave.
+// The state machine of one worker's part in the protocol of a backward pass (proto/autograd.proto): its
+// methods take events and return actions. It does not know tensors. A worker is identified by its
+// incarnation. A `reply` number, which the caller chooses, stands for a reply that is owed. A NEEDED is
+// treated as a MARK: both are messages of the wave.
 //
-// States: the wave is under way; the pass runs; ended, well or not. Once ended nothing more comes out of it
-// but answers to messages that arrive again. Not thread-safe.
+// States: the wave is under way; the pass runs; ended, with OK or an error. After the end the only actions
+// are replies to messages, and the forwarding of an ABORT in the fast mode. Not thread-safe.
 class PassState {
  public:
   struct Options {
@@ -26,7 +27,7 @@ class PassState {
     bool fast = false;
   };
 
-  // The work left to the caller, after it has released its locks.
+  // Work that the caller must do after it has released its locks.
   struct Actions {
     struct MarkAnswer {
       uint64_t reply;
@@ -38,15 +39,16 @@ class PassState {
     };
     std::vector<MarkAnswer> mark_answers;
     std::vector<FinishAnswer> finish_answers;
-    // Replies that are owed `status` (an error), MARK's and FINISH's alike.
+    // Replies to MARK and FINISH messages that must be answered with the error `status`.
     std::vector<uint64_t> failed_replies;
     // Workers to send FINISH to.
     std::vector<uint64_t> finish;
     // Workers to send ABORT to, with `status`.
     std::vector<uint64_t> abort;
-    // At the root: the wave is over, the gradients of the roots may be delivered.
+    // At the root: the wave is over, and the gradients of the roots may be delivered.
     bool start_run = false;
-    // This worker's part has ended, well or with `status`: what it held may go. At the root: so has the pass.
+    // This worker's part has ended with `status`, and its graph may be destroyed. At the root the whole pass
+    // has ended.
     bool ended = false;
     absl::Status status;
   };
@@ -55,60 +57,72 @@ class PassState {
 
   // ---- The wave.
 
-  // A walk begins: that of a MARK, or the root's own. False when this MARK came before: its answer is in
-  // `actions`, or will come with the first one's.
+  // Begins the walk of a MARK. Returns false if there is nothing to walk: the pass has failed or ended, or
+  // the same MARK arrived before. The reply is then in `actions`, or follows with the reply to the first
+  // MARK.
   bool begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actions& actions);
+  // Begins the walk of the root.
   void begin_root();
-  // The walk that began last is over and `marked` holds the receiver of each MARK it calls for. Returns a
-  // number for each: the MARK's own. With an error of the walk the pass fails.
+  // Ends the walk that was begun last. `marked` has the receiver of each MARK that the walk causes. Returns
+  // the number of each of these MARKs; empty if the pass has ended. If the walk failed, call fail() instead.
   std::vector<uint64_t> end_walk(const std::vector<uint64_t>& marked, Actions& actions);
   void mark_answered(uint64_t number, const std::vector<uint64_t>& participants, Actions& actions);
 
-  // At the root, instead of a wave: the participants are known. Those in `shipped_to` learn of the pass from
-  // the root's own gradients, whose answer then is that to FINISH; the others are asked.
+  // Begins a planned pass at the root: the participants are known without a wave. The workers in `shipped_to`
+  // get a RUN from the root, which is also a FINISH; the other participants are sent a FINISH.
   void begin_planned(const std::vector<uint64_t>& participants, const std::vector<uint64_t>& shipped_to,
                      Actions& actions);
 
   // ---- The run.
 
-  // Nodes, or gradients from other workers, that have been counted, or that have come to pass.
+  // Adds `n` events to the number of expected ones: nodes that will run, or messages with gradients that will
+  // arrive.
   void counted(uint64_t n) { remaining_ += n; }
+  // Records that `n` of the expected events have happened.
   void ran(uint64_t n, Actions& actions);
-  // The gradients of a message arrived. False when they did before, or the pass has ended.
+  // Records that the gradients of a message arrived. Returns false if they had arrived before, or if the pass
+  // has ended.
   bool run_arrived(uint64_t from, uint64_t message);
+  // Records that gradients are about to be shipped to worker `to`, and that the worker has answered.
   void shipping(uint64_t to);
   void shipping_answered(uint64_t to, Actions& actions);
 
   // ---- The end.
 
+  // Processes a FINISH that arrived.
   void finish_asked(uint64_t reply, Actions& actions);
+  // Processes the answer to a FINISH.
   void finish_answered(uint64_t worker, const std::vector<uint64_t>& shipped_to, Actions& actions);
-  // The first error ends the pass; the rest are ignored.
+  // Ends the pass with an error. Later errors are ignored.
   void fail(absl::Status status, Actions& actions);
-  // An ABORT has come. It goes on also from a part that had ended well.
+  // Processes an ABORT that arrived. In the fast mode it is forwarded even if this part has ended with OK.
   void abort_asked(absl::Status status, Actions& actions);
-  // Fails the pass if `worker` has a part in it.
+  // Fails the pass if it depends on `worker`.
   void worker_lost(uint64_t worker, const absl::Status& status, Actions& actions);
-  // Makes `worker` one whose loss fails the pass.
+  // Records that the pass fails if `worker` is lost.
   void depends_on(uint64_t worker) { partners_.insert(worker); }
 
   bool ended() const { return ended_; }
-  // OK while it has not failed.
+  // OK unless the pass has failed.
   const absl::Status& status() const { return status_; }
   uint64_t remaining() const { return remaining_; }
 
  private:
-  // A MARK (or the root's own walk), until and after it is answered.
+  // The state of a MARK that arrived, or of the root's own walk. It is kept after the answer, for
+  // repetitions.
   struct Wave {
+    // Number of MARKs that the walk caused and that are not answered.
     std::size_t unanswered = 0;
     bool walked = false;
     bool answered = false;
     std::vector<uint64_t> replies;
     absl::btree_set<uint64_t> participants;
   };
+  // The sender and the number of a MARK.
   using WaveKey = std::pair<uint64_t, uint64_t>;
 
   void finish_wave_if_over(Wave& wave, bool root, Actions& actions);
+  // Sends a FINISH to `worker`, once.
   void ask_to_finish(uint64_t worker, Actions& actions);
   void end_if_done(Actions& actions);
   std::vector<uint64_t> shipped_to() const { return {shipped_to_.begin(), shipped_to_.end()}; }
@@ -116,28 +130,33 @@ class PassState {
   const Options options_;
 
   absl::flat_hash_map<WaveKey, Wave> waves_;
+  // The walk that was begun last.
   WaveKey walking_;
   uint64_t next_mark_ = 1;
-  // MARKs sent: whose walk each belongs to.
+  // The MARKs that were sent and not answered, by number, and the walk that caused each.
   absl::flat_hash_map<uint64_t, WaveKey> sent_marks_;
 
-  // The workers that this one has marked or shipped to: ABORT goes there. Then the others that it depends on.
+  // The workers that this worker has sent MARK, RUN or FINISH to. ABORT is sent to them.
   absl::btree_set<uint64_t> reached_;
+  // The workers whose loss fails the pass.
   absl::flat_hash_set<uint64_t> partners_;
 
+  // Number of expected events that have not happened.
   uint64_t remaining_ = 0;
+  // The messages whose gradients have arrived.
   absl::flat_hash_set<uint64_t> arrived_;
   uint64_t unanswered_shipments_ = 0;
   absl::btree_set<uint64_t> shipped_to_;
   std::vector<uint64_t> finish_replies_;
 
-  // At the root: whom it asked to finish, and who has.
+  // The run has started: the wave is over, or the pass has no wave.
   bool running_ = false;
+  // At the root: the workers that must finish, and those that have.
   absl::btree_set<uint64_t> asked_;
   absl::btree_set<uint64_t> finished_;
 
   bool ended_ = false;
-  // An ABORT that came after this part had ended well has been passed on.
+  // An ABORT that arrived after this part had ended with OK has been forwarded.
   bool passed_on_ = false;
   absl::Status status_;
 };

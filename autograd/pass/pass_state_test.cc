@@ -12,9 +12,9 @@
 namespace gradwire::autograd {
 namespace {
 
-// A simulated group of workers whose messages form a random graph. Message m leaves one worker for another
-// and carries some tensors; each depends on some outputs of messages that its sender received before. The
-// network delays, reorders and repeats; workers die.
+// A simulated group of workers whose messages form a random graph. A message goes from one worker to another
+// and carries some tensors; each tensor depends on outputs of messages that its sender received before. The
+// network delays, reorders and repeats messages, and workers die.
 class Simulation {
  public:
   struct Output {
@@ -36,7 +36,7 @@ class Simulation {
     }
     roots_ = received_by(0, 4);
     for (const Output& root : roots_) used_.insert({root.message, root.index});
-    // Later messages depend on earlier ones alone, so one sweep finds all that the roots depend on.
+    // Messages depend on earlier messages only, so one sweep finds all outputs that the roots depend on.
     for (int m = messages - 1; m >= 0; --m) {
       for (std::size_t i = 0; i < messages_[m].depends.size(); ++i) {
         if (!used_.contains({m, static_cast<int>(i)})) continue;
@@ -48,7 +48,8 @@ class Simulation {
     }
   }
 
-  // In the fast mode a worker waits for all it sent: only a graph that is used as a whole comes to an end.
+  // In the fast mode a worker waits for gradients of all tensors it sent, so a pass ends only if all are
+  // used.
   bool all_used() const {
     for (std::size_t m = 0; m < messages_.size(); ++m) {
       bool any = false;
@@ -86,7 +87,7 @@ class Simulation {
       if (network_.empty()) continue;
       const std::size_t which = pick(static_cast<int>(network_.size()));
       auto delivery = network_[which];
-      // What is sent with repetition may arrive twice.
+      // A message that is sent with repetition may arrive twice.
       if (!repeat_ || pick(4) != 0) network_.erase(network_.begin() + static_cast<long>(which));
       delivery();
     }
@@ -148,7 +149,7 @@ class Simulation {
     }
   }
 
-  // Returns the MARKs that the walk calls for.
+  // Returns the MARKs that the walk causes.
   std::map<int, std::vector<int>> count(int w, const std::vector<Output>& outputs) {
     Part& part = parts_[w];
     std::map<int, std::vector<int>> reached;
@@ -214,14 +215,14 @@ class Simulation {
     network_.push_back([=, this] {
       if (from == dead_) return;
       if (to != dead_) return delivery();
-      // Calls to the dead fail.
+      // Calls to dead workers fail.
       PassState::Actions actions;
       parts_[from].state.fail(absl::UnavailableError("dead"), actions);
       perform(from, std::move(actions));
     });
   }
 
-  // A gradient for each of `outputs` has come.
+  // Processes the arrival of a gradient for each of `outputs`.
   void deliver(int w, const std::vector<Output>& outputs) {
     for (const Output& output : outputs) {
       if (--parts_[w].missing[output.message] > 0) continue;
@@ -306,7 +307,7 @@ class Simulation {
   void send_finish(int w, int to) {
     send(w, to, [=, this] {
       Part& part = parts_[to];
-      EXPECT_TRUE(part.began) << "FINISH came before anything else";
+      EXPECT_TRUE(part.began) << "FINISH was the first message";
       const uint64_t number = part.next_reply++;
       part.replies[number] = [=, this](PassState::Actions& outcome) {
         const absl::Status status = outcome.status;
@@ -330,7 +331,7 @@ class Simulation {
     });
   }
 
-  // Everybody hears of it; calls to the dead fail.
+  // All other workers are notified of the death. Calls to the dead worker fail.
   void die(int w) {
     dead_ = w;
     for (int other = 0; other < workers_; ++other) {
@@ -362,7 +363,7 @@ class Simulation {
   absl::Status status_;
 };
 
-TEST(PassState, EveryMarkedOutputIsShippedOnceWhateverTheOrder) {
+TEST(PassState, EveryMarkedOutputIsShippedOnceInAnyOrderOfMessages) {
   for (uint32_t seed = 0; seed < 4000; ++seed) {
     Simulation simulation(seed, 1 + static_cast<int>(seed % 5), 3 + static_cast<int>(seed % 17), false,
                           false);
@@ -434,8 +435,9 @@ TEST(PassState, MarkThatWasAnsweredIsAnsweredAgain) {
   EXPECT_EQ(again.mark_answers[0].reply, 11u);
 }
 
-// The root of a fast pass knows only whom it has asked, and may never ask this worker.
-TEST(PassState, FailureInTheFastModeIsToldToTheRoot) {
+// The root of a fast pass knows only the workers that it has sent a FINISH, and may never send one to this
+// worker.
+TEST(PassState, FailureInTheFastModeIsReportedToTheRoot) {
   for (const bool fast : {true, false}) {
     PassState state({.self = 2, .root = 1, .fast = fast});
     state.counted(1);
@@ -446,7 +448,7 @@ TEST(PassState, FailureInTheFastModeIsToldToTheRoot) {
     EXPECT_EQ(actions.abort, fast ? with_root : smart);
     EXPECT_EQ(actions.status.message(), "a node failed");
   }
-  // The root itself tells those that it has reached.
+  // The root itself aborts the workers that it has reached.
   PassState root({.self = 1, .root = 1, .fast = true});
   root.shipping(3);
   PassState::Actions actions;
@@ -454,7 +456,7 @@ TEST(PassState, FailureInTheFastModeIsToldToTheRoot) {
   EXPECT_EQ(actions.abort, std::vector<uint64_t>{3});
 }
 
-TEST(PassState, OnlyThoseWhoTakePartEndThePassByTheirLoss) {
+TEST(PassState, LossOfAWorkerEndsThePassOnlyIfItTakesPart) {
   PassState state({.self = 2, .root = 1});
   state.counted(1);
   state.shipping(3);
@@ -465,7 +467,7 @@ TEST(PassState, OnlyThoseWhoTakePartEndThePassByTheirLoss) {
   state.worker_lost(3, absl::UnavailableError("a partner"), actions);
   EXPECT_TRUE(actions.ended);
   EXPECT_EQ(actions.status.message(), "a partner");
-  // There is nobody to tell at the lost one.
+  // The lost worker gets no ABORT.
   EXPECT_EQ(actions.abort, std::vector<uint64_t>{4});
 }
 

@@ -16,6 +16,13 @@ absl::Status released_status(const rpc::Id& context) {
 
 }  // namespace
 
+// Messages of a pass arrive on several threads, and any of them may be the first. So the pass is found or
+// made in one critical section.
+// 1. Return the pass if it exists, also if it has ended: it answers repetitions.
+// 2. Otherwise make it, and make room for it.
+// 3. If it must not begin, abort it instead of storing it. The caller then uses it as any other pass, and
+//    its messages and its root get the error.
+// `forgotten` is destroyed after the lock has been released.
 std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& context,
                                          const proto::Pass& header, absl::Time deadline) const {
   std::shared_ptr<Pass> pass, forgotten;
@@ -27,17 +34,18 @@ std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& co
     pass =
         std::make_shared<Pass>(PassCalls::Options{agent_.weak_agent(), agent_.self(), header, deadline},
                                context, [barrier = barrier_, id = context->id](const absl::Status& status) {
-                                 // After an error the forward may still get its backward.
+                                 // After an error the context still counts as forwarding, because another
+                                 // pass may follow.
                                  std::shared_ptr<StepBarrierDriver> alive = barrier.lock();
                                  if (status.ok() && alive != nullptr) alive->backward_ended(id);
                                });
     if (context->released) {
       refused = released_status(context->id);
     } else if (!make_room(*context, forgotten)) {
-      refused = absl::ResourceExhaustedError(absl::StrCat(
-          "beginning a backward pass in the autograd context ", rpc::to_string(context->id), " failed: got ",
-          context->passes.size(), " passes that have not ended, expected fewer than ",
-          ContextState::kMaxPasses, "; wait for some to end"));
+      refused = absl::ResourceExhaustedError(
+          absl::StrCat("cannot begin a backward pass in the autograd context ", rpc::to_string(context->id),
+                       ": got ", context->passes.size(), " passes that have not ended, expected fewer than ",
+                       ContextState::kMaxPasses, "; wait for some to end"));
     } else {
       context->passes.emplace(pass->id(), pass);
       context->pass_order.push_back(pass->id());
@@ -86,7 +94,8 @@ void PassTable::release(ContextState& context) {
   absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
   {
     MutexLock lock(context.mutex);
-    // The passes hold the context, so the context must let go of them.
+    // From now on pass_of() aborts new passes, so no pass is added after the swap.
+    // The passes hold the context, so the context must release them to break the cycle.
     context.released = true;
     passes.swap(context.passes);
     context.pass_order.clear();

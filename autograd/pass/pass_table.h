@@ -12,30 +12,33 @@
 
 namespace gradwire::autograd {
 
-// The passes that one agent has a part in. Each stands in its context. Thread-safe.
+// Finds and begins the passes in which one agent takes part. The passes are stored in their contexts.
+// Thread-safe.
 class PassTable {
  public:
-  // `agent` and `contexts` outlive it.
+  // `agent` and `contexts` must outlive this object.
   PassTable(rpc::AgentServices& agent, Contexts& contexts, const std::shared_ptr<StepBarrierDriver>& barrier)
       : agent_(agent), contexts_(contexts), barrier_(barrier) {}
 
-  // A pass of which this worker is the root.
+  // Begins a pass of which this worker is the root.
   std::shared_ptr<Pass> begin(const std::shared_ptr<ContextState>& context, proto::Pass header,
                               absl::Time deadline) const;
-  // The pass that a message belongs to; made if the message is its first.
+  // Returns the pass that a message belongs to, and makes it if this is its first message here. NotFound if
+  // the context is not live.
   absl::StatusOr<std::shared_ptr<Pass>> find(const proto::Pass& header, absl::Time deadline) const;
-  // The same for another worker's pass, which worker `from` reports before any of its messages has come.
+  // Same as find(), but makes the context live if it is new: worker `from` names the pass in a call before
+  // any message of the pass arrives.
   absl::StatusOr<std::shared_ptr<Pass>> join(const proto::Pass& header, uint64_t from,
                                              absl::Time deadline) const;
   std::vector<std::shared_ptr<Pass>> all() const;
-  // The context is out of reach: its passes end, and what it holds of the graph goes.
+  // Aborts the passes of a released context and drops its send nodes.
   static void release(ContextState& context);
 
  private:
   std::shared_ptr<Pass> pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
                                 absl::Time deadline) const;
-  // Makes room for one more pass; `forgotten` is to be destroyed outside the lock. False when no pass can be
-  // forgotten.
+  // Makes room for one more pass. Moves a forgotten pass into `forgotten`, which must be destroyed without
+  // the lock. Returns false if no pass has ended.
   static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
 

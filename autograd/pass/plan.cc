@@ -13,14 +13,14 @@ bool Plan::share_worker(const GradientRoute& a, const GradientRoute& b) const {
 }
 
 void Plan::add(GradientRoute reached) {
-  // 1. Into the first part that has a worker in common with it.
+  // 1. Find the first part that has a worker in common with `reached`.
   std::size_t into = 0;
   while (into < parts_.size() && !share_worker(parts_[into], reached)) ++into;
   if (into == parts_.size()) {
     parts_.push_back(std::move(reached));
     return;
   }
-  // 2. The other parts that have one are joined with that part.
+  // 2. Join the other parts that have a worker in common with `reached` to that part.
   for (std::size_t other = parts_.size() - 1; other > into; --other) {
     if (!share_worker(parts_[other], reached)) continue;
     parts_[into].add(parts_[other]);

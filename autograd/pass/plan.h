@@ -8,33 +8,36 @@
 
 namespace gradwire::autograd {
 
-// All sent tensors that gradients of a pass will reach, where the root knows them without a wave of MARKs.
+// The plan of a pass: all sent tensors that gradients of the pass will reach. A root that knows the plan
+// needs no wave of MARKs.
 //
-// A plan has parts. Two sent tensors are in the same part when a gradient goes on from one to the other, or
-// when the same worker sent both and that worker is not the root. So every sent tensor that a worker reaches
-// from its own is in the same part, and a worker needs to know that part only. When the root calls many
-// workers and these call no others, each part has the few tensors of one call.
+// A plan has parts. Two sent tensors are in the same part if a gradient goes on from one to the other, or if
+// the same worker sent both and that worker is not the root. Therefore every sent tensor that a worker
+// reaches from its own tensors is in the same part, and the worker needs that part only. If the root calls
+// many workers and these call no others, each part has the few tensors of one call.
 //
-// The root has the whole plan, every other worker its part. Not thread-safe.
+// The root has the whole plan, every other worker has its part. Not thread-safe.
 class Plan {
  public:
-  // `root`: its incarnation.
+  // `root`: the incarnation of the root.
   explicit Plan(uint64_t root) : root_(root) {}
 
   static constexpr std::size_t kMaxParts = 1024;
 
-  // `reached`: a sent tensor and all that its gradient goes on to; or a part that came from another worker.
+  // Adds a sent tensor and all tensors that its gradient reaches from there; or a part that another worker
+  // sent.
   void add(GradientRoute reached);
 
   const std::vector<GradientRoute>& parts() const { return parts_; }
-  // The part that `worker` needs; nullptr if it has sent no tensor of the plan, and for the root.
+  // Returns the part that `worker` needs; nullptr if the worker has sent no tensor of the plan, and for the
+  // root.
   const GradientRoute* part_of(uint64_t worker) const;
-  // Whether it can replace a wave: each part can be sent (GradientRoute::kMaxTensors), and finding the parts,
-  // which compares each with each, costs less than a wave.
+  // Whether the plan can replace a wave: each part is small enough to be sent (GradientRoute::kMaxTensors),
+  // and there are few enough parts that finding them, which compares all pairs, costs less than a wave.
   bool fits() const;
 
  private:
-  // Whether a worker other than the root has sent tensors of both.
+  // Whether a worker other than the root has sent tensors of both routes.
   bool share_worker(const GradientRoute& a, const GradientRoute& b) const;
 
   uint64_t root_;

@@ -18,7 +18,7 @@ GradientRoute tensors(std::initializer_list<Tensor> all) {
   return route;
 }
 
-TEST(Plan, WorkersThatTheRootCallsApartHaveAPartEach) {
+TEST(Plan, IndependentCalleesOfTheRootHaveOnePartEach) {
   Plan plan(kRoot);
   plan.add(tensors({{2, 20, 0}, {kRoot, 10, 0}}));
   plan.add(tensors({{3, 30, 0}, {kRoot, 11, 0}}));
@@ -44,7 +44,7 @@ TEST(Plan, TensorsOfOneWorkerAreInOnePart) {
   EXPECT_EQ(plan.part_of(2)->messages(), tensors({{2, 20, 0}, {2, 20, 1}, {2, 21, 0}}).messages());
 }
 
-// A worker whose gradients come from two others may hear of the pass from either.
+// A worker that gets gradients from two others may learn of the pass from either.
 TEST(Plan, TensorsThatLeadToOneWorkerAreInOnePart) {
   Plan plan(kRoot);
   plan.add(tensors({{2, 20, 0}, {5, 50, 0}}));

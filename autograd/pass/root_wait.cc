@@ -29,21 +29,29 @@ bool RootWait::hand_over(ArrivedRun& arrived) {
   return true;
 }
 
-RootWait::News RootWait::take() {
+// No wake-up and no RUN is lost:
+// 1. end() and hand_over() first change what this function examines, and then call wake(), which takes the
+//    lock.
+// 2. This function examines both and stores `more_` with the lock held. So either it sees the change, or
+//    wake() sees `more_`.
+// 3. When it finds the end it resets `attended_` in the same critical section. A later RUN is not handed
+//    over, so none stays in `arrived_`.
+RootWait::Batch RootWait::take() {
   const Future<void> completion = completion_.future();
   const Promise<void> more(completion.executor());
-  News news{.arrived = {}, .ended = false, .more = more.future()};
+  Batch batch{.arrived = {}, .ended = false, .more = more.future()};
   MutexLock lock(mutex_);
-  news.ended = completion.done();
-  news.arrived.swap(arrived_);
-  if (news.ended) {
+  batch.ended = completion.done();
+  batch.arrived.swap(arrived_);
+  if (batch.ended) {
     attended_ = false;
-  } else if (news.arrived.empty()) {
+  } else if (batch.arrived.empty()) {
     more_ = more;
   }
-  return news;
+  return batch;
 }
 
+// The promise is completed without the lock, because continuations of its future may run inside set_value().
 void RootWait::wake() {
   std::optional<Promise<void>> more;
   {

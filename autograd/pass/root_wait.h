@@ -17,42 +17,44 @@ namespace gradwire::autograd {
 
 using PassReply = std::function<void(absl::StatusOr<rpc::ServiceReply>)>;
 
-// A RUN that has come.
+// A RUN that has arrived.
 struct ArrivedRun {
   rpc::Worker from;
   proto::Run run;
-  // One for each set bit of run.defined().
+  // One gradient for each set bit of run.defined().
   std::vector<at::Tensor> defined;
   PassReply reply;
 };
 
-// The wait of the thread that called backward(), and the RUNs that it is handed meanwhile. Thread-safe.
+// Wakes the thread that called backward(), and hands it the RUNs that arrive while it waits. Thread-safe.
 class RootWait {
  public:
-  // `executor`: what the thread serves while it waits; may be nullptr.
+  // `executor`: the executor whose tasks the thread runs while it waits; may be nullptr.
   explicit RootWait(const std::shared_ptr<Executor>& executor)
       : wave_over_(executor), completion_(executor) {}
 
   Future<void> wave_over() const { return wave_over_.future(); }
   Future<void> completion() const { return completion_.future(); }
 
-  // The gradients of the roots may be delivered.
+  // Reports that the gradients of the roots may be delivered.
   void begin_run() const { wave_over_.set_value(); }
-  // The pass has ended.
+  // Reports that the pass has ended.
   void end(const absl::Status& status);
 
-  // A thread takes, or will take, what is handed over.
+  // Announces a thread that will call take() until the pass has ended. From now on RUNs can be handed over.
   void attend();
-  // Moves from `arrived`. False when no thread takes it.
+  // Hands a RUN to the thread: moves from `arrived`. Returns false if no thread takes RUNs.
   bool hand_over(ArrivedRun& arrived);
-  struct News {
+  struct Batch {
     std::vector<ArrivedRun> arrived;
-    // No more RUNs are handed over then.
+    // The pass has ended, and no more RUNs are handed over.
     bool ended = false;
-    // Completes when there is more.
+    // Completes when another RUN is handed over or the pass ends. Of use only if `arrived` is empty and the
+    // pass has not ended.
     Future<void> more;
   };
-  News take();
+  // Returns the RUNs that were handed over since the last call. Does not wait.
+  Batch take();
 
  private:
   void wake();

@@ -21,7 +21,7 @@ class Descriptor {
   }
   ~Descriptor() { reset(); }
 
-  // -1: none.
+  // Returns -1 if the object owns no descriptor.
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   void reset() {

@@ -10,14 +10,14 @@ namespace gradwire {
 absl::StatusOr<Epoll> Epoll::create() {
   Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (epoll.valid()) return Epoll(std::move(epoll));
-  return errno_status("cannot make an epoll", errno);
+  return errno_status("cannot create an epoll instance", errno);
 }
 
 absl::Status Epoll::add(int fd, uint32_t events, uint64_t id) const {
   epoll_event event = {.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  if (errno == EPERM) return absl::PermissionDeniedError("a plain file cannot be waited for");
-  return errno_status("cannot watch a descriptor", errno);
+  if (errno == EPERM) return absl::PermissionDeniedError("cannot wait for a plain file");
+  return errno_status("cannot add a descriptor to epoll", errno);
 }
 
 void Epoll::change(int fd, uint32_t events, uint64_t id) const {

@@ -12,24 +12,26 @@
 
 namespace gradwire {
 
-// An epoll(7): waits for descriptors, each of which its user knows by a number. Thread-safe once it is made,
-// as the system's calls are. Owns no descriptor that is added; whoever adds one removes it before closing it.
+// An epoll(7) instance: waits for events on descriptors, each of which has an id chosen by the user.
+// Thread-safe, as the system calls are. It does not own the added descriptors: the caller removes each one
+// before it closes it.
 class Epoll {
  public:
-  // Unavailable when the system has no descriptor left.
+  // Unavailable if the system has no free descriptors.
   static absl::StatusOr<Epoll> create();
 
-  // `events` as epoll has them: EPOLLIN, EPOLLOUT, EPOLLET (0: errors and hang-ups only). PermissionDenied
-  // for a plain file, which is always ready and cannot be waited for; Unavailable with any other cause.
+  // `events`: flags of epoll, such as EPOLLIN, EPOLLOUT and EPOLLET; 0 reports errors and hang-ups only.
+  // PermissionDenied for a plain file, which is always ready and cannot be waited for. Unavailable for any
+  // other failure.
   absl::Status add(int fd, uint32_t events, uint64_t id) const;
   void change(int fd, uint32_t events, uint64_t id) const;
   void remove(int fd) const;
 
-  // Waits for events for at most `milliseconds`; -1: no limit. Returns them at the front of `room`: none when
-  // the time is up or a signal interrupted the wait. `data.u64` is the number.
+  // Waits for events for at most `milliseconds`; -1: no limit. Returns the events at the front of `room`:
+  // none after a timeout or if a signal interrupted the wait. `data.u64` is the id.
   absl::Span<const epoll_event> wait(absl::Span<epoll_event> room, int milliseconds) const;
 
-  // For another one that watches this one.
+  // The descriptor of the instance, so that another epoll can wait for this one.
   int fd() const { return epoll_.get(); }
 
  private:

@@ -16,7 +16,8 @@
 #include "gradwire/base/process/last_words.h"
 #include "gradwire/base/safe_text.h"
 
-// There only in a program that was built with one of them, of which the libraries may know nothing.
+// These symbols exist only in a program that was built with the sanitizer. The shared libraries may have been
+// built without it.
 extern "C" void __asan_init() __attribute__((weak));
 extern "C" void __tsan_init() __attribute__((weak));
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 constexpr int kMaxFrames = 64;
-// For the handler where the thread's own stack is used up.
+// Size of the handler's stack. The handler needs its own stack when the thread's stack has overflowed.
 constexpr size_t kStackSize = 64 << 10;
 
 thread_local const ServingScope* serving = nullptr;
@@ -33,7 +34,8 @@ std::atomic<bool> installed{false};
 // The thread that crashed first.
 std::atomic<pid_t> crashing{0};
 
-// A second stack for the calling thread's signal handlers, unless it has one. It goes with the thread.
+// The alternate stack of the calling thread's signal handlers, unless the thread already has one. It is freed
+// when the thread ends.
 class HandlerStack {
  public:
   HandlerStack() {
@@ -62,15 +64,15 @@ void ensure_handler_stack() {
   (void)stack;
 }
 
-void say(absl::string_view text) { (void)!write(STDERR_FILENO, text.data(), text.size()); }
+void write_error(absl::string_view text) { (void)!write(STDERR_FILENO, text.data(), text.size()); }
 
 const char* name_of(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? "?" : name;
 }
 
-// Where the thread was when the signal came; nullptr where that is not known.
-void* interrupted_at(const void* context) {
+// Returns the instruction that the signal interrupted; nullptr if it is unknown.
+void* interrupted_instruction(const void* context) {
 #if defined(__x86_64__)
   return reinterpret_cast<void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
 #elif defined(__aarch64__)
@@ -81,25 +83,32 @@ void* interrupted_at(const void* context) {
 #endif
 }
 
-void say_stack(void* at) {
+void write_stack(void* interrupted) {
   void* frames[kMaxFrames];
   const int count = backtrace(frames, kMaxFrames);
   int first = 0;
-  // The handler's own frames are left out.
+  // Skip the handler's own frames.
   for (int i = 0; i < count; ++i) {
-    if (frames[i] == at) first = i;
+    if (frames[i] == interrupted) first = i;
   }
   for (int i = first; i < count; ++i) {
     char symbol[512];
-    // A return address may belong to the next function: the call is before it.
+    // A return address may belong to the next function: the call instruction is before it.
     char* const address = static_cast<char*>(frames[i]) - (i > first ? 1 : 0);
     SafeText<1024> line;
     line.add("  @ ").add_hex(reinterpret_cast<uintptr_t>(frames[i])).add("  ");
     line.add(absl::Symbolize(address, symbol, sizeof(symbol)) ? symbol : "(unknown)").add("\n");
-    say(line.view());
+    write_error(line.view());
   }
 }
 
+// Everything here must be async-signal-safe: any thread may hold a lock, and the heap may be damaged. There
+// are three cases:
+// 1. This thread is the first that crashes: it writes the report.
+// 2. Another thread has crashed before: wait, so that its report is not cut off.
+// 3. The report itself has crashed: `first` is this thread. Go on to the end without a report.
+//
+// In all cases the default action of the signal then ends the process, so that its parent sees the signal.
 void on_crash(int signal, siginfo_t* info, void* context) {
   const pid_t self = static_cast<pid_t>(syscall(SYS_gettid));
   pid_t first = 0;
@@ -120,20 +129,21 @@ void on_crash(int signal, siginfo_t* info, void* context) {
           .add(serving->caller())
           .add("\"");
     }
-    // First, since what follows may crash as well.
+    // Write the error file first, since the steps below may crash as well.
     leave_last_words(text.view(), LastWords::kCrash);
     text.add("\n");
-    say(text.view());
-    say_stack(interrupted_at(context));
+    write_error(text.view());
+    write_stack(interrupted_instruction(context));
   } else if (first != self) {
-    // The first one ends the process when it has said all; it is not waited for without end.
+    // The thread that crashed first ends the process after it has written its report. Wait for it, but not
+    // indefinitely.
     const timespec timeout{.tv_sec = 10, .tv_nsec = 0};
     nanosleep(&timeout, nullptr);
   }
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
   sigaction(signal, &standard, nullptr);
-  // Blocked until the handler returns.
+  // The signal is blocked until the handler returns.
   raise(signal);
 }
 
@@ -144,7 +154,7 @@ bool wanted() {
 }
 
 void install() {
-  // The first call loads a library, which a handler must not do.
+  // The first call of backtrace() loads a library, which a signal handler must not do.
   void* frame[1];
   (void)backtrace(frame, 1);
   prepare_last_words();

@@ -4,21 +4,21 @@
 
 namespace gradwire {
 
-// From here on a crash (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) says on standard error what it has
-// interrupted,
+// Installs the crash handler. After a crash (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) it writes to standard
+// error what was interrupted,
 //   worker "server0" was killed by SIGSEGV at address 0x0 while serving "scale" for worker "trainer1"
 //     @ 0x55d2a8  demo::scale()
-// and leaves the first line for the launcher (base/process/last_words.h). Then the program ends as it would
-// have, with the same signal and the same core file.
+// and writes the first line into the launcher's error file (base/process/last_words.h). Then the program ends
+// as it would without the handler: with the same signal and the same core file.
 //
-// Does nothing with GRADWIRE_CRASH_HANDLER=0 in the environment, under a sanitizer, which has a handler of
-// its own, and for a signal that the program handles itself. Later calls change nothing. Thread-safe. It
-// belongs to the process, as signals do.
+// Does nothing if the environment has GRADWIRE_CRASH_HANDLER=0, or under a sanitizer, which has its own
+// handler. It skips each signal for which the program has installed a handler. Repeated calls have no effect.
+// Thread-safe. Like signals, the handler belongs to the whole process.
 void install_crash_handler();
 
-// Records what the calling thread does while the object lives: worker `self` serves `callee` for `caller`.
-// A thread that serves inside of serving goes back to what it did before. The texts outlive the object, which
-// costs two writes.
+// Records, while the object lives, that the calling thread of worker `self` serves `callee` for `caller`.
+// Scopes nest: the destructor restores the outer scope. The texts must outlive the object. A scope costs two
+// writes.
 class ServingScope {
  public:
   ServingScope(absl::string_view self, absl::string_view callee, absl::string_view caller);

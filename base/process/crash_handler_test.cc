@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::KilledBySignal;
 using ::testing::Not;
 
-// Each case crashes in a child of its own.
+// Each case crashes in a separate child process.
 class CrashHandler : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class CrashHandler : public ::testing::Test {
     unsetenv("GRADWIRE_CRASH_HANDLER");
   }
 
-  // The file for the launcher; empty if there is none.
+  // The content of the launcher's error file; empty if the file does not exist.
   std::string record() const {
     std::ifstream file(record_);
     std::stringstream text;
@@ -43,8 +43,8 @@ class CrashHandler : public ::testing::Test {
   std::string record_;
 };
 
-// Crashes do not go into core files.
-void start_to_crash() {
+// Prevents core files.
+void disable_core_files() {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
 }
@@ -54,16 +54,16 @@ __attribute__((noinline)) void write_to_nowhere() {
   *nowhere = 1;
 }
 
-__attribute__((noinline)) int use_up_the_stack(int depth) {
+__attribute__((noinline)) int overflow_stack(int depth) {
   volatile char frame[4096];
   frame[depth % 4096] = 1;
-  return depth < 0 ? 0 : use_up_the_stack(depth + 1) + frame[0];
+  return depth < 0 ? 0 : overflow_stack(depth + 1) + frame[0];
 }
 
-TEST_F(CrashHandler, SaysWhatWasServedForWhomAndWhere) {
+TEST_F(CrashHandler, ReportsCalleeCallerAndStack) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         const ServingScope serving("server0", "demo::scale", "trainer1");
         { const ServingScope inner("server0", "demo::inner", "trainer2"); }
@@ -83,7 +83,7 @@ TEST_F(CrashHandler, SaysWhatWasServedForWhomAndWhere) {
 TEST_F(CrashHandler, OutsideOfServingNamesTheProcess) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         install_crash_handler();
         abort();
@@ -91,12 +91,12 @@ TEST_F(CrashHandler, OutsideOfServingNamesTheProcess) {
       KilledBySignal(SIGABRT), AllOf(HasSubstr(" was killed by SIGABRT\n  @ "), Not(HasSubstr("serving"))));
 }
 
-TEST_F(CrashHandler, StackThatIsUsedUpIsSaid) {
+TEST_F(CrashHandler, StackOverflowIsReported) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
-        exit(use_up_the_stack(0));
+        exit(overflow_stack(0));
       },
       KilledBySignal(SIGSEGV), HasSubstr("was killed by SIGSEGV at address"));
 }
@@ -104,7 +104,7 @@ TEST_F(CrashHandler, StackThatIsUsedUpIsSaid) {
 TEST_F(CrashHandler, SignalFromElsewhereEndsTheProcessToo) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         kill(getpid(), SIGBUS);
       },
@@ -115,7 +115,7 @@ TEST_F(CrashHandler, EnvironmentSwitchesItOff) {
   setenv("GRADWIRE_CRASH_HANDLER", "0", 1);
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         write_to_nowhere();
       },
@@ -126,7 +126,7 @@ TEST_F(CrashHandler, EnvironmentSwitchesItOff) {
 TEST_F(CrashHandler, ProgramsOwnHandlerStays) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         signal(SIGSEGV, [](int) { _exit(7); });
         install_crash_handler();
         write_to_nowhere();
@@ -134,11 +134,11 @@ TEST_F(CrashHandler, ProgramsOwnHandlerStays) {
       ::testing::ExitedWithCode(7), Not(HasSubstr("killed")));
 }
 
-TEST_F(CrashHandler, WhatWasRecordedBeforeStays) {
+TEST_F(CrashHandler, ExistingErrorFileIsKept) {
   std::ofstream(record_) << "first";
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         abort();
       },
@@ -149,7 +149,7 @@ TEST_F(CrashHandler, WhatWasRecordedBeforeStays) {
 TEST_F(CrashHandler, ForkedChildRecordsNothing) {
   EXPECT_EXIT(
       {
-        start_to_crash();
+        disable_core_files();
         install_crash_handler();
         const pid_t child = fork();
         if (child == 0) abort();

@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxBootId = 64;
 
+// Returns "" if the system has no boot id, or one of unexpected form. The id becomes a part of addresses,
+// so it must not contain their separators.
 std::string read_boot_id() {
   std::string line;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), line);
@@ -24,6 +26,8 @@ std::string read_boot_id() {
   return plain ? line : std::string();
 }
 
+// Two processes share their network exactly if they run on the same boot of a host and in the same network
+// namespace. The inode number identifies the namespace on the host.
 std::string find_network_id() {
   struct stat network {};
   if (boot_id().empty() || ::stat("/proc/self/ns/net", &network) != 0) return "";

@@ -4,20 +4,20 @@
 
 namespace gradwire {
 
-// What tells this host from others, as the system says it.
+// Identifies this host, as reported by the operating system.
 
-// Its own name, for people and for others of its network to look up; "localhost" when the system does not
-// say.
+// The host's name, for messages and for name lookup by other hosts; "localhost" if the system does not report
+// one.
 std::string host_name();
 
-// The following have letters, digits and '-' only.
+// The following ids contain only letters, digits and '-'.
 
-// Another one each time that the host is started; empty when the system does not say.
+// The id of the current boot: it changes each time the host starts. Empty if the system does not report it.
 const std::string& boot_id();
 
-// Names the network in which an address here means what it says: two processes with the same one, not empty,
-// see the same listeners, loopback's and abstract Unix sockets among them. Containers differ in it. Empty
-// when the system does not say.
+// The id of the network namespace. Two processes with the same non-empty id see the same listeners, including
+// loopback addresses and abstract Unix sockets. Containers usually have different ids. Empty if the system
+// does not report it.
 const std::string& network_id();
 
 }  // namespace gradwire

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kMaxMessage = 1024;
 constexpr size_t kMaxPath = 4096;
 
-// Of the process: a signal handler can reach nothing else. Written once, before `owner` is set.
+// State of the process. It is global because a signal handler has no other access to data. The paths are
+// written once, before `owner` is set.
 char path[kMaxPath];
 char partial_path[kMaxPath];
 std::atomic<pid_t> owner{0};
@@ -47,12 +48,13 @@ void prepare_last_words() {
 }
 
 void leave_last_words(absl::string_view message, LastWords kind) {
+  // A forked child inherits `owner`, but the file belongs to the parent.
   if (owner.load() != getpid()) return;
   SafeText<2 * kMaxMessage + 256> text;
   text.add(R"({"message": {"message": ")").add_json(message.substr(0, kMaxMessage));
   text.add(R"(", "extraInfo": {"timestamp": ")").add_decimal(static_cast<uint64_t>(time(nullptr)));
   text.add(kind == LastWords::kLeftItsGroup ? R"(", "left_its_group": "true"}}})" : R"("}}})");
-  // In one step, and never over another file: link(2) fails when there is one.
+  // Publish the file in one step and never replace an existing one: link(2) fails if the name exists.
   const int fd = open(partial_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return;
   const bool written = write_whole(fd, text.view());

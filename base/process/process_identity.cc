@@ -24,13 +24,13 @@ struct Stat {
   uint64_t started = 0;
 };
 
-// /proc/ID/stat: "id (name) state ..."; the name may hold anything, so fields are counted from its last
-// parenthesis.
+// The format is "id (name) state ...". The name may contain any character, so fields are counted from the
+// last parenthesis.
 Stat read_stat(int64_t id) {
   Stat stat;
   std::FILE* const file = std::fopen(absl::StrCat("/proc/", id, "/stat").c_str(), "re");
   if (file == nullptr) {
-    // The system may hide processes of other users there.
+    // The system may hide processes of other users in /proc.
     stat.exists = errno != ENOENT || ::kill(static_cast<pid_t>(id), 0) == 0 || errno != ESRCH;
     stat.running = stat.exists;
     return stat;
@@ -39,15 +39,16 @@ Stat read_stat(int64_t id) {
   const std::size_t length = std::fread(text.data(), 1, text.size(), file);
   std::fclose(file);
   const absl::string_view line(text.data(), length);
-  // It ended between the two calls.
+  // The process ended between the two calls.
   if (line.empty()) return stat;
   stat.exists = true;
   stat.running = true;
   const std::size_t name_end = line.rfind(')');
   if (name_end == absl::string_view::npos || name_end + 2 >= line.size()) return stat;
   const std::vector<absl::string_view> fields = absl::StrSplit(line.substr(name_end + 2), ' ');
-  // A zombie only waits for its parent.
+  // A zombie has ended; it only waits for its parent to reap it.
   stat.running = fields[0] != "Z" && fields[0] != "X";
+  // The start time is field 22 of the line, and `fields` begins with field 3, the state (see proc(5)).
   constexpr std::size_t kStarted = 19;
   if (fields.size() > kStarted) (void)absl::SimpleAtoi(fields[kStarted], &stat.started);
   return stat;
@@ -61,7 +62,7 @@ std::string read_link(const char* path) {
 
 std::string own_space() {
   const std::string space = read_link("/proc/self/ns/pid");
-  // What is mounted there may tell of another namespace, in which ids mean other processes.
+  // The mounted /proc may belong to another namespace, in which the ids refer to other processes.
   const bool is_ours = read_link("/proc/self") == absl::StrCat(::getpid());
   return space.empty() || boot_id().empty() || !is_ours ? "" : absl::StrCat(boot_id(), ",", space);
 }
@@ -90,6 +91,9 @@ std::optional<ProcessIdentity> decode_process(absl::string_view text) {
   return process;
 }
 
+// An id alone is not enough: the system uses ids again. A process has ended if its id is free, if it is a
+// zombie, or if the process with this id started at another time. When in doubt (another host or namespace,
+// unknown start time) the answer is false, because "ended" makes others take over what the process owned.
 bool has_ended(const ProcessIdentity& process) {
   static const std::string* const space = new std::string(own_space());
   if (process.space.empty() || process.space != *space || process.id <= 0) return false;

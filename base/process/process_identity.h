@@ -8,22 +8,25 @@
 
 namespace gradwire {
 
-// One process as others on its host can recognise it: process ids are used again, with another time of start.
+// Identifies one process among all processes of its host, past and present. A process id can be reused, but
+// then the start time differs.
 struct ProcessIdentity {
-  // Where the id means what it says: this start of the host, and the namespace of ids. Empty: unknown.
+  // The scope of the id: the host's boot and the namespace of process ids. Empty: unknown.
   std::string space;
   int64_t id = 0;
-  // In ticks since the host was started.
+  // Start time, in clock ticks since the boot.
   uint64_t started = 0;
 };
 
 ProcessIdentity this_process();
 
-// One line of text. None for what is malformed; bounded.
+// Converts to and from one line of text. decode_process() returns nullopt for malformed text and limits the
+// length.
 std::string encode(const ProcessIdentity& process);
 std::optional<ProcessIdentity> decode_process(absl::string_view text);
 
-// True only when it is sure that the process has ended; one in another place is never known to have.
+// Returns true only if the process has certainly ended. A process in another `space` is never reported as
+// ended.
 bool has_ended(const ProcessIdentity& process);
 
 }  // namespace gradwire

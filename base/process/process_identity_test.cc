@@ -57,7 +57,7 @@ TEST(ProcessIdentity, TravelsAsText) {
   }
 }
 
-TEST(ProcessIdentity, NothingIsKnownOfOtherPlaces) {
+TEST(ProcessIdentity, ProcessInAnotherSpaceIsNeverReportedAsEnded) {
   ProcessIdentity other = this_process();
   other.id = 1 << 30;
   other.space = "elsewhere";

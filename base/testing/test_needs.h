@@ -9,8 +9,8 @@
 
 namespace gradwire::test_needs {
 
-// True if the environment variable GRADWIRE_TEST_MUST_HAVE, a list separated by commas, contains `resource`:
-// then this machine is meant to have the resource, and a test that misses it fails.
+// Returns true if the environment variable GRADWIRE_TEST_MUST_HAVE, a list separated by commas, contains
+// `resource`. Then this machine is expected to have the resource, and a test that does not find it fails.
 bool must_have(absl::string_view resource);
 
 // Text for a test that cannot run because `resource` is missing.
@@ -18,8 +18,9 @@ std::string missing(absl::string_view resource, const absl::Status& why);
 
 }  // namespace gradwire::test_needs
 
-// In the body of a test or in SetUp(): leaves it if `status` (an absl::Status) is not OK. The test is counted
-// as skipped, or fails if must_have(resource). The only way in which a test of this project skips itself.
+// Use in the body of a test or in SetUp(). If `status` (an absl::Status) is not OK, the macro returns from
+// the test. The test then counts as skipped, or fails if must_have(resource). Tests of this project skip
+// themselves only with this macro.
 //
 //   GRADWIRE_NEEDS("network_namespaces", Hosts::enter());
 #define GRADWIRE_NEEDS(resource, status)                                       \

@@ -17,41 +17,42 @@ class TestNeeds : public ::testing::Test {
   ~TestNeeds() override { unsetenv("GRADWIRE_TEST_MUST_HAVE"); }
 };
 
-// The reached line after the macro, in a function of its own because both outcomes return from it.
+// Sets `went_on` if the line after the macro is reached. It is a separate function because both outcomes
+// return from it.
 void needs_a_unicorn(absl::Status status, bool& went_on) {
   GRADWIRE_NEEDS("unicorn", status);
   went_on = true;
 }
 
-TEST_F(TestNeeds, WhatIsThereLetsTheTestGoOn) {
+TEST_F(TestNeeds, PresentResourceLetsTheTestContinue) {
   bool went_on = false;
   needs_a_unicorn(absl::OkStatus(), went_on);
   EXPECT_TRUE(went_on);
 }
 
-TEST_F(TestNeeds, WhatIsMissingSkipsTheTestWithTheReason) {
+TEST_F(TestNeeds, MissingResourceSkipsTheTestWithTheReason) {
   bool went_on = false;
   ::testing::TestPartResultArray results;
   {
     ::testing::ScopedFakeTestPartResultReporter reporter(
         ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
-    needs_a_unicorn(absl::NotFoundError("none was ever seen"), went_on);
+    needs_a_unicorn(absl::NotFoundError("no unicorn was found"), went_on);
   }
   EXPECT_FALSE(went_on);
   ASSERT_EQ(results.size(), 1);
   EXPECT_TRUE(results.GetTestPartResult(0).skipped());
-  EXPECT_NE(std::string(results.GetTestPartResult(0).message()).find("needs unicorn: none was ever seen"),
+  EXPECT_NE(std::string(results.GetTestPartResult(0).message()).find("needs unicorn: no unicorn was found"),
             std::string::npos);
 }
 
-TEST_F(TestNeeds, WhatTheMachineIsMeantToHaveFailsTheTest) {
+TEST_F(TestNeeds, MissingResourceThatTheMachineMustHaveFailsTheTest) {
   setenv("GRADWIRE_TEST_MUST_HAVE", "etcd,unicorn", 1);
   bool went_on = false;
   ::testing::TestPartResultArray results;
   {
     ::testing::ScopedFakeTestPartResultReporter reporter(
         ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
-    needs_a_unicorn(absl::NotFoundError("none was ever seen"), went_on);
+    needs_a_unicorn(absl::NotFoundError("no unicorn was found"), went_on);
   }
   EXPECT_FALSE(went_on);
   ASSERT_EQ(results.size(), 1);

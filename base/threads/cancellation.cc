@@ -28,10 +28,13 @@ uint64_t CancellationToken::on_cancelled(absl::AnyInvocable<void()> callback) co
       return state_->next_handle++;
     }
   }
+  // The token has fired before. Run the callback without the lock, because it may use the token.
   callback();
   return 0;
 }
 
+// If cancel() has taken the callbacks already, the callback is not in the table any more: it is running or
+// will run, and this call has no effect.
 void CancellationToken::forget(uint64_t handle) const {
   if (state_ == nullptr) return;
   absl::AnyInvocable<void()> dropped;  // Destroyed outside the lock.
@@ -52,6 +55,8 @@ void CancellationSource::cancel(absl::Status reason) const {
     state_->reason = reason.ok() ? absl::CancelledError("cancelled") : std::move(reason);
     callbacks.swap(state_->callbacks);
   }
+  // Run without the lock: a callback may call reason(), forget() or on_cancelled(). The first reason was
+  // stored above, so a callback that is registered from now on runs at once.
   for (auto& [handle, callback] : callbacks) callback();
 }
 

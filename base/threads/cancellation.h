@@ -11,20 +11,20 @@ namespace gradwire {
 
 class CancellationSource;
 
-// Tells running work that nobody wants its result any more, and why. Copyable; thread-safe.
+// Notifies running work that its result is no longer wanted, and why. Copyable; thread-safe.
 class CancellationToken {
  public:
   // A token that never fires.
   CancellationToken() = default;
 
   bool cancelled() const { return !reason().ok(); }
-  // OK until it fires.
+  // OK until the token fires, then the reason.
   absl::Status reason() const;
-  // `callback` runs once, on the cancelling thread, or at once if the token has fired (and 0 is returned).
-  // Returns a handle for forget(). A callback that holds the token itself must be forgotten, or both live for
-  // ever.
+  // `callback` runs once, on the cancelling thread. If the token has already fired, it runs at once and 0 is
+  // returned. Otherwise returns a handle for forget(). A callback that holds the token keeps it alive (a
+  // reference cycle), so it must be removed with forget().
   uint64_t on_cancelled(absl::AnyInvocable<void()> callback) const;
-  // Drops the callback; it does not wait for one that is running.
+  // Drops the callback. Does not wait for a callback that is running.
   void forget(uint64_t handle) const;
 
  private:
@@ -39,7 +39,7 @@ class CancellationSource {
  public:
   CancellationSource();
   CancellationToken token() const { return CancellationToken(state_); }
-  // Callbacks run inside. An OK reason becomes Cancelled.
+  // Callbacks run inside this call. An OK reason is replaced by Cancelled.
   void cancel(absl::Status reason) const;
 
  private:

@@ -6,11 +6,13 @@
 namespace gradwire {
 namespace {
 
+// Bounds CoreSharing::limit_, which doubles each time: it must not overflow.
 constexpr int kHighestLimit = 1 << 20;
-// Rests before a wait counts as long.
+// Number of rests after which a wait counts as long.
 constexpr int kShortRests = 8;
 // How long a thread yields before it sleeps: waking one costs 30 to 50 us where the core idles.
 constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
+// One rest in this number reads the clock.
 constexpr int kYieldsBetweenClocks = 16;
 
 }  // namespace
@@ -18,6 +20,8 @@ constexpr int kYieldsBetweenClocks = 16;
 CoreSharing::CoreSharing(int processes)
     : CoreSharing(processes, static_cast<int>(std::thread::hardware_concurrency())) {}
 
+// The counters are relaxed: they only decide how to wait, and an update that another thread overwrites does
+// no harm.
 bool CoreSharing::should_sleep(bool shares) {
   if (crowded_) return false;
   if (!shares) {
@@ -38,7 +42,7 @@ CoreWait::Rest CoreWait::rest(absl::FunctionRef<bool()> core_is_wanted) {
     if (before == 0 && sharing_.should_sleep(shares)) return Rest::kSleep;
     return shares ? Rest::kYield : Rest::kSpin;
   }
-  // Reading the clock at each of them would make yielding slower.
+  // The clock is not read at each rest, because that would slow down yielding.
   if (before % kYieldsBetweenClocks != 0) return Rest::kYield;
   const absl::Time now = clock_.now();
   yields_since_ = std::min(yields_since_, now);

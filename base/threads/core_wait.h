@@ -8,27 +8,27 @@
 
 namespace gradwire {
 
-// Decides for one process whether its waits for other processes of this host should give up the core for
-// good, because one of them runs on the same core.
+// Decides whether a wait for other processes of this host should sleep, because one of them runs on the same
+// core. There is one object per process.
 //
-// With more processes than cores, sharing a core is normal. Otherwise it is an accident that lasts while both
-// processes only yield to each other; a thread that wakes from sleep gets an idle core. So every so many
-// waits in a row that share a core, one sleeps at once. The number doubles each time, since the other core
-// may be busy with something else. Thread-safe.
+// With more processes than cores, sharing a core is normal. Otherwise it is an accident, and it lasts as long
+// as both processes only yield to each other; a thread that wakes from sleep is placed on an idle core. So
+// after a number of consecutive waits that share a core, one wait sleeps at once. The number doubles each
+// time, since the other core may be busy with something else. Thread-safe.
 class CoreSharing {
  public:
-  // `processes` wait for one another, this one included.
+  // `processes`: number of processes that wait for one another, including this one.
   explicit CoreSharing(int processes);
   CoreSharing(int processes, int cores) : crowded_(processes > cores) {}
 
-  // Records a wait; `shares`: a process that it waits for runs on the same core. Whether it should sleep at
-  // once.
+  // Records a wait. `shares`: whether an awaited process runs on the same core. Returns whether this wait
+  // should sleep at once.
   bool should_sleep(bool shares);
 
  private:
   const bool crowded_;
   std::atomic<int> shared_in_a_row_{0};
-  // How many of these are one too many.
+  // Number of consecutive shared waits after which a wait sleeps.
   std::atomic<int> limit_{64};
 };
 
@@ -39,14 +39,13 @@ class CoreSharing {
 //     switch (wait.rest(core_is_wanted)) { ... }
 //   }
 //
-// A thread yields its core at once to a process that it waits for, and spins first when all of these run on
-// other cores: those on its own core that it does not wait for could only hand the core back. Not
-// thread-safe.
+// If an awaited process shares the core, the thread yields to it at once. Otherwise it spins first: any
+// process that shares the core is not awaited and could only give the core back. Not thread-safe.
 class CoreWait {
  public:
-  // Polls in a row of a thread that spins: 2 to 5 us.
+  // Number of consecutive polls of a spinning thread: 2 to 5 us.
   static constexpr int kSpins = 200;
-  // A thread that sleeps checks so often whether there is still something to wait for.
+  // Maximum time of one sleep. Then the thread checks whether it must still wait.
   static constexpr absl::Duration kSleepFor = absl::Milliseconds(20);
 
   enum class Rest {
@@ -58,11 +57,11 @@ class CoreWait {
   CoreWait(CoreSharing& sharing, absl::Time deadline, const Clock& clock = Clock::system())
       : sharing_(sharing), deadline_(deadline), clock_(clock) {}
 
-  // How to rest before the next poll. `core_is_wanted`: whether a process that the thread waits for was last
-  // seen on the core that the thread runs on; it is asked during the first rests only.
+  // Returns how to rest before the next poll. `core_is_wanted` returns whether an awaited process was last
+  // seen on the core of this thread; it is called only during the first rests.
   Rest rest(absl::FunctionRef<bool()> core_is_wanted);
 
-  // Something was found: the wait begins anew.
+  // Restarts the wait after a poll that found something.
   void renew() {
     rests_ = 0;
     yields_since_ = absl::InfiniteFuture();
@@ -73,7 +72,7 @@ class CoreWait {
   const absl::Time deadline_;
   const Clock& clock_;
   int rests_ = 0;
-  // When the clock was read first in this wait.
+  // Time of the first clock reading in this wait.
   absl::Time yields_since_ = absl::InfiniteFuture();
 };
 

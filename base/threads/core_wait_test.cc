@@ -14,7 +14,7 @@ constexpr absl::Duration kStep = absl::Microseconds(100);
 bool wanted() { return true; }
 bool unwanted() { return false; }
 
-// Waits until one is to sleep at once.
+// Returns the number of shared waits until one has to sleep at once; 0 if none has.
 int waits_until_sleep(CoreSharing& sharing) {
   for (int waits = 1; waits < 10'000; ++waits) {
     if (sharing.should_sleep(true)) return waits;
@@ -43,7 +43,7 @@ TEST(CoreSharing, MoreProcessesThanCoresNeverSleepForIt) {
 
 class CoreWaitTest : public testing::Test {
  protected:
-  // Rests of a wait until it is to sleep, each of which takes kStep.
+  // Returns the number of rests until `wait` has to sleep. Each rest takes kStep.
   int rests_until_sleep(CoreWait& wait) {
     for (int rests = 1; rests < 1000; ++rests) {
       if (wait.rest(unwanted) == Rest::kSleep) return rests;
@@ -87,7 +87,7 @@ TEST_F(CoreWaitTest, SleepsAfterAMillisecondOfYieldsAndYieldsAgainAfterASleep) {
   EXPECT_LT(second, first);
 }
 
-TEST_F(CoreWaitTest, NewsBeginTheWaitAnew) {
+TEST_F(CoreWaitTest, RenewRestartsTheWait) {
   CoreWait wait(sharing_, absl::InfiniteFuture(), clock_);
   const int first = rests_until_sleep(wait);
   wait.renew();
@@ -97,9 +97,9 @@ TEST_F(CoreWaitTest, NewsBeginTheWaitAnew) {
 }
 
 TEST_F(CoreWaitTest, DeadlineEndsTheYields) {
-  CoreWait patient(sharing_, absl::InfiniteFuture(), clock_);
+  CoreWait unlimited(sharing_, absl::InfiniteFuture(), clock_);
   CoreWait late(sharing_, clock_.now(), clock_);
-  EXPECT_LT(rests_until_sleep(late), rests_until_sleep(patient));
+  EXPECT_LT(rests_until_sleep(late), rests_until_sleep(unlimited));
 }
 
 TEST_F(CoreWaitTest, SharedWaitsInARowEndInASleep) {

@@ -10,14 +10,15 @@ struct SlotTable {
   std::size_t size = 0;
 };
 
-// Constant-initialised, so that registrations of other translation units find it ready.
+// Constant-initialised, so that registrations in other translation units can use it during static
+// initialisation.
 constinit SlotTable slots{};
 
 }  // namespace
 
 void register_execution_slot(ExecutionSlotHooks hooks) {
   if (slots.size == ExecutionState::kMaxSlots)
-    std::abort();  // A slot more than kMaxSlots is a programming error.
+    std::abort();  // More than kMaxSlots slots are a programming error.
   slots.hooks[slots.size++] = hooks;
 }
 

@@ -7,12 +7,12 @@
 
 namespace gradwire {
 
-// Everything that belongs to "the thing being executed" rather than to the thread that happens to execute it:
-// the agent, the call, the autograd context, the grad mode. Upper layers register a slot each; then(),
-// co_await and executors capture the state where work is handed over and restore it where it runs, so that
-// nothing is lost across an await and nothing leaks into the next piece of work on the same thread.
+// The state that belongs to a piece of work rather than to the thread that executes it: the agent, the call,
+// the autograd context, the grad mode. Each upper layer registers a slot. then(), co_await and executors
+// capture the state when work is handed over and restore it where the work runs. So no state is lost across
+// an await, and none leaks into the next work on the same thread.
 //
-// A value type: copy it freely. The default-constructed state is the clean one that a handler starts from.
+// A value type: copy it freely. The default-constructed state is the clean state, in which a handler starts.
 class ExecutionState {
  public:
   static constexpr std::size_t kMaxSlots = 8;
@@ -30,17 +30,17 @@ class ExecutionState {
   std::array<Value, kMaxSlots> values_;
 };
 
-// Captures and restores one piece of thread-local state that lives elsewhere. `restore` with nullptr makes it
-// clean.
+// Functions that capture and restore one piece of thread-local state that is stored elsewhere. `restore` with
+// nullptr resets it to the clean state.
 struct ExecutionSlotHooks {
   ExecutionState::Value (*capture)();
   void (*restore)(const ExecutionState::Value& value);
 };
 
-// Called during static initialisation, at most kMaxSlots times in all.
+// Registers a slot. Must be called during static initialisation, at most kMaxSlots times in total.
 void register_execution_slot(ExecutionSlotHooks hooks);
 
-// Runs a scope in `state` and gives the thread its own state back afterwards.
+// Sets the thread's state to `state`; the destructor restores the previous state.
 class ScopedExecutionState {
  public:
   explicit ScopedExecutionState(const ExecutionState& state) : previous_(ExecutionState::capture()) {
@@ -54,7 +54,7 @@ class ScopedExecutionState {
   ExecutionState previous_;
 };
 
-// A slot whose value is a shared_ptr to const T of its own, one for each Tag.
+// A slot that holds a shared_ptr<const T>; one slot for each Tag.
 //   using CurrentCall = ExecutionSlot<CallContext>;
 //   CurrentCall::Scope scope(context);  ... CurrentCall::get() ...
 template <class T, class Tag = T>
@@ -84,7 +84,8 @@ class ExecutionSlot {
   static inline thread_local std::shared_ptr<const T> value_;
   static inline const bool registered_ = [] {
     register_execution_slot({[] { return ExecutionState::Value(value_); },
-                             // Most slots are empty or unchanged: the comparison spares the reference counts.
+                             // Most slots are empty or unchanged: the comparison avoids updates of reference
+                             // counts.
                              [](const ExecutionState::Value& value) {
                                if (value_ != value) value_ = std::static_pointer_cast<const T>(value);
                              }});

@@ -51,7 +51,7 @@ TEST(ExecutionState, BelongsToTheThread) {
   }).join();
 }
 
-TEST(ExecutionState, HoldsWhatItCaptured) {
+TEST(ExecutionState, OwnsTheCapturedValues) {
   std::weak_ptr<const int> watched;
   {
     ExecutionState state;

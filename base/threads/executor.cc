@@ -9,7 +9,7 @@ namespace {
 
 thread_local Executor* current_executor = nullptr;
 thread_local BlockingListener* blocking_listener = nullptr;
-// The calling thread is counted as waiting.
+// Whether the calling thread is counted as waiting.
 thread_local bool blocked = false;
 
 }  // namespace
@@ -18,10 +18,10 @@ bool Executor::post(Task& task) {
   Task wrapped = [state = ExecutionState::capture(), task = std::move(task)]() mutable {
     ScopedExecutionState scope(state);
     task();
-    task = nullptr;  // What the task owned is destroyed in the task's state.
+    task = nullptr;  // Destroy what the task owned in the task's state.
   };
   if (post_clean(wrapped)) return true;
-  // Runs as the task would, wherever the caller runs it.
+  // The wrapped task sets the state wherever the caller runs it.
   task = std::move(wrapped);
   return false;
 }
@@ -33,13 +33,13 @@ void Executor::post_or_run(Task task) {
 Executor* Executor::current() { return current_executor; }
 void Executor::set_current(Executor* executor) { current_executor = executor; }
 
-BlockingScope::BlockingScope(const Executor* looks_with)
-    : executor_(blocked ? nullptr : Executor::current()) {
+BlockingScope::BlockingScope(const Executor* driven) : executor_(blocked ? nullptr : Executor::current()) {
   if (executor_ == nullptr) return;
-  status_ = executor_->begin_blocking(executor_ == looks_with);
+  // If this fails, the scope has no effect: the caller must not wait, and the destructor undoes nothing.
+  status_ = executor_->begin_blocking(executor_ == driven);
   if (!status_.ok()) return;
   blocked = true;
-  // Not while it runs: a listener that waits itself would call itself.
+  // The listener is removed while it runs: otherwise a listener that waits would call itself.
   if (BlockingListener* listener = set_blocking_listener(nullptr)) {
     (*listener)();
     set_blocking_listener(listener);

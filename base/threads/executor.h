@@ -9,11 +9,11 @@
 
 namespace gradwire {
 
-// How long tasks of one kind have been taking; kept by the executor that runs them. Thread-safe.
+// The recent duration of tasks of one kind. The executor that runs the tasks updates it. Thread-safe.
 class TaskCost {
  public:
   uint32_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
-  // A moving average in which one task that was interrupted does not count for much.
+  // Updates the moving average. A single interrupted task has only a bounded effect.
   void record(int64_t nanoseconds) {
     constexpr int64_t kMost = 400'000;
     const int64_t old = nanoseconds_.load(std::memory_order_relaxed);
@@ -32,21 +32,22 @@ class Executor {
 
   virtual ~Executor() = default;
 
-  // Runs `task` later, in the ExecutionState of the caller. False after shutdown; the task is the caller's
-  // again then, to run or to drop.
+  // Runs `task` later, in the ExecutionState of the caller. Returns false after shutdown; then the caller
+  // keeps the task and may run or drop it.
   bool post(Task& task);
   bool post(Task&& task) { return post(task); }
 
-  // The same, but the task starts from the clean ExecutionState. `cost` is that of tasks of its kind, and
-  // outlives the tasks.
+  // As post(), but the task starts in the clean ExecutionState. `cost` describes tasks of this kind and must
+  // outlive them.
   virtual bool post_clean(Task& task, TaskCost* cost = nullptr) = 0;
   bool post_clean(Task&& task, TaskCost* cost = nullptr) { return post_clean(task, cost); }
 
-  // For a thread that is about to sleep until `done`: does what the executor's tasks wait for meanwhile, for
-  // a while and not beyond `deadline`. Whether it is done.
-  virtual bool look_until(const std::atomic<bool>& done, absl::Time deadline) { return done.load(); }
+  // For a thread that is about to sleep until `done`: it receives data on behalf of the executor's tasks, for
+  // a limited time and not beyond `deadline`. Returns whether `done` is true.
+  virtual bool drive_until(const std::atomic<bool>& done, absl::Time deadline) { return done.load(); }
 
-  // Runs `task` later, or here and now if the executor has shut down: for what must run exactly once.
+  // Runs `task` later, or inside this call if the executor has shut down. For tasks that must run exactly
+  // once.
   void post_or_run(Task task);
 
   // The executor whose task the calling thread is running, or nullptr.
@@ -54,20 +55,19 @@ class Executor {
 
  protected:
   friend class BlockingScope;
-  // The calling task is about to wait; `looks`: and calls look_until first. ResourceExhausted when no thread
-  // would be left to run what it waits for.
-  virtual absl::Status begin_blocking(bool looks) = 0;
+  // The calling task is about to wait. `drives`: whether the thread calls drive_until() before it sleeps.
+  // ResourceExhausted if no thread would remain to run what the task waits for.
+  virtual absl::Status begin_blocking(bool drives) = 0;
   virtual void end_blocking() = 0;
   static void set_current(Executor* executor);
 };
 
-// Stands around every wait: tells the executor of the calling thread, if it is one's, that the thread is out
-// of use, so that another takes its place. Check status() before waiting. A scope inside another has nothing
-// to tell.
+// Encloses every wait. It notifies the executor of the calling thread, if any, that the thread is blocked, so
+// that another thread takes its place. Check status() before waiting. An inner scope has no effect.
 class BlockingScope {
  public:
-  // `looks_with`, which may be nullptr: the executor whose look_until the thread calls before it sleeps.
-  explicit BlockingScope(const Executor* looks_with = nullptr);
+  // `driven`: the executor whose drive_until() the thread calls before it sleeps; may be nullptr.
+  explicit BlockingScope(const Executor* driven = nullptr);
   ~BlockingScope();
   BlockingScope(const BlockingScope&) = delete;
   BlockingScope& operator=(const BlockingScope&) = delete;
@@ -79,9 +79,9 @@ class BlockingScope {
   absl::Status status_;
 };
 
-// Called on a thread of an executor just before it blocks, when the wait has been admitted; whoever runs a
-// task may set one for the task's duration (an ordered queue lets its next task start when the running one
-// blocks). Returns the previous one.
+// A listener that is called on a thread of an executor just before it blocks, after the wait was admitted.
+// The code that runs a task may set a listener while the task runs: for example, an ordered queue starts its
+// next task when the running one blocks. Returns the previous listener.
 using BlockingListener = absl::AnyInvocable<void()>;
 BlockingListener* set_blocking_listener(BlockingListener* listener);
 

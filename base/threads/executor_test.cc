@@ -15,7 +15,7 @@ using Number = ExecutionSlot<int>;
 
 int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
 
-// Runs its tasks when told to, on the thread of the test.
+// Runs its tasks on the thread of the test, when the test calls run_all().
 class FakeExecutor : public Executor {
  public:
   using Executor::post_clean;
@@ -125,8 +125,8 @@ TEST(BlockingScope, NestedCountsOnce) {
 TEST(BlockingScope, RefusalIsReportedAndNotCounted) {
   FakeExecutor executor;
   executor.admission = absl::ResourceExhaustedError("full");
-  int heard = 0;
-  BlockingListener listener = [&heard] { ++heard; };
+  int calls = 0;
+  BlockingListener listener = [&calls] { ++calls; };
   executor.post_clean([&] {
     BlockingListener* previous = set_blocking_listener(&listener);
     {
@@ -139,15 +139,15 @@ TEST(BlockingScope, RefusalIsReportedAndNotCounted) {
     { BlockingScope scope; }
   });
   executor.run_all();
-  EXPECT_EQ(heard, 1);
+  EXPECT_EQ(calls, 1);
   EXPECT_EQ(executor.blocking, 0);
 }
 
 TEST(BlockingScope, ListenerThatWaitsIsNotCalledByItself) {
   FakeExecutor executor;
-  int heard = 0;
-  BlockingListener listener = [&heard] {
-    ++heard;
+  int calls = 0;
+  BlockingListener listener = [&calls] {
+    ++calls;
     BlockingScope scope;
   };
   executor.post_clean([&] {
@@ -157,7 +157,7 @@ TEST(BlockingScope, ListenerThatWaitsIsNotCalledByItself) {
     EXPECT_EQ(set_blocking_listener(previous), &listener);
   });
   executor.run_all();
-  EXPECT_EQ(heard, 2);
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace

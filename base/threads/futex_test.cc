@@ -32,7 +32,7 @@ TEST(Futex, WaitEndsAfterItsTime) {
   EXPECT_LT(Clock::system().now() - begun, kLong / 2);
 }
 
-TEST(Futex, WakeReachesWhoeverMapsTheSameMemoryElsewhere) {
+TEST(Futex, WakeReachesThreadsThatMapTheSameMemoryElsewhere) {
   const int fd = ::memfd_create("futex_test", MFD_CLOEXEC);
   ASSERT_GE(fd, 0);
   ASSERT_EQ(::ftruncate(fd, sizeof(uint32_t)), 0);
@@ -41,12 +41,12 @@ TEST(Futex, WakeReachesWhoeverMapsTheSameMemoryElsewhere) {
     EXPECT_NE(memory, MAP_FAILED);
     return static_cast<std::atomic<uint32_t>*>(memory);
   };
-  std::atomic<uint32_t>* const here = map();
-  std::atomic<uint32_t>* const there = map();
-  EXPECT_EQ(futex_wake_all(*there), 0);
+  std::atomic<uint32_t>* const mapping = map();
+  std::atomic<uint32_t>* const other_mapping = map();
+  EXPECT_EQ(futex_wake_all(*other_mapping), 0);
   const absl::Time begun = Clock::system().now();
-  std::thread sleeper([here] { futex_wait(*here, 0, kLong); });
-  EXPECT_TRUE(eventually([there] { return futex_wake_all(*there) == 1; }, kLong / 2));
+  std::thread sleeper([mapping] { futex_wait(*mapping, 0, kLong); });
+  EXPECT_TRUE(eventually([other_mapping] { return futex_wake_all(*other_mapping) == 1; }, kLong / 2));
   sleeper.join();
   EXPECT_LT(Clock::system().now() - begun, kLong / 2);
   ::close(fd);

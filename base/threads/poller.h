@@ -4,10 +4,10 @@
 
 namespace gradwire {
 
-// Work that is found by looking for it: what arrives from other processes, for whichever thread looks.
+// A source of work that must be polled, such as messages from other processes. Any thread can poll it.
 //
-// One thread drives at a time; whoever wants the news drives: a pool thread that has nothing else to do, or
-// one that waits for an answer. So no thread stands between the arrival and the one who wants it.
+// One thread at a time drives the poller: a pool thread without a task, or a thread that waits for an answer.
+// So the thread that needs the data receives it itself, and no other thread has to wake it.
 //
 //   if (poller.try_enter()) {
 //     SpinWait wait(policy);
@@ -15,32 +15,32 @@ namespace gradwire {
 //     poller.leave();
 //   }
 //
-// Thread-safe; methods marked (driver) are for the thread that has entered.
+// Thread-safe. Methods marked (driver) may be called only by the thread that has entered.
 class Poller {
  public:
   virtual ~Poller() = default;
 
-  // Becomes the driver. False while another thread drives.
+  // Makes the calling thread the driver. Returns false while another thread drives.
   virtual bool try_enter() = 0;
-  // (driver) Does what there is to do, without waiting; whether there was anything.
+  // (driver) Handles all pending work without waiting. Returns whether there was any.
   virtual bool poll() = 0;
-  // (driver) Ends driving. What arrives from now on wakes a thread in sleep().
+  // (driver) Stops driving. Data that arrives from now on wakes the thread in sleep().
   virtual void leave() = 0;
-  // (driver) Ends driving for a short time: nobody is woken meanwhile, and whoever comes may drive. The
-  // caller comes back soon, or somebody else is sent. `several`: it runs more than one task meanwhile, and
-  // what they send may leave together when it is back.
+  // (driver) Stops driving for a short time. Until then no thread is woken, but any thread may enter and
+  // drive. The caller must soon drive again or send another thread. `several`: the caller runs more than one
+  // task before it returns; their outgoing messages may be sent together at that time.
   virtual void pause(bool several) = 0;
-  // What this thread's tasks have sent since, and what was to leave together, leaves now.
+  // Sends all messages of this thread's tasks that were held back to be sent together.
   virtual void flush() {}
 
-  // A thread that waits wants to drive, and one that drives for no purpose of its own should let it.
+  // Whether a waiting thread wants to drive. A driver that waits for nothing itself should then leave.
   virtual bool wanted() const = 0;
   virtual void want(bool yes) = 0;
 
-  // Sleeps until there is something to do that no driver does, or wake() was called; may return early.
-  // For one thread at a time, which does not drive.
+  // Sleeps until there is work that no driver handles, or until wake(); may return early. At most one thread
+  // at a time may sleep, and it must not be the driver.
   virtual void sleep() = 0;
-  // Makes the thread in sleep(), or the next that comes, return. May be called from any thread.
+  // Makes the current sleep() return, or the next one if no thread sleeps. May be called from any thread.
   virtual void wake() = 0;
 };
 

@@ -16,7 +16,7 @@ namespace gradwire {
 
 Sleeper::Sleeper() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
   if (!timer_.valid()) {
-    throw Error(absl::ResourceExhaustedError(absl::StrCat("cannot make a timer: ", std::strerror(errno))));
+    throw Error(absl::ResourceExhaustedError(absl::StrCat("cannot create a timer: ", std::strerror(errno))));
   }
 }
 
@@ -28,16 +28,20 @@ void Sleeper::set_alarm(absl::Duration delay) {
   ::timerfd_settime(timer_.get(), 0, &when, nullptr);
 }
 
+// No wake-up is lost between the unlock and the read:
+// 1. Set the alarm while the mutex is held. From now on wake_in() and wake() may set it to an earlier time.
+// 2. Release the mutex and read. An expired timer stays readable until it is read, so the read returns at
+//    once if the alarm went off in between.
 void Sleeper::sleep(Mutex& mutex, absl::Duration at_most) {
-  sleeps_ = at_most == absl::InfiniteDuration();
-  called_ = false;
+  sleeps_indefinitely_ = at_most == absl::InfiniteDuration();
+  alarm_set_ = false;
   set_alarm(at_most);
   mutex.unlock();
   uint64_t times;
   while (::read(timer_.get(), &times, sizeof(times)) < 0 && errno == EINTR) {
   }
   mutex.lock();
-  sleeps_ = false;
+  sleeps_indefinitely_ = false;
 }
 
 }  // namespace gradwire

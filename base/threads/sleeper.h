@@ -6,33 +6,33 @@
 
 namespace gradwire {
 
-// A thread that sleeps until it is called, or for a time. Calls while it is awake, or is going to wake by
-// itself, cost nothing; one that is to wake it in a while costs the caller a system call and wakes nobody
-// until then. All calls but wake() are made with the mutex that sleep() gives up.
+// Lets one thread sleep until another thread wakes it, or until a timeout. wake_in() costs nothing while the
+// thread is awake or already has a time to wake; otherwise it costs one system call, and no thread wakes
+// before `delay` is over. All methods except wake() require the mutex that is passed to sleep().
 class Sleeper {
  public:
   Sleeper();
 
-  // Has it wake in `delay`.
-  void call(absl::Duration delay = absl::ZeroDuration()) {
-    if (!sleeps_ || (called_ && delay > absl::ZeroDuration())) return;
-    called_ = true;
+  // Wakes the thread after `delay`, if it sleeps without a timeout.
+  void wake_in(absl::Duration delay = absl::ZeroDuration()) {
+    if (!sleeps_indefinitely_ || (alarm_set_ && delay > absl::ZeroDuration())) return;
+    alarm_set_ = true;
     set_alarm(delay);
   }
-  // Ends the sleep under way, or the next.
+  // Ends the current sleep, or the next one if the thread is awake.
   void wake() { set_alarm(absl::ZeroDuration()); }
 
   void sleep(Mutex& mutex, absl::Duration at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
-  // InfiniteDuration: never. The last call counts.
+  // Sets the timer; InfiniteDuration: never. The last call counts.
   void set_alarm(absl::Duration delay);
 
   // A timerfd(2), which the thread reads.
   const Descriptor timer_;
-  // Until somebody calls; and somebody has.
-  bool sleeps_ = false;
-  bool called_ = false;
+  // The thread sleeps without a timeout. wake_in() has set the timer since.
+  bool sleeps_indefinitely_ = false;
+  bool alarm_set_ = false;
 };
 
 }  // namespace gradwire

@@ -17,6 +17,8 @@ uint64_t now_nanos() {
 
 }  // namespace
 
+// A wait passes through three phases: pause instructions, then yields, then the end (false). `polls_`
+// counts the pauses, so that only one pause in kPausesPerClock reads the clock; -1 marks the second phase.
 bool SpinWait::rest() {
   if (end_nanos_ == 0) return false;
   if (start_ == 0) {

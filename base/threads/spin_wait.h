@@ -6,15 +6,15 @@
 
 namespace gradwire {
 
-// How a thread waits for what is expected soon: it looks again at once, then lets other threads of the core
-// run between two looks, then sleeps. Waking a sleeping thread costs 30 to 50 us where the core idles.
+// How a thread waits for an event that is expected soon: it first polls continuously, then yields its core
+// between two polls, then sleeps. Waking a sleeping thread costs 30 to 50 us if the core is idle.
 struct WaitPolicy {
-  // Zero for both: sleep at once.
+  // How long each phase lasts. Zero for both: sleep at once.
   absl::Duration pause = absl::Microseconds(3);
   absl::Duration yield = absl::Microseconds(150);
 };
 
-// A moment's rest for a thread that looks in a loop.
+// A short pause between two polls of a spinning thread.
 inline void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -23,7 +23,7 @@ inline void cpu_relax() {
 #endif
 }
 
-// Polls up to `polls` times in a row with a pause after each; whether `poll()` returned true.
+// Polls up to `polls` times, with a pause after each poll. Returns whether `poll()` returned true.
 template <typename Poll>
 bool spin(int polls, const Poll& poll) {
   for (int i = 0; i < polls; ++i) {
@@ -33,7 +33,7 @@ bool spin(int polls, const Poll& poll) {
   return false;
 }
 
-// How far one wait has come through a WaitPolicy.
+// The progress of one wait through the phases of a WaitPolicy.
 //   SpinWait wait(policy);
 //   while (!poll() && wait.rest()) {}
 class SpinWait {
@@ -41,17 +41,17 @@ class SpinWait {
   explicit SpinWait(const WaitPolicy& policy)
       : pause_nanos_(nanos(policy.pause)), end_nanos_(pause_nanos_ + nanos(policy.yield)) {}
 
-  // Something was found: the wait begins anew. Always true.
+  // Restarts the wait after a poll that found something. Always returns true.
   bool renew() {
     start_ = 0;
     return true;
   }
 
-  // Rests a moment. False when it is time to sleep.
+  // Pauses or yields once. Returns false when it is time to sleep.
   bool rest();
 
  private:
-  // What is left until a deadline may be negative.
+  // The time until a deadline may be negative.
   static uint64_t nanos(absl::Duration duration) {
     return duration < absl::ZeroDuration() ? 0 : static_cast<uint64_t>(absl::ToInt64Nanoseconds(duration));
   }

@@ -19,7 +19,7 @@ TEST(SpinWait, DeadlineThatHasPassedSleepsAtOnce) {
   for (int i = 0; i < 100; ++i) ASSERT_FALSE(wait.rest()) << i;
 }
 
-TEST(SpinWait, RestsUntilThePolicyIsOverAndAgainAfterNews) {
+TEST(SpinWait, RestsUntilThePolicyIsOverAndAgainAfterRenew) {
   const absl::Duration whole = absl::Milliseconds(2);
   SpinWait wait({whole / 2, whole / 2});
   for (int round = 0; round < 2; ++round) {
@@ -38,7 +38,7 @@ TEST(SpinWait, InfinitePauseNeverSleeps) {
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(wait.rest()) << i;
 }
 
-TEST(Spin, StopsAtTheFirstSuccessOrAfterSoManyPolls) {
+TEST(Spin, StopsAtTheFirstSuccessOrAfterTheGivenPolls) {
   int polled = 0;
   EXPECT_TRUE(spin(10, [&] { return ++polled == 3; }));
   EXPECT_EQ(polled, 3);

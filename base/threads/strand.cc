@@ -7,11 +7,22 @@
 
 namespace gradwire {
 
-// Passes the turn on once: when told to, or when nobody can tell any more.
+// How a strand keeps its order: `busy_` is true from the start of a task until no task waits any more.
+// 1. post() starts the task if the strand is not busy. Otherwise it appends the task to `waiting_`.
+// 2. start() gives the task a Turn and hands both to the executor.
+// 3. When the turn ends, next() starts the first waiting task. `busy_` stays true in between, so that a
+//    concurrent post() cannot overtake the waiting tasks.
+//
+// A Turn owns the strand, and a task owns its Turn. So the strand lives until its last task has ended, even
+// if all other owners have dropped it.
+
+// Ends the turn of a task, exactly once: on the first call of pass(), or when the last reference is dropped.
 class Strand::Turn {
  public:
   explicit Turn(std::shared_ptr<Strand> strand) : strand_(std::move(strand)) {}
   ~Turn() { pass(); }
+  // The task may pass on one thread while the last reference is dropped on another: only the first one
+  // counts.
   void pass() {
     if (!passed_.exchange(true)) strand_->next();
   }
@@ -48,9 +59,14 @@ void Strand::start(Task task) {
   Executor::Task run = [task = std::move(task), turn = std::make_shared<Turn>(shared_from_this())]() mutable {
     task([turn = std::move(turn)] { turn->pass(); });
   };
+  // A refused task stays in `run`: the executor has shut down. The tasks of a strand must still run, in
+  // order, because a later one may release what an earlier one holds.
   if (!executor_->post_clean(run)) run_inline(std::move(run));
 }
 
+// Runs `task` on this thread. A task that ends its turn starts the next one, which calls this method again,
+// one stack frame deeper for each task. To keep the stack short, only the outermost call runs tasks; inner
+// calls add theirs to due_inline_.
 void Strand::run_inline(Executor::Task task) {
   {
     MutexLock lock(mutex_);
@@ -72,7 +88,7 @@ void Strand::run_inline(Executor::Task task) {
     }
     ScopedExecutionState clean((ExecutionState()));
     due();
-    due = nullptr;
+    due = nullptr;  // Destroy what the task owned in the clean state.
   }
 }
 

@@ -9,22 +9,22 @@
 
 namespace gradwire {
 
-// A queue whose tasks start one after another on an executor: the next starts when the running one says so,
-// by calling what it was given (any thread, more than once does no harm) or by dropping it. Each task starts
-// from the clean ExecutionState, whatever code told it to start. When the executor has shut down tasks run
-// where the turn passes on. Thread-safe. Tasks keep the strand alive.
+// A queue whose tasks start one after another on an executor. The next task starts when the running task
+// calls its `next` argument (from any thread; repeated calls have no effect) or drops it. Each task starts in
+// the clean ExecutionState. After the executor has shut down, a task runs on the thread that ends the turn of
+// the task before it. Thread-safe. Queued tasks keep the strand alive.
 class Strand : public std::enable_shared_from_this<Strand> {
  public:
-  // Lets the next task start.
+  // Ends the turn of the running task: lets the next task start.
   using Next = absl::AnyInvocable<void()>;
   using Task = absl::AnyInvocable<void(Next next)>;
 
   explicit Strand(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // Whether the task starts at once; else others are before it.
+  // Returns whether the task starts at once; otherwise other tasks are queued before it.
   bool post(Task task);
 
-  // Who has the turn, as the task that runs says; for messages.
+  // The object that the running task works for, as set by that task. Used in messages.
   void set_holder(std::weak_ptr<const void> holder);
   std::shared_ptr<const void> holder() const;
 
@@ -32,7 +32,7 @@ class Strand : public std::enable_shared_from_this<Strand> {
   class Turn;
   void start(Task task);
   void next();
-  // Runs tasks here that the executor no longer takes.
+  // Runs a task on the calling thread after the executor has shut down.
   void run_inline(Executor::Task task);
 
   const std::shared_ptr<Executor> executor_;
@@ -40,8 +40,8 @@ class Strand : public std::enable_shared_from_this<Strand> {
   std::weak_ptr<const void> holder_ ABSL_GUARDED_BY(mutex_);
   std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  // After the executor's end: somebody runs tasks in a loop, and takes what becomes due meanwhile, so that a
-  // long queue does not become a deep stack.
+  // After the shutdown of the executor, one thread runs tasks in a loop, including those that become due
+  // meanwhile. So a long queue does not use a deep stack.
   bool running_inline_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Executor::Task> due_inline_ ABSL_GUARDED_BY(mutex_);
 };

@@ -20,7 +20,7 @@ std::shared_ptr<ThreadPool> make_pool(int threads = 4) {
 TEST(Strand, TasksStartInOrderAndOneAtATime) {
   auto pool = make_pool();
   auto strand = std::make_shared<Strand>(pool);
-  int running = 0;  // Guarded by the strand itself: what ThreadSanitizer would see if it were not.
+  int running = 0;  // Guarded by the strand alone, so ThreadSanitizer reports two tasks at once.
   std::vector<int> order;
   for (int i = 0; i < 1000; ++i) {
     strand->post([&, i](Strand::Next next) {
@@ -52,7 +52,7 @@ TEST(Strand, NextTaskWaitsForTheTurnNotForTheReturn) {
   pool->shutdown();
 }
 
-TEST(Strand, TaskThatComesWhenAllHaveEndedRuns) {
+TEST(Strand, TaskPostedToAnIdleStrandRuns) {
   auto pool = make_pool();
   auto strand = std::make_shared<Strand>(pool);
   for (int i = 0; i < 3; ++i) {
@@ -115,7 +115,7 @@ TEST(Strand, StateOfOneTaskNeverReachesTheNext) {
   EXPECT_NE(Mark::get(), nullptr);
 }
 
-TEST(Strand, LongQueueAfterTheExecutorsEndNeedsNoDeepStack) {
+TEST(Strand, LongQueueAfterShutdownDoesNotOverflowTheStack) {
   auto pool = make_pool(1);
   auto strand = std::make_shared<Strand>(pool);
   std::optional<Strand::Next> kept;

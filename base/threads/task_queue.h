@@ -10,7 +10,7 @@
 
 namespace gradwire {
 
-// Tasks in the order in which they were posted, and what they are expected to take together. Not thread-safe.
+// A FIFO queue of tasks that also sums up their expected durations. Not thread-safe.
 class TaskQueue {
  public:
   struct Queued {
@@ -26,7 +26,7 @@ class TaskQueue {
   Queued take_front() {
     Queued front = std::move(tasks_.front());
     tasks_.pop_front();
-    // The expectation may have changed since.
+    // The expected duration may have changed since the push.
     if (front.cost != nullptr) nanoseconds_ -= std::min<int64_t>(nanoseconds_, front.cost->nanoseconds());
     if (tasks_.empty()) nanoseconds_ = 0;
     return front;

@@ -21,32 +21,34 @@
 namespace gradwire {
 namespace {
 
-// Idle threads that are kept beyond num_threads, so that calls that nest a little do not start and end
+// Number of idle threads that are kept beyond num_threads, so that slightly nested calls do not start and end
 // threads.
 constexpr int kSpareThreads = 2;
-// After so many standstills in a row one task more may run although no thread sleeps: something may spin.
-constexpr int kTimeout = 100;
-// Short tasks that a thread runs before it looks at the poller again, so that their answers can leave
-// together.
+// After this many consecutive standstills one more task may run although no thread sleeps: a task may be
+// spinning.
+constexpr int kStandstillsBeforeExtra = 100;
+// Number of short tasks that a thread runs before it drives the poller again, so that their answers can be
+// sent together.
 constexpr int kTasksInARow = 8;
-// A task that is expected to take longer is not run by the leader without another to lead.
+// If a task is expected to take longer, the leader appoints another leader before it runs the task.
 constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(100);
-// Tasks that the leader queues wake nobody while all of them together take less.
+// While the queued tasks together are expected to take less, those that the leader queues wake no other
+// thread.
 constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
-// How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake
-// each time.
-constexpr absl::Duration kUnattended = absl::Milliseconds(1);
-// The same while leaders come and go at least so often between two looks: what runs is short, and each look
-// takes time from it.
-constexpr absl::Duration kUnattendedWhenBrisk = absl::Milliseconds(4);
-constexpr uint64_t kBrisk = 50;
-// Looks that found a leader in its place before the watch ends.
-constexpr int kAttendedLooks = 4;
+// Maximum time without a leader while a task runs that was expected to be short. Checking this wakes the
+// supervisor each time.
+constexpr absl::Duration kMaxLeaderless = absl::Milliseconds(1);
+// The same if at least kBusyTerms leader terms began between two checks: then the tasks are short, and each
+// check takes time from them.
+constexpr absl::Duration kMaxLeaderlessWhenBusy = absl::Milliseconds(4);
+constexpr uint64_t kBusyTerms = 50;
+// Number of consecutive checks with a leader after which the supervisor stops checking.
+constexpr int kChecksWithLeader = 4;
 
 // The pool whose poller the calling thread drives as the leader.
 thread_local const ThreadPool* leading_pool = nullptr;
-// The pool of which the calling thread runs a task that is known to be short.
-thread_local const ThreadPool* back_soon_pool = nullptr;
+// The pool for which the calling thread runs a task that is known to be short.
+thread_local const ThreadPool* short_task_pool = nullptr;
 
 ThreadPool::Options checked(ThreadPool::Options options) {
   options.num_threads = std::max(1, options.num_threads);
@@ -54,21 +56,26 @@ ThreadPool::Options checked(ThreadPool::Options options) {
   return options;
 }
 
-// Whether a thread of this process neither runs nor wants to, as the kernel sees it. True when it cannot be
-// told.
-bool sleeps(pid_t thread_id) {
+// Whether a thread of this process neither runs nor is ready to run, according to the kernel. True if that is
+// unknown.
+bool is_asleep(pid_t thread_id) {
   std::FILE* file = std::fopen(absl::StrCat("/proc/self/task/", thread_id, "/stat").c_str(), "re");
   if (file == nullptr) return true;
   char line[128];
   const size_t size = std::fread(line, 1, sizeof(line), file);
   std::fclose(file);
-  // "1234 (name, which may hold anything) S ...", with at most 15 characters of name.
+  // The format is "1234 (name) S ..."; the name has at most 15 characters of any kind.
   const absl::string_view text(line, size);
   const size_t end_of_name = text.rfind(") ");
   return end_of_name == text.npos || end_of_name + 2 >= text.size() || text[end_of_name + 2] != 'R';
 }
 
-// One turn of a leader; false when a task may start.
+// Drives the poller, then sleeps until there is work. Returns false when a task may start.
+//
+// A task can be posted while the leader falls asleep. Nothing would wake the leader then, so both sides write
+// their own flag first and then read the other's:
+// 1. The leader sets leader_asleep, then checks `startable` again before it sleeps.
+// 2. post_clean() sets `startable`, then checks leader_asleep and wakes the leader if it is set.
 bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
   if (poller.try_enter()) {
     SpinWait spin_wait(wait);
@@ -79,7 +86,7 @@ bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
         poller.pause(signal.several_queued.load(std::memory_order_relaxed));
         return false;
       }
-      // One that waits for something has more right to drive.
+      // A thread that waits for an answer takes precedence over the leader.
       stay = any ? spin_wait.renew() : !poller.wanted() && spin_wait.rest();
     }
     poller.leave();
@@ -107,27 +114,35 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   if (stopping_ && total_ == 0) return false;
   queue_.push({std::move(task), cost});
   update_startable_locked();
-  // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes
-  // others.
-  const bool back_soon = leading_pool == this || (back_soon_pool == this && cost != nullptr);
-  if (back_soon && signal_.startable.load() && queue_.nanoseconds() < kShortQueue.count()) {
-    supervisor_sleep_.call(kUnattended);  // Should it not come.
+  // The leader takes tasks from the queue next. It runs short tasks one after the other in less time than it
+  // takes to wake another thread.
+  const bool leader_takes_it = leading_pool == this || (short_task_pool == this && cost != nullptr);
+  if (leader_takes_it && signal_.startable.load() && queue_.nanoseconds() < kShortQueue.count()) {
+    supervisor_sleeper_.wake_in(kMaxLeaderless);  // In case the leader is held up.
     return true;
   }
   dispatch_locked();
   return true;
 }
 
-int ThreadPool::free_places_locked() const { return options_.num_threads + extra_ - (running_ - blocked_); }
+int ThreadPool::free_slots_locked() const { return options_.num_threads + extra_ - (running_ - blocked_); }
 
 void ThreadPool::update_startable_locked() {
-  signal_.startable.store(stopping_ || (!queue_.empty() && free_places_locked() > 0));
+  signal_.startable.store(stopping_ || (!queue_.empty() && free_slots_locked() > 0));
   signal_.several_queued.store(queue_.size() > 1, std::memory_order_relaxed);
 }
 
+// Finds a thread for each task that may start, the cheapest one first:
+// 1. Threads that were notified or started before and have not taken a task yet, and an awake leader.
+// 2. An idle thread. `notified_` counts it at once, so that the next call does not choose it again.
+// 3. A sleeping leader.
+// 4. A new thread.
+//
+// The loop ends without enough threads only if no more can be started. Then the supervisor must watch for a
+// stall.
 void ThreadPool::dispatch_locked(bool count_leader) {
-  const int wanted = std::min(static_cast<int>(queue_.size()), free_places_locked());
-  // A leader that is awake looks here within a microsecond.
+  const int wanted = std::min(static_cast<int>(queue_.size()), free_slots_locked());
+  // A leader that is awake checks the queue within a microsecond.
   const bool leader_awake = count_leader && leading_ && !signal_.leader_asleep.load();
   bool leader_counts = leader_awake;
   while (notified_ + starting_ + (leader_counts ? 1 : 0) < wanted) {
@@ -141,25 +156,27 @@ void ThreadPool::dispatch_locked(bool count_leader) {
       break;
     }
   }
-  // What no thread is on its way to may be a stall.
+  // A task that no thread is about to take may be a stall.
   if (wanted <= 0 || static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) {
-    supervisor_sleep_.call();
+    supervisor_sleeper_.wake_in();
   } else if (leader_awake) {
-    supervisor_sleep_.call(kUnattended);  // Should it be held up where it is.
+    supervisor_sleeper_.wake_in(kMaxLeaderless);  // In case the leader is held up.
   }
 }
 
 void ThreadPool::ensure_leader_locked() {
-  if (options_.poller == nullptr || leading_ || leader_coming_ || stopping_) return;
+  if (options_.poller == nullptr || leading_ || leader_on_its_way_ || stopping_) return;
   if (idle_ > notified_) {
     ++notified_;
     work_available_.notify_one();
   } else if (!start_worker_locked(/*beyond=*/1)) {
     return;
   }
-  leader_coming_ = true;
+  leader_on_its_way_ = true;
 }
 
+// The new thread first waits for mutex_, which this thread holds. So it finds itself counted, and its
+// std::thread is assigned before any other thread can join it.
 bool ThreadPool::start_worker_locked(int beyond) {
   if (total_ >= options_.max_threads + beyond) return false;
   workers_.emplace_back();
@@ -180,30 +197,38 @@ void ThreadPool::wake_all_locked() {
   work_available_.notify_all();
 }
 
+// Each round of the loop does the first of these that applies:
+// 1. Lead, if no thread leads and either no task may start, or a thread was sent to lead, or this thread
+//    has run kTasksInARow tasks. Then take a task if one may start.
+// 2. Without a task: end if the pool stops or has enough idle threads. A pool with a poller never leaves it
+//    without a leader, so go back to step 1 if no thread leads any more.
+// 3. Send the held-back messages, because their receivers would wait as long as this thread does.
+// 4. Wait for a notification. The thread waits for `notified_` and not for the queue: dispatch_locked() has
+//    counted on one thread for each notification, and ensure_leader_locked() notifies without a task.
 ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
   bool flushed = options_.poller == nullptr;
   while (true) {
-    // Also between tasks, though not each: what has come meanwhile is looked at.
+    // Drive the poller also between tasks, though not after each one, so that new messages are received.
     if (options_.poller != nullptr && !leading_ && !stopping_ &&
-        (!signal_.startable.load() || leader_coming_ || ++in_a_row >= kTasksInARow)) {
+        (!signal_.startable.load() || leader_on_its_way_ || ++in_a_row >= kTasksInARow)) {
       lead_locked();
       in_a_row = 0;
     }
-    if (!queue_.empty() && free_places_locked() > 0) return queue_.take_front();
+    if (!queue_.empty() && free_slots_locked() > 0) return queue_.take_front();
     if (queue_.empty()) {
       if (stopping_) return {};
       if (options_.poller != nullptr && !leading_) continue;
       if (idle_ >= options_.num_threads + kSpareThreads) return {};
     } else {
       if (options_.poller != nullptr && !leading_ && !stopping_) continue;
-      supervisor_sleep_.call();
+      supervisor_sleeper_.wake_in();
     }
     if (!flushed) {
       mutex_.unlock();
       options_.poller->flush();
       mutex_.lock();
       flushed = true;
-      continue;  // All may have changed.
+      continue;  // The state may have changed while the lock was released.
     }
     ++idle_;
     while (notified_ == 0) work_available_.wait(mutex_);
@@ -214,8 +239,8 @@ ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
 
 void ThreadPool::lead_locked() {
   leading_ = true;
-  leader_coming_ = false;
-  ++led_;
+  leader_on_its_way_ = false;
+  ++leader_terms_;
   mutex_.unlock();
   leading_pool = this;
   while (drive(*options_.poller, options_.wait, signal_)) {
@@ -223,8 +248,8 @@ void ThreadPool::lead_locked() {
   leading_pool = nullptr;
   mutex_.lock();
   leading_ = false;
-  // Nobody leads until this thread is back: that is to be watched.
-  if (!queue_.empty()) supervisor_sleep_.call(kUnattended);
+  // No thread leads until this thread is back: the supervisor must check that.
+  if (!queue_.empty()) supervisor_sleeper_.wake_in(kMaxLeaderless);
 }
 
 void ThreadPool::run(Queued task) {
@@ -236,18 +261,20 @@ void ThreadPool::run(Queued task) {
   const auto started =
       task.cost == nullptr ? std::chrono::steady_clock::time_point() : std::chrono::steady_clock::now();
   ExecutionState().restore();
-  back_soon_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
+  short_task_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
   task.task();
-  task.task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
-  back_soon_pool = nullptr;
+  task.task = nullptr;  // Destroy what the task owned here: outside the lock, in the task's state.
+  short_task_pool = nullptr;
   ExecutionState().restore();
   if (task.cost == nullptr) return;
   const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - started);
   task.cost->record(took.count());
-  // The next tasks in a row may take as long: nobody is to wait for them.
+  // The next tasks may take as long: send the held-back messages now, so that their receivers need not wait.
   if (took > kShortTask && options_.poller != nullptr) options_.poller->flush();
 }
 
+// The entry of the thread stays at its address until the end: it is only moved from one list to another.
+// Another thread joins it (reap), since a thread cannot join itself.
 void ThreadPool::work(std::list<Worker>::iterator self) {
   pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
   set_current(this);
@@ -270,12 +297,19 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   --total_;
   ended_.splice(ended_.end(), workers_, self);
   if (stopping_) wake_all_locked();
-  if (stopping_ && total_ == 0) supervisor_sleep_.wake();  // It may be waiting out a stall_limit.
-  supervisor_sleep_.call();
+  if (stopping_ && total_ == 0) supervisor_sleeper_.wake();  // It may sleep for a stall_limit.
+  supervisor_sleeper_.wake_in();
   mutex_.unlock();
 }
 
-bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) {
+// A thread that waits drives the poller itself if it can: then it receives its own answer, and no other
+// thread has to wake it. If another thread drives, this one announces that it wants to (`wanting`); a
+// leader then leaves. The load of `done` acquires the result that was written before it. While the poller
+// always finds work, the clock is read once in 64 polls, because that costs more than a poll.
+//
+// Before such a wait begin_blocking() did not appoint a leader, so this must happen when the thread stops
+// driving.
+bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline) {
   if (options_.poller == nullptr) return done.load();
   Poller& poller = *options_.poller;
   bool driving = false;
@@ -287,9 +321,9 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
     policy.yield = std::min(policy.yield, left);
   }
   SpinWait wait(policy);
-  // What is done here for others must not see what this thread is about.
+  // Work for others must not see the ExecutionState of this thread.
   std::optional<ScopedExecutionState> clean;
-  uint32_t looks = 0;
+  uint32_t busy_polls = 0;
   while (!done.load(std::memory_order_acquire)) {
     if (!driving && poller.try_enter()) {
       driving = true;
@@ -301,7 +335,7 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
     }
     if (driving && poller.poll()) {
       wait.renew();
-      if (++looks % 64 == 0 && Clock::system().now() >= deadline) break;
+      if (++busy_polls % 64 == 0 && Clock::system().now() >= deadline) break;
     } else if (!wait.rest()) {
       break;
     }
@@ -309,12 +343,18 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
   if (wanting) poller.want(false);
   if (driving) poller.leave();
   if (done.load(std::memory_order_acquire)) return true;
-  // It is others who must look from here on.
+  // This thread does not drive any more: ensure that another thread leads.
   MutexLock lock(mutex_);
   ensure_leader_locked();
   return false;
 }
 
+// Each round does the first of these that applies:
+// 1. Join the threads that have ended.
+// 2. No task is queued: check in short intervals that a thread leads. After kChecksWithLeader checks that
+//    found a leader, sleep without a limit; a thread that makes a check necessary calls wake_in().
+// 3. Tasks are queued: sleep for stall_limit in short steps, until a task starts. If none has started, the
+//    pool is at a standstill (relieve_stall_locked).
 void ThreadPool::supervise() {
   pthread_setname_np(pthread_self(), "pool-watch");
   mutex_.lock();
@@ -323,20 +363,22 @@ void ThreadPool::supervise() {
       mutex_.unlock();
       reap();
       mutex_.lock();
-    } else if (const uint64_t led = led_before_; queue_.empty() && watch_leader_locked()) {
-      supervisor_sleep_.sleep(mutex_, led_ - led > kBrisk ? kUnattendedWhenBrisk : kUnattended);
+    } else if (const uint64_t terms_before = last_leader_terms_; queue_.empty() && watch_leader_locked()) {
+      supervisor_sleeper_.sleep(
+          mutex_, leader_terms_ - terms_before > kBusyTerms ? kMaxLeaderlessWhenBusy : kMaxLeaderless);
     } else if (queue_.empty()) {
       extra_ = 0;
       standstills_ = 0;
-      attended_looks_ = 0;
+      checks_with_leader_ = 0;
       update_startable_locked();
-      supervisor_sleep_.sleep(mutex_, absl::InfiniteDuration());
+      supervisor_sleeper_.sleep(mutex_, absl::InfiniteDuration());
     } else {
       const uint64_t started = started_;
       const absl::Time until = Clock::system().now() + options_.stall_limit;
       do {
-        supervisor_sleep_.sleep(mutex_, options_.poller == nullptr ? options_.stall_limit : kUnattended);
-        // What the leader queued for itself is for others when it does not come back.
+        supervisor_sleeper_.sleep(mutex_, options_.poller == nullptr ? options_.stall_limit : kMaxLeaderless);
+        // Tasks that the leader queued for itself are given to other threads if it does not come back in
+        // time.
         if (watch_leader_locked() && !queue_.empty() && started == started_)
           dispatch_locked(/*count_leader=*/false);
       } while (!queue_.empty() && started == started_ && Clock::system().now() < until);
@@ -353,15 +395,17 @@ void ThreadPool::supervise() {
 bool ThreadPool::watch_leader_locked() {
   if (options_.poller == nullptr || stopping_) return false;
   if (leading_) {
-    led_before_ = led_;
-    return ++attended_looks_ < kAttendedLooks;
+    last_leader_terms_ = leader_terms_;
+    return ++checks_with_leader_ < kChecksWithLeader;
   }
-  attended_looks_ = 0;
-  if (led_before_ == led_) ensure_leader_locked();
-  led_before_ = led_;
+  checks_with_leader_ = 0;
+  if (last_leader_terms_ == leader_terms_) ensure_leader_locked();
+  last_leader_terms_ = leader_terms_;
   return true;
 }
 
+// The states of the threads are read without the lock, because /proc is slow. So check afterwards whether a
+// task has started meanwhile.
 void ThreadPool::relieve_stall_locked() {
   const uint64_t started = started_;
   std::vector<pid_t> thread_ids;
@@ -369,20 +413,21 @@ void ThreadPool::relieve_stall_locked() {
     if (worker.thread_id != 0) thread_ids.push_back(worker.thread_id);
   }
   mutex_.unlock();
-  const int asleep = static_cast<int>(std::count_if(thread_ids.begin(), thread_ids.end(), sleeps));
+  const int asleep = static_cast<int>(std::count_if(thread_ids.begin(), thread_ids.end(), is_asleep));
   mutex_.lock();
   if (started != started_ || queue_.empty()) return;
   ++standstills_;
-  // Those that sleep, less those known to.
+  // Threads that sleep in a task without a BlockingScope.
   const int stuck = asleep - idle_ - blocked_ - (leading_ ? 1 : 0);
-  if (stuck > extra_ || standstills_ % kTimeout == 0) ++extra_;
+  if (stuck > extra_ || standstills_ % kStandstillsBeforeExtra == 0) ++extra_;
   update_startable_locked();
-  dispatch_locked(/*count_leader=*/false);  // Also starts the thread that could not be started before.
-  if (standstills_ == kTimeout && total_ >= options_.max_threads) {
+  dispatch_locked(/*count_leader=*/false);  // Also retries to start a thread after an earlier failure.
+  if (standstills_ == kStandstillsBeforeExtra && total_ >= options_.max_threads) {
     log(LogLevel::kError, "all ", options_.max_threads, " threads of the pool \"", options_.name,
-        "\" are in use, ", blocked_, " of them wait, and none of the ", queue_.size(),
-        " queued tasks has started for ", absl::FormatDuration(kTimeout * options_.stall_limit),
-        ": tasks that hold a lock while they wait, or too few threads");
+        "\" are in use (", blocked_, " of them wait), and none of the ", queue_.size(),
+        " queued tasks has started for ",
+        absl::FormatDuration(kStandstillsBeforeExtra * options_.stall_limit),
+        "; do not hold a lock while a task waits, or raise max_threads");
   }
 }
 
@@ -402,9 +447,9 @@ void ThreadPool::shutdown() {
     update_startable_locked();
     if (leading_) options_.poller->wake();
     wake_all_locked();
-    supervisor_sleep_.wake();
+    supervisor_sleeper_.wake();
   }
-  // Whoever comes second waits for the first to have joined.
+  // A concurrent caller waits until the first one has joined the threads.
   std::call_once(joined_, [this] {
     supervisor_.join();
     reap();
@@ -421,19 +466,19 @@ int ThreadPool::threads() const {
   return total_;
 }
 
-absl::Status ThreadPool::begin_blocking(bool looks) {
+absl::Status ThreadPool::begin_blocking(bool drives) {
   MutexLock lock(mutex_);
   if (total_ - blocked_ == 1 && total_ >= options_.max_threads) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all ", options_.max_threads, " threads of the pool \"", options_.name,
-        "\" wait, and the last one must not: calls are nested too deep or too many handlers wait; "
-        "return a Future from the handler instead of waiting in it"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", options_.max_threads, " threads of the pool \"", options_.name,
+                     "\" would wait: calls are nested too deep or too many handlers wait; "
+                     "return a Future from the handler instead of waiting in it"));
   }
   ++blocked_;
-  back_soon_pool = nullptr;
+  short_task_pool = nullptr;
   update_startable_locked();
   if (!queue_.empty()) dispatch_locked();
-  if (!looks) ensure_leader_locked();
+  if (!drives) ensure_leader_locked();
   return absl::OkStatus();
 }
 

@@ -19,10 +19,10 @@
 
 namespace gradwire {
 
-// What a pool's leader asks without the pool's mutex.
+// State of a pool that its leader reads without the pool's mutex.
 struct LeaderSignal {
-  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep,
-  // with leader_asleep.
+  // A queued task may start, or the pool stops. This flag and leader_asleep are sequentially consistent:
+  // either post_clean() sees that the leader sleeps, or the leader sees the task before it sleeps.
   std::atomic<bool> startable{false};
   std::atomic<bool> several_queued{false};
   std::atomic<bool> leader_asleep{false};
@@ -30,31 +30,35 @@ struct LeaderSignal {
 
 // The executor that runs handlers and continuations.
 //
-// `num_threads` tasks run at a time and are started in the order they were posted. A task that waits inside a
-// BlockingScope (every Future::wait is one) leaves the count and a replacement starts, so one thread suffices
-// for calls nested 50 deep. A task that blocks without saying so, on a mutex that another task must release
-// say, is noticed when nothing has started for `stall_limit` while tasks wait and its thread sleeps; then one
-// task more may run. Threads that compute are given longer, lest a long queue of long tasks start a thread
-// for each.
+// Tasks: up to `num_threads` tasks run at a time; they start in the order in which they were posted. A task
+// that waits inside a BlockingScope (every Future::wait is one) is not counted, and another thread takes its
+// place. So one thread suffices for calls nested 50 deep.
 //
-// With a `poller`, one thread that has no task leads: it drives the poller, and when that brings a task, runs
-// it itself, so that what is short wakes nobody. While it runs one nobody leads. Another thread takes the
-// lead at once when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped
-// driving the poller itself, or else after kUnattended. A thread outside the pool that waits drives the
-// poller too (look_until).
+// Stalls: a task may block without a BlockingScope, for example on a mutex that another task must release.
+// The pool detects this when tasks are queued, none has started for `stall_limit`, and the thread of a task
+// sleeps. Then one more task may run. If the threads compute, the limit is much longer: a long queue of long
+// tasks should not start a thread for each task.
 //
-// There are at most `max_threads`, and one more to lead where all of them are in use. If blocking would leave
-// no thread that can run, the wait fails with ResourceExhausted. When tasks that block without saying so have
-// used up all of them, an error is logged. Threads in excess of num_threads, but for a few spare ones, end
-// when they run out of work.
+// Polling: with a `poller`, one thread without a task is the leader. It drives the poller. When that yields a
+// task, the leader runs it itself, so that short tasks wake no other thread. Meanwhile no thread leads.
+// Another thread becomes the leader
+//   - at once, if tasks of that kind have taken long recently (TaskCost),
+//   - when the task waits and its thread does not drive the poller (or no longer does),
+//   - otherwise after about a millisecond.
+// A thread outside the pool that waits drives the poller too (drive_until).
 //
-// Thread-safe. shutdown() (or the destructor) runs what is queued, and what that posts, and joins every
-// thread. Neither may be called from a task of the pool: where a task may hold the last reference, call
-// shutdown() before letting go.
+// Threads: there are at most `max_threads`, plus one leader if all of them are in use. If blocking would
+// leave no thread that can run, the wait fails with ResourceExhausted. If tasks that block without a
+// BlockingScope use up all threads, an error is logged. Threads beyond num_threads, except for a few spare
+// ones, end when no tasks are queued.
+//
+// Thread-safe. shutdown() (or the destructor) runs the queued tasks and the tasks that these post, then joins
+// all threads. Neither may be called from a task of the pool. If a task may hold the last reference to the
+// pool, call shutdown() before you drop yours.
 class ThreadPool : public Executor {
  public:
   struct Options {
-    // At least 1; no more than max_threads.
+    // At least 1, at most max_threads.
     int num_threads = 16;
     int max_threads = 256;
     absl::Duration stall_limit = absl::Milliseconds(10);
@@ -67,16 +71,16 @@ class ThreadPool : public Executor {
 
   using Executor::post_clean;
   bool post_clean(Task& task, TaskCost* cost = nullptr) override;
-  bool look_until(const std::atomic<bool>& done, absl::Time deadline) override;
-  // Idempotent; every caller returns when all threads are joined.
+  bool drive_until(const std::atomic<bool>& done, absl::Time deadline) override;
+  // Idempotent. Each call returns after all threads have been joined.
   void shutdown();
 
-  // Tasks that are queued or running, waiting ones included.
+  // Number of tasks that are queued or running, including those that wait.
   int pending() const;
   int threads() const;
 
  protected:
-  absl::Status begin_blocking(bool looks) override;
+  absl::Status begin_blocking(bool drives) override;
   void end_blocking() override;
 
  private:
@@ -88,64 +92,63 @@ class ThreadPool : public Executor {
 
   void work(std::list<Worker>::iterator self);
   void run(Queued task);
-  // Waits for a task that may start and takes it; none when the thread is to end. `in_a_row`: tasks that the
-  // thread has run since it looked at the poller last.
+  // Waits until a task may start, and returns it; returns an empty one if the thread must end. `in_a_row`:
+  // number of tasks that the thread has run since it last drove the poller.
   Queued next_task_locked(int& in_a_row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drives the poller until a task may start. The lock is given up meanwhile.
+  // Drives the poller until a task may start. Releases the lock meanwhile.
   void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sees to it that some thread leads, or is about to.
+  // Ensures that a thread leads or is about to lead.
   void ensure_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After every change of the queue or the free places.
+  // Must be called after each change of the queue or of the number of free slots.
   void update_startable_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int free_places_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sees to it that as many threads are on their way to the queue as there are tasks that may start. A leader
-  // that is awake is one of them, unless it has been away for too long.
+  int free_slots_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ensures that enough threads are about to take the tasks that may start. `count_leader`: an awake leader
+  // counts as one of them. Pass false if it may have been held up.
   void dispatch_locked(bool count_leader = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `beyond` max_threads.
+  // Starts a thread; fails at max_threads + `beyond` threads, or if the system has none left.
   bool start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void supervise();
-  // Sends a leader where one has been away for too long. False when there is none to watch.
+  // Appoints a leader if no thread has led since the last check. Returns false if no more checks are needed.
   bool watch_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Nothing started for `stall_limit`: lets one task more run if that may help. The lock is given up in
-  // between.
+  // For a stall: lets one more task run if that may help. Releases the lock in between.
   void relieve_stall_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Joins threads that have ended; called without the lock.
+  // Joins threads that have ended. Must be called without the lock.
   void reap();
 
   const Options options_;
 
   mutable Mutex mutex_;
   CondVar work_available_;
-  // Where the supervisor is between its looks.
-  Sleeper supervisor_sleep_ ABSL_GUARDED_BY(mutex_);
+  // The supervisor sleeps here between its checks.
+  Sleeper supervisor_sleeper_ ABSL_GUARDED_BY(mutex_);
   TaskQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> ended_ ABSL_GUARDED_BY(mutex_);
   int total_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Threads that wait for work, and how many of them have been notified and not yet woken.
+  // Number of threads that wait for work, and how many of them were notified but have not woken yet.
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;
   int notified_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Threads created that have not looked at the queue yet.
+  // Number of threads that were created but have not reached the queue yet.
   int starting_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Tasks that run, and how many of them wait.
+  // Number of running tasks, and how many of them wait in a BlockingScope.
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Tasks that may run beyond num_threads, because as many seem to block without saying so.
+  // Number of tasks that may run beyond num_threads, because as many seem to block without a BlockingScope.
   int extra_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Goes up whenever a task starts: a standstill while tasks are queued is a stall.
+  // Number of tasks started. If it does not change while tasks are queued, the pool is at a standstill.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Looks of the supervisor in a row that found a standstill.
+  // Number of consecutive checks of the supervisor that found a standstill.
   int standstills_ ABSL_GUARDED_BY(mutex_) = 0;
-  // A thread leads. A thread is on its way to lead.
+  // A thread leads. A thread has been woken or started to become the leader.
   bool leading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool leader_coming_ ABSL_GUARDED_BY(mutex_) = false;
-  // Goes up whenever a thread begins to lead, and what it was when the supervisor looked last.
-  uint64_t led_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t led_before_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Looks of the supervisor in a row that found somebody leading.
-  int attended_looks_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool leader_on_its_way_ ABSL_GUARDED_BY(mutex_) = false;
+  // Number of times that a thread began to lead, and its value at the supervisor's last check.
+  uint64_t leader_terms_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_leader_terms_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Number of consecutive checks of the supervisor that found a leader.
+  int checks_with_leader_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   LeaderSignal signal_;

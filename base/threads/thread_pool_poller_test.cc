@@ -1,4 +1,4 @@
-// A pool that drives a poller.
+// Tests of a pool that drives a poller.
 
 #include <atomic>
 #include <chrono>
@@ -19,16 +19,16 @@
 namespace gradwire {
 namespace {
 
-// A poller into which tests throw what "arrives".
+// A poller whose data the test injects with arrive().
 class FakePoller : public Poller {
  public:
-  using News = std::function<void()>;
+  using Event = std::function<void()>;
 
-  // As another process would: wakes whoever sleeps.
-  void arrive(News news) {
+  // Injects an event, as another process would, and wakes the thread in sleep().
+  void arrive(Event event) {
     {
       MutexLock lock(mutex_);
-      news_.push_back(std::move(news));
+      events_.push_back(std::move(event));
     }
     wake();
   }
@@ -44,18 +44,18 @@ class FakePoller : public Poller {
     return entered_[thread];
   }
   bool poll() override {
-    std::vector<News> news;
+    std::vector<Event> events;
     {
       MutexLock lock(mutex_);
-      news.swap(news_);
+      events.swap(events_);
     }
-    for (News& one : news) one();
-    return !news.empty();
+    for (Event& event : events) event();
+    return !events.empty();
   }
   void leave() override {
     driven_ = false;
     MutexLock lock(mutex_);
-    if (!news_.empty()) woken_ = true;
+    if (!events_.empty()) woken_ = true;
     changed_.notify_all();
   }
   void pause(bool) override { driven_ = false; }
@@ -77,7 +77,7 @@ class FakePoller : public Poller {
   std::atomic<int> wanted_{0};
   Mutex mutex_;
   CondVar changed_;
-  std::vector<News> news_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::thread::id, int> entered_ ABSL_GUARDED_BY(mutex_);
 };
@@ -92,7 +92,7 @@ ThreadPool::Options with(std::shared_ptr<Poller> poller, int threads, int max_th
 
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
-// Unless the machine holds that thread up: then another takes the task from it.
+// Only mostly: if the machine delays the thread that found the task, another thread takes it.
 TEST(PollingPool, TaskMostlyRunsOnTheThreadThatFoundIt) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 4));
@@ -111,7 +111,7 @@ TEST(PollingPool, TaskMostlyRunsOnTheThreadThatFoundIt) {
   pool->shutdown();
 }
 
-TEST(PollingPool, LongTaskDoesNotKeepNewsFromOthers) {
+TEST(PollingPool, LongTaskDoesNotDelayMessagesForOthers) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 2));
   std::atomic<bool> end{false};
@@ -130,7 +130,7 @@ TEST(PollingPool, LongTaskDoesNotKeepNewsFromOthers) {
   pool->shutdown();
 }
 
-TEST(PollingPool, AllPlacesTakenDoNotStopAnswers) {
+TEST(PollingPool, AnswersAreHandledWhileAllSlotsAreTaken) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 1, /*max_threads=*/1));
   std::atomic<bool> end{false};
@@ -140,7 +140,7 @@ TEST(PollingPool, AllPlacesTakenDoNotStopAnswers) {
     while (!end) std::this_thread::yield();
   });
   started.future().wait();
-  // Not a task: what is done where it is found.
+  // This event posts no task: it is handled inside poll().
   Promise<void> answered;
   poller->arrive([answered] { answered.set_value(); });
   EXPECT_TRUE(answered.future().wait_for(kTimeout));
@@ -148,7 +148,7 @@ TEST(PollingPool, AllPlacesTakenDoNotStopAnswers) {
   pool->shutdown();
 }
 
-TEST(PollingPool, WaitEndsWhoeverFindsTheAnswer) {
+TEST(PollingPool, WaitEndsWhicheverThreadFindsTheAnswer) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 1));
   for (int i = 0; i < 500; ++i) {
@@ -159,7 +159,7 @@ TEST(PollingPool, WaitEndsWhoeverFindsTheAnswer) {
   pool->shutdown();
 }
 
-TEST(PollingPool, WaitOfNoTimeDoesNotLook) {
+TEST(PollingPool, WaitWithZeroTimeoutDoesNotPoll) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 1));
   const int before = poller->entered_by(std::this_thread::get_id());
@@ -170,14 +170,14 @@ TEST(PollingPool, WaitOfNoTimeDoesNotLook) {
   pool->shutdown();
 }
 
-TEST(PollingPool, WaitEndsThoughItsDeadlinePassesBeforeItLooks) {
+TEST(PollingPool, WaitEndsIfItsDeadlinePassesBeforeTheFirstPoll) {
   auto pool = std::make_shared<ThreadPool>(with(std::make_shared<FakePoller>(), 1));
   Promise<int> answer(pool);
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(answer.future().wait_for(absl::Nanoseconds(1)));
   pool->shutdown();
 }
 
-// What a waiting thread does for others does not see what it is about itself.
+// Work that a waiting thread does for others does not see the ExecutionState of the waiting thread.
 TEST(PollingPool, WaitingThreadDrivesInTheCleanState) {
   using Number = ExecutionSlot<int>;
   auto poller = std::make_shared<FakePoller>();
@@ -192,14 +192,14 @@ TEST(PollingPool, WaitingThreadDrivesInTheCleanState) {
   pool->shutdown();
 }
 
-// Both tasks are left to the thread that leads, each long enough for another to be sent to lead, and both
+// The leader takes both tasks. Each is expected to be long enough that another leader is appointed, and both
 // wait.
-TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
+TEST(PollingPool, TwoTasksOfOnePollThatWaitAreAnswered) {
   auto poller = std::make_shared<FakePoller>();
   ThreadPool::Options options = with(poller, 4);
   options.wait = {absl::ZeroDuration(), absl::ZeroDuration()};
   auto pool = std::make_shared<ThreadPool>(options);
-  // Threads that idle.
+  // Starts four threads, which idle afterwards.
   auto together = std::make_shared<std::latch>(4);
   for (int i = 0; i < 4; ++i) pool->post_clean([together] { together->arrive_and_wait(); });
   for (int round = 0; round < 20; ++round) {
@@ -226,17 +226,17 @@ TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
   pool->shutdown();
 }
 
-// A look that takes long, at what only it can see, does not keep a task from idle threads.
+// A poll that takes long does not keep a posted task from idle threads.
 TEST(PollingPool, TaskIsNotLeftToALeaderThatIsHeldUp) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 3));
   std::latch held(1);
-  Promise<void> in_look;
-  poller->arrive([&, in_look] {
-    in_look.set_value();
+  Promise<void> in_poll;
+  poller->arrive([&, in_poll] {
+    in_poll.set_value();
     held.wait();
   });
-  in_look.future().wait();
+  in_poll.future().wait();
   Promise<void> ran;
   pool->post_clean([ran] { ran.set_value(); });
   EXPECT_TRUE(ran.future().wait_for(kTimeout));
@@ -260,8 +260,9 @@ TEST(PollingPool, NestedWaitsNeedOneThread) {
   pool->shutdown();
 }
 
-// What the leader queued for itself, while the only place is taken by a task that blocks unseen.
-TEST(PollingPool, TaskThatBlocksUnseenIsRescuedByWhatTheLeaderQueued) {
+// The leader queues a task for itself, while a task that blocks without a BlockingScope occupies the only
+// slot.
+TEST(PollingPool, TaskThatBlocksUnseenIsRescuedByATaskThatTheLeaderQueued) {
   auto poller = std::make_shared<FakePoller>();
   for (int i = 0; i < 20; ++i) {
     auto pool = std::make_shared<ThreadPool>(with(poller, 1));
@@ -283,7 +284,7 @@ TEST(PollingPool, TaskThatBlocksUnseenIsRescuedByWhatTheLeaderQueued) {
   }
 }
 
-TEST(PollingPool, ManyPostersAndNewsLoseNothing) {
+TEST(PollingPool, ManyPostersAndEventsLoseNothing) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 3));
   constexpr int kEach = 3000;

@@ -77,9 +77,9 @@ TEST(ThreadPool, FiftyNestedWaitsWithOneThread) {
   EXPECT_EQ(pool->threads(), 0);
 }
 
-TEST(ThreadPool, TaskThatHoldsAMutexAnotherWantsIsRescued) {
-  // Long enough that rescuing what spins, which takes a hundred times as long, is told from this, also where
-  // the machine stands still for seconds.
+TEST(ThreadPool, TaskThatHoldsAMutexOfAnotherTaskIsRescued) {
+  // The limit is long enough to distinguish this rescue from that of a spinning task, which takes a hundred
+  // times as long, even if the machine stalls for seconds.
   constexpr absl::Duration kStallLimit = absl::Milliseconds(400);
   ThreadPool pool({.num_threads = 1, .stall_limit = kStallLimit});
   const absl::Time start = Clock::system().now();
@@ -92,7 +92,9 @@ TEST(ThreadPool, TaskThatHoldsAMutexAnotherWantsIsRescued) {
     release.future().wait();
   });
   holds.wait();
-  pool.post([&mutex] { std::lock_guard lock(mutex); });  // Takes the one place, and says nothing of its wait.
+  pool.post([&mutex] {
+    std::lock_guard lock(mutex);
+  });  // Occupies the one slot and blocks without a BlockingScope.
   pool.post([&release] { release.set_value(); });
   release.future().wait();
   pool.shutdown();
@@ -111,8 +113,8 @@ TEST(ThreadPool, TaskThatSpinsForAnotherIsRescued) {
 }
 
 TEST(ThreadPool, LongComputationsStartNoThreads) {
-  // The pool takes a computing thread for a spinning one after a hundred times the stall limit, far longer
-  // than a loaded machine keeps a thread waiting.
+  // The pool treats a computing thread as a spinning one after a hundred times the stall limit. That is far
+  // longer than a loaded machine delays a thread.
   ThreadPool pool({.num_threads = 2, .stall_limit = absl::Milliseconds(10)});
   std::atomic<int> most{0};
   for (int i = 0; i < 4; ++i) {
@@ -127,7 +129,7 @@ TEST(ThreadPool, LongComputationsStartNoThreads) {
   EXPECT_LE(most, 3);
 }
 
-TEST(ThreadPool, LastThreadThatMayNotWaitGetsResourceExhausted) {
+TEST(ThreadPool, WaitThatWouldBlockTheLastThreadGetsResourceExhausted) {
   auto pool = std::make_shared<ThreadPool>(ThreadPool::Options{.num_threads = 1, .max_threads = 4});
   std::function<absl::StatusOr<int>(int)> nested = [&](int depth) -> absl::StatusOr<int> {
     if (depth == 0) return 0;
@@ -135,7 +137,7 @@ TEST(ThreadPool, LastThreadThatMayNotWaitGetsResourceExhausted) {
     pool->post([&nested, promise, depth] { promise.set_result(nested(depth - 1)); });
     return promise.future().result();
   };
-  // From outside: three of the four threads may wait, the fourth must run what the third waits for.
+  // Three of the four threads may wait; the fourth must run the task that the third waits for.
   EXPECT_TRUE(nested(4).ok());
   const absl::Status status = nested(10).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -178,7 +180,7 @@ TEST(ThreadPool, TasksStartFromTheCleanStateAndLeaveNone) {
   EXPECT_EQ(after, 0);
 }
 
-TEST(ThreadPool, ShutdownRunsWhatIsQueuedAndWhatThatPosts) {
+TEST(ThreadPool, ShutdownRunsQueuedTasksAndTheTasksThatTheyPost) {
   ThreadPool pool({.num_threads = 2});
   std::atomic<int> ran{0};
   Promise<void> release;

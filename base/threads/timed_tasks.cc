@@ -2,6 +2,8 @@
 
 namespace gradwire {
 
+// by_time_ is sorted by (time, id), and ids increase. So tasks with the same time run in the order in which
+// they were added, and `times_` leads from an id to its entry.
 uint64_t TimedTasks::add(absl::Time when, Task&& task) {
   if (when == absl::InfiniteFuture()) return 0;
   const uint64_t id = next_id_++;

@@ -11,20 +11,21 @@
 
 namespace gradwire {
 
-// Tasks and the times when they are due; those for the same time in the order in which they were added. It
-// neither runs nor destroys any: so a lock can be released before. Not thread-safe.
+// Tasks ordered by the time when they are due; tasks with the same time stay in the order in which they were
+// added. This class neither runs nor destroys tasks, so that the caller can do both after it has released its
+// lock. Not thread-safe.
 class TimedTasks {
  public:
   using Task = absl::AnyInvocable<void()>;
 
-  // Returns an id for take(), or 0 for InfiniteFuture, and then leaves `task` alone.
+  // Returns an id for take(). For InfiniteFuture it returns 0 and does not take `task`.
   uint64_t add(absl::Time when, Task&& task);
-  // Takes the task out; empty if it is not here any more.
+  // Removes and returns the task; returns an empty task if it was already removed.
   Task take(uint64_t id);
-  // Takes the first task out if it is due at `now`; empty otherwise.
+  // Removes and returns the first task if it is due at `now`; otherwise returns an empty task.
   Task take_due(absl::Time now);
 
-  // When the first task is due; InfiniteFuture while there is none.
+  // The time when the first task is due; InfiniteFuture if there are no tasks.
   absl::Time next() const { return empty() ? absl::InfiniteFuture() : by_time_.begin()->first.first; }
   bool empty() const { return by_time_.empty(); }
   std::size_t size() const { return by_time_.size(); }

@@ -14,7 +14,8 @@ uint64_t TimerQueue::schedule(absl::Time when, Callback callback) {
   MutexLock lock(mutex_);
   if (stopping_) return 0;
   const uint64_t id = tasks_.add(when, std::move(callback));
-  // A timer that was cancelled leaves the thread asleep until its time, which is soon enough for later ones.
+  // Cancelling a timer does not wake the thread. It may wake at the time of a cancelled timer, which does not
+  // delay later ones.
   if (when < sleeps_until_) changed_.notify_one();
   return id;
 }
@@ -26,6 +27,10 @@ bool TimerQueue::cancel(uint64_t id) {
   return dropped != nullptr;
 }
 
+// The thread publishes `sleeps_until_` and begins to wait under the lock, and schedule() compares with it
+// under the same lock. So a timer that is due earlier wakes a thread that waits, and is seen by one that
+// does not wait yet. A callback runs, and is destroyed, without the lock, because it may schedule or cancel
+// timers.
 void TimerQueue::run() {
   pthread_setname_np(pthread_self(), "timers");
   mutex_.lock();
@@ -50,6 +55,7 @@ void TimerQueue::run() {
 }
 
 void TimerQueue::shutdown() {
+  // Destroyed after the lock is released: tasks own objects of users.
   TimedTasks dropped;
   {
     MutexLock lock(mutex_);
@@ -57,7 +63,7 @@ void TimerQueue::shutdown() {
     changed_.notify_all();
     std::swap(dropped, tasks_);
   }
-  // Whoever comes second waits for the first to have joined.
+  // A concurrent caller waits until the first one has joined the thread.
   std::call_once(joined_, [this] { thread_.join(); });
 }
 

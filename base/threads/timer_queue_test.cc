@@ -15,7 +15,7 @@ namespace {
 TEST(TimerQueue, RunsInOrderOfTimeWhenTheClockGetsThere) {
   ManualClock clock;
   TimerQueue timers(clock);
-  std::vector<int> order;  // Written by the timer thread alone, read when it has said so.
+  std::vector<int> order;  // Written by the timer thread, read after all.wait().
   std::latch first(1), all(3);
   const absl::Time start = clock.now();
   timers.schedule(start + absl::Seconds(3), [&] { order.push_back(3), all.count_down(); });
@@ -56,7 +56,7 @@ TEST(TimerQueue, PastTimeRunsAtOnceOnTheSystemClock) {
 TEST(TimerQueue, EarlierTimerWakesTheThreadThatSleepsForALaterOne) {
   TimerQueue timers;
   timers.schedule(timers.clock().now() + absl::Hours(1), [] {});
-  // In one round or another the thread is asleep.
+  // The thread is asleep in at least one of the rounds.
   for (int round = 0; round < 20; ++round) {
     auto ran = std::make_shared<std::promise<void>>();
     timers.schedule(timers.clock().now() + absl::Milliseconds(1), [ran] { ran->set_value(); });
@@ -111,7 +111,7 @@ TEST(TimerQueue, InfiniteTimeIsNeverScheduled) {
   EXPECT_EQ(timers.size(), 0);
 }
 
-TEST(TimerQueue, ShutdownDropsWhatIsScheduled) {
+TEST(TimerQueue, ShutdownDropsScheduledCallbacks) {
   ManualClock clock;
   TimerQueue timers(clock);
   auto held = std::make_shared<int>(0);

@@ -1,3 +1,6 @@
+// Values nest: lists, tuples and dictionaries contain values. encode_at() and decode_at() recurse and count
+// the depth, so that a hostile value, or a list that contains itself, cannot overflow the stack.
+
 #include "gradwire/codec/torch/ivalue_codec.h"
 
 #include <ATen/core/Dict.h>
@@ -20,13 +23,15 @@ absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, pr
 absl::StatusOr<c10::IValue> decode_at(const proto::Value& in, int depth, Decoder& decoder);
 
 absl::Status too_deep() {
-  return absl::InvalidArgumentError(absl::StrCat("a value is nested more than ", kMaxValueDepth, " deep"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a value is nested too deep: the limit is ", kMaxValueDepth, " levels"));
 }
 
 absl::Status encode_list(const c10::IValue& value, int depth, Encoder& encoder, proto::Value& out) {
   const c10::List<c10::IValue> list = value.toList();
   const c10::ArrayRef<c10::IValue> elements = value.toListRef();
   const c10::TypePtr type = list.elementType();
+  // Numbers in a list of numbers are packed, which takes a fraction of a Value for each.
   if (type->kind() == c10::TypeKind::IntType) {
     auto& integers = *out.mutable_integers()->mutable_values();
     integers.Reserve(static_cast<int>(elements.size()));
@@ -40,6 +45,8 @@ absl::Status encode_list(const c10::IValue& value, int depth, Encoder& encoder, 
     return absl::OkStatus();
   }
   proto::ValueList& values = *out.mutable_list();
+  // The receiver takes the type of the elements from the elements, if that is unambiguous. The type is sent
+  // otherwise: for empty lists, and for types that an element does not show, such as Optional[int].
   const bool shown =
       !elements.empty() &&
       (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::BoolType ||
@@ -53,6 +60,7 @@ absl::Status encode_list(const c10::IValue& value, int depth, Encoder& encoder, 
   return absl::OkStatus();
 }
 
+// The types of keys and values are always sent.
 absl::Status encode_dict(const c10::IValue& value, int depth, Encoder& encoder, proto::Value& out) {
   const c10::Dict<c10::IValue, c10::IValue> dict = value.toGenericDict();
   proto::ValueMap& map = *out.mutable_map();
@@ -60,7 +68,7 @@ absl::Status encode_dict(const c10::IValue& value, int depth, Encoder& encoder, 
   GRADWIRE_ASSIGN_OR_RETURN(*map.mutable_value_type(), type_to_text(*dict.valueType()));
   for (const auto& entry : dict) {
     if (entry.key().isTensor())
-      return absl::InvalidArgumentError("a dictionary whose keys are tensors cannot travel");
+      return absl::InvalidArgumentError("a dictionary whose keys are tensors cannot be sent");
     GRADWIRE_RETURN_IF_ERROR(encode_at(entry.key(), depth + 1, encoder, *map.add_keys()));
     GRADWIRE_RETURN_IF_ERROR(encode_at(entry.value(), depth + 1, encoder, *map.add_values()));
   }
@@ -94,10 +102,11 @@ absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, pr
   } else if (value.isGenericDict()) {
     return encode_dict(value, depth, encoder, out);
   } else {
+    // For an object the name of its class says more.
     std::string type = value.tagKind();
     if (value.isObject()) type = value.type()->repr_str();
     return absl::InvalidArgumentError(
-        absl::StrCat("a value of type ", type, " cannot travel between workers"));
+        absl::StrCat("a value of type ", type, " cannot be sent to another worker"));
   }
   return absl::OkStatus();
 }
@@ -113,14 +122,15 @@ absl::StatusOr<std::vector<c10::IValue>> decode_elements(
   return elements;
 }
 
-// The type that the sender names, or the one the elements have; all of them fit it.
+// The element type that the sender names or, without one, the common type of the elements. All elements are
+// checked against it.
 absl::StatusOr<c10::TypePtr> element_type(const std::string& text, const std::vector<c10::IValue>& elements) {
   if (text.empty()) return common_type(elements);
   GRADWIRE_ASSIGN_OR_RETURN(c10::TypePtr type, type_from_text(text));
   for (const c10::IValue& element : elements) {
     if (!is_element(element, *type)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a container of ", text, " holds a ", element.tagKind()));
+          absl::StrCat("wrong element type in a container: got ", element.tagKind(), ", expected ", text));
     }
   }
   return type;
@@ -142,7 +152,8 @@ bool can_be_key(const c10::IValue& value) {
 
 absl::StatusOr<c10::IValue> decode_dict(const proto::ValueMap& in, int depth, Decoder& decoder) {
   if (in.keys_size() != in.values_size()) {
-    return absl::InvalidArgumentError("a dictionary has more keys than values, or fewer");
+    return absl::InvalidArgumentError(
+        absl::StrCat("a dictionary has ", in.keys_size(), " keys but ", in.values_size(), " values"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<c10::IValue> keys, decode_elements(in.keys(), depth, decoder));
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<c10::IValue> values, decode_elements(in.values(), depth, decoder));
@@ -151,10 +162,12 @@ absl::StatusOr<c10::IValue> decode_dict(const proto::ValueMap& in, int depth, De
   c10::impl::GenericDict dict(key_type, value_type);
   dict.reserve(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
+    // libtorch throws for other keys, or cannot hash them.
     if (!can_be_key(keys[i])) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a ", keys[i].tagKind(), " cannot be a key of a dictionary"));
+          absl::StrCat("a value of type ", keys[i].tagKind(), " cannot be a key of a dictionary"));
     }
+    // If the sender repeats a key, the last value stays.
     dict.insert_or_assign(std::move(keys[i]), std::move(values[i]));
   }
   return c10::IValue(std::move(dict));
@@ -184,6 +197,7 @@ absl::StatusOr<c10::IValue> decode_at(const proto::Value& in, int depth, Decoder
       GRADWIRE_ASSIGN_OR_RETURN(c10::Device device, Codec<c10::Device>::decode(in, decoder));
       return c10::IValue(device);
     }
+    // TorchScript has no types for these three; it represents them by integers.
     case proto::Value::kDtype:
       return c10::IValue(int64_t{in.dtype()});
     case proto::Value::kLayout:
@@ -216,7 +230,8 @@ absl::Status Codec<c10::IValue>::encode(const c10::IValue& value, Encoder& encod
 
 absl::Status Codec<c10::IValue>::encode(c10::IValue&& value, Encoder& encoder, proto::Value& out) {
   if (value.isTensor()) return Codec<at::Tensor>::encode(std::move(value).toTensor(), encoder, out);
-  // Gone when this returns: the encoder then has the only handles to tensors that nobody else holds.
+  // `taken` is destroyed when this function returns. Then the encoder has the only handles to tensors that
+  // are not held elsewhere.
   const c10::IValue taken = std::move(value);
   return encode_at(taken, 0, encoder, out);
 }

@@ -12,18 +12,18 @@ struct IValue;
 
 namespace gradwire::rpc {
 
-// Whatever TorchScript and operators pass around, as data only; nothing is ever pickled.
+// Encodes IValues, the values of TorchScript and of operators, as plain data. Nothing is pickled.
 //
-// Covered: None, bool, int, float, complex, str, Device, tensors, lists, tuples, and dictionaries whose keys
-// are numbers, bool, str or Device, nested up to kMaxValueDepth. Lists and dictionaries keep their element
-// types. The names of a named tuple do not travel. Everything else (objects, modules, futures, enumerations,
-// generators, ...) is refused with InvalidArgument that names its type.
+// Supported: None, bool, int, float, complex, str, Device, tensors, lists, tuples, and dictionaries whose
+// keys are numbers, bool, str or Device, nested up to kMaxValueDepth. Lists and dictionaries keep their
+// element types. The field names of a named tuple are not sent. For all other values (objects, modules,
+// futures, enumerations, generators, ...) encode() returns InvalidArgument, which names the type.
 //
-// On the wire an IValue looks like the C++ value it holds: what was sent as one can be decoded as int64_t,
-// at::Tensor, std::vector, std::tuple and so on, and the other way round.
+// An IValue has the same encoding as the C++ value that it holds. So a value that was sent as an IValue can
+// be decoded as int64_t, at::Tensor, std::vector, std::tuple and so on, and the other way round.
 //
-// Whoever sends or receives an IValue includes ATen/core/ivalue.h; this header does not, because it takes
-// long to compile.
+// Code that sends or receives an IValue must include ATen/core/ivalue.h. This header does not include it,
+// because it is slow to compile.
 template <>
 struct Codec<c10::IValue> {
   static std::string type_name() { return "IValue"; }

@@ -106,7 +106,7 @@ TEST(IValueCodec, ReadsWhatCppContainersSend) {
   EXPECT_EQ(dict->toGenericDict().at("a").toDouble(), 2);
 }
 
-TEST(IValueCodec, WhatCannotTravelIsNamed) {
+TEST(IValueCodec, UnsupportedTypeIsNamedInTheError) {
   const IValue future(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get()));
   const auto status = round_trip<IValue>(future).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -137,7 +137,7 @@ TEST(IValueCodec, HostileContainersRefused) {
   Decoder decoder(payload, nullptr, {});
   proto::Value ints;
   ints.mutable_list()->set_element_type("int");
-  ints.mutable_list()->add_values()->set_text("no int");
+  ints.mutable_list()->add_values()->set_text("not an int");
   EXPECT_FALSE(Codec<IValue>::decode(ints, decoder).ok());
   proto::Value map;
   map.mutable_map()->add_keys()->set_integer(1);

@@ -1,3 +1,8 @@
+// Types of elements travel as text, for example "Dict[str,List[Tensor]]". append_type() writes a type,
+// parse() is a recursive-descent parser for the same grammar:
+//
+//   type = name | name "[" [ type { "," type } ] "]"
+
 #include "gradwire/codec/torch/ivalue_type.h"
 
 #include <utility>
@@ -11,10 +16,11 @@
 namespace gradwire::rpc {
 namespace {
 
+// Bounds the work of parsing a hostile text, together with kMaxValueDepth.
 constexpr std::size_t kMaxTextSize = 1024;
 
-absl::Status no_type(absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no type of an element"));
+absl::Status unknown_type(absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("cannot parse the element type \"", text, "\""));
 }
 
 absl::Status append_type(const c10::Type& type, int depth, std::string& out) {
@@ -76,11 +82,11 @@ absl::Status append_type(const c10::Type& type, int depth, std::string& out) {
       return contained("Tuple");
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("an element of type ", type.repr_str(), " cannot travel between workers"));
+          absl::StrCat("an element of type ", type.repr_str(), " cannot be sent to another worker"));
   }
 }
 
-// Takes one type off the front of `text`.
+// Parses one type at the front of `text` and removes it from `text`.
 absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
   if (depth > kMaxValueDepth) return absl::InvalidArgumentError("a type is nested too deep");
   const absl::string_view word = text.substr(0, text.find_first_of("[],"));
@@ -95,15 +101,15 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
     if (word == name) return type;
   }
   std::vector<c10::TypePtr> parts;
-  if (!absl::ConsumePrefix(&text, "[")) return no_type(word);
+  if (!absl::ConsumePrefix(&text, "[")) return unknown_type(word);
   while (!absl::ConsumePrefix(&text, "]")) {
-    if (!parts.empty() && !absl::ConsumePrefix(&text, ",")) return no_type(word);
+    if (!parts.empty() && !absl::ConsumePrefix(&text, ",")) return unknown_type(word);
     GRADWIRE_ASSIGN_OR_RETURN(c10::TypePtr part, parse(text, depth + 1));
     parts.push_back(std::move(part));
   }
   if (word == "List" && parts.size() == 1) return c10::TypePtr(c10::ListType::create(parts[0]));
   if (word == "Optional" && parts.size() == 1) {
-    // libtorch compares this one by its address.
+    // libtorch compares Optional[Tensor] by address, so the shared instance must be used.
     if (parts[0]->kind() == c10::TypeKind::TensorType) return c10::OptionalType::get(parts[0]);
     return c10::TypePtr(c10::OptionalType::create(parts[0]));
   }
@@ -121,7 +127,7 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
         break;
     }
   }
-  return no_type(word);
+  return unknown_type(word);
 }
 
 }  // namespace
@@ -130,19 +136,20 @@ absl::StatusOr<std::string> type_to_text(const c10::Type& type) {
   std::string text;
   GRADWIRE_RETURN_IF_ERROR(append_type(type, 0, text));
   if (text.size() > kMaxTextSize)
-    return absl::InvalidArgumentError("the type of an element is too long to travel");
+    return absl::InvalidArgumentError("the type of an element is too long to be sent");
   return text;
 }
 
 absl::StatusOr<c10::TypePtr> type_from_text(absl::string_view text) {
   if (text.size() > kMaxTextSize) return absl::InvalidArgumentError("the type of an element is too long");
   GRADWIRE_ASSIGN_OR_RETURN(c10::TypePtr type, parse(text, 0));
-  if (!text.empty()) return no_type(text);
+  if (!text.empty()) return unknown_type(text);
   return type;
 }
 
+// Whether a container with this element type may hold the value.
 bool is_element(const c10::IValue& value, const c10::Type& type) {
-  switch (type.kind()) {  // The frequent ones without making a type of the value.
+  switch (type.kind()) {  // The frequent types are checked without creating the type of the value.
     case c10::TypeKind::AnyType:
       return true;
     case c10::TypeKind::TensorType:
@@ -162,9 +169,10 @@ bool is_element(const c10::IValue& value, const c10::Type& type) {
   }
 }
 
+// Returns the type of the first value if all others are elements of it, and Any otherwise.
 c10::TypePtr common_type(c10::ArrayRef<c10::IValue> values) {
   if (values.empty()) return c10::AnyType::get();
-  // A tensor's own type says its shape and device too.
+  // The type of a tensor value also contains its shape and device.
   const c10::TypePtr first = values[0].isTensor() ? c10::TensorType::get() : values[0].type<c10::Type>();
   for (const c10::IValue& value : values.slice(1)) {
     if (!is_element(value, *first)) return c10::AnyType::get();

@@ -10,18 +10,19 @@
 
 namespace gradwire::rpc {
 
-// The types of list and dictionary elements as text: Tensor, int, float, bool, str, complex, number, Device,
-// None, Any, List[T], Optional[T], Dict[K,V], Tuple[T,...].
+// The text form of the element types of lists and dictionaries: Tensor, int, float, bool, str, complex,
+// number, Device, None, Any, List[T], Optional[T], Dict[K,V], Tuple[T,...].
 
-// InvalidArgument for any other type, naming it.
+// Returns the text form of `type`. InvalidArgument, which names the type, for any other type.
 absl::StatusOr<std::string> type_to_text(const c10::Type& type);
-// `text` is hostile: InvalidArgument unless it is what type_to_text gives, of bounded length and depth.
+// Parses the text form. `text` is untrusted: InvalidArgument unless type_to_text() could have returned it.
+// Its length and depth are limited.
 absl::StatusOr<c10::TypePtr> type_from_text(absl::string_view text);
 
-// Whether `value` may be an element of a container of elements of `type`.
+// Whether `value` may be an element of a container with the element type `type`.
 bool is_element(const c10::IValue& value, const c10::Type& type);
 
-// The type that all of `values` have; Any when they differ or there are none.
+// Returns the common type of all `values`; Any if they differ or if there are no values.
 c10::TypePtr common_type(c10::ArrayRef<c10::IValue> values);
 
 }  // namespace gradwire::rpc

@@ -26,28 +26,28 @@
 
 namespace gradwire::rpc {
 
-// Encodes C++ values as TorchScript sees them: integers of any width and enumerations (those of libtorch too)
-// as int, every floating-point type as float, vectors as lists, maps as dictionaries, nullopt as None. The
-// bytes are those of Codec<c10::IValue> for the same value, but no IValue is made: ATen/core/ivalue.h costs
-// as much to compile as all the rest of rpc/rpc.h, and few programs need it.
+// Encodes C++ values as TorchScript represents them: integers of any width and enumerations (including those
+// of libtorch) as int, all floating-point types as float, vectors as lists, maps as dictionaries, nullopt as
+// None. The encoding is that of Codec<c10::IValue> for the same value, but no IValue is created.
+// ATen/core/ivalue.h takes as long to compile as the rest of rpc/rpc.h, and few programs need it.
 //
-// type() is the element type that a list of T names (codec/torch/ivalue_type.h), and kShown tells that the
-// elements of a list that is not empty show it.
+// type() is the element type that a list of T names (codec/torch/ivalue_type.h). kElementsShowType: the
+// receiver can derive the element type from the elements of a non-empty list.
 //
-// The primary template takes what converts to an IValue, c10::List for example, where ATen/core/ivalue.h is
-// included. It is empty for all other types, which cannot be arguments.
+// The primary template accepts types that convert to IValue, for example c10::List, if ATen/core/ivalue.h is
+// included. For all other types it is empty: they cannot be arguments.
 template <class T>
 struct OperatorArgumentCodec;
 
 namespace operator_argument_internal {
 
-// c10::IValue, which may be incomplete where T is known.
+// c10::IValue as a dependent type, because it may be incomplete here.
 template <class T>
 struct IValueFor {
   using type = c10::IValue;
 };
 
-// Pointers are left out: they would become true, or an integer.
+// Pointers are excluded: they would convert to true or to an integer.
 template <class T>
 concept ConvertsToIValue =
     !std::is_pointer_v<T> && !std::is_null_pointer_v<T> && !std::is_member_pointer_v<T> && requires {
@@ -64,13 +64,13 @@ struct AsIValue<T> {
   }
 };
 
-// A type that elements of lists, dictionaries, tuples and optionals may have.
+// Types of elements of lists, dictionaries, tuples and optionals.
 template <class T>
 concept Element = requires {
   { OperatorArgumentCodec<T>::type() } -> std::convertible_to<std::string>;
 };
 
-// A value of a type whose Codec writes what an IValue writes.
+// For types whose Codec has the same encoding as an IValue.
 template <class T>
 struct AsItself {
   template <class V>
@@ -83,7 +83,7 @@ template <class Map>
 struct MapArgument {
   using Key = OperatorArgumentCodec<typename Map::key_type>;
   using Mapped = OperatorArgumentCodec<typename Map::mapped_type>;
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return absl::StrCat("Dict[", Key::type(), ",", Mapped::type(), "]"); }
   static absl::Status encode(const Map& value, Encoder& encoder, proto::Value& out) {
     proto::ValueMap& map = *out.mutable_map();
@@ -99,7 +99,7 @@ struct MapArgument {
 
 template <class Range, class T>
 struct ListArgument {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return absl::StrCat("List[", OperatorArgumentCodec<T>::type(), "]"); }
   static absl::Status encode(const Range& value, Encoder& encoder, proto::Value& out) {
     if constexpr ((std::is_integral_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>) {
@@ -110,7 +110,7 @@ struct ListArgument {
       for (const T element : value) reals.Add(static_cast<double>(element));
     } else {
       proto::ValueList& list = *out.mutable_list();
-      if (!OperatorArgumentCodec<T>::kShown || value.size() == 0) {
+      if (!OperatorArgumentCodec<T>::kElementsShowType || value.size() == 0) {
         list.set_element_type(OperatorArgumentCodec<T>::type());
       }
       for (const auto& element : value) {
@@ -122,7 +122,7 @@ struct ListArgument {
 };
 
 struct TextArgument {
-  static constexpr bool kShown = true;
+  static constexpr bool kElementsShowType = true;
   static std::string type() { return "str"; }
   static absl::Status encode(std::string_view value, Encoder&, proto::Value& out) {
     out.set_text(value.data(), value.size());
@@ -137,32 +137,32 @@ struct OperatorArgumentCodec : operator_argument_internal::AsIValue<T> {};
 
 template <>
 struct OperatorArgumentCodec<c10::IValue> : operator_argument_internal::AsItself<c10::IValue> {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return "Any"; }
 };
 template <>
 struct OperatorArgumentCodec<at::Tensor> : operator_argument_internal::AsItself<at::Tensor> {
-  static constexpr bool kShown = true;
+  static constexpr bool kElementsShowType = true;
   static std::string type() { return "Tensor"; }
 };
 template <>
 struct OperatorArgumentCodec<bool> : operator_argument_internal::AsItself<bool> {
-  static constexpr bool kShown = true;
+  static constexpr bool kElementsShowType = true;
   static std::string type() { return "bool"; }
 };
 template <>
 struct OperatorArgumentCodec<c10::Scalar> : operator_argument_internal::AsItself<c10::Scalar> {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return "number"; }
 };
 template <>
 struct OperatorArgumentCodec<c10::Device> : operator_argument_internal::AsItself<c10::Device> {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return "Device"; }
 };
 template <class T>
 struct OperatorArgumentCodec<c10::complex<T>> : operator_argument_internal::AsItself<c10::complex<T>> {
-  static constexpr bool kShown = true;
+  static constexpr bool kElementsShowType = true;
   static std::string type() { return "complex"; }
 };
 template <class T>
@@ -198,7 +198,7 @@ struct OperatorArgumentCodec<std::nullopt_t> {
 };
 template <operator_argument_internal::Element T>
 struct OperatorArgumentCodec<std::optional<T>> {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() { return absl::StrCat("Optional[", OperatorArgumentCodec<T>::type(), "]"); }
   static absl::Status encode(const std::optional<T>& value, Encoder& encoder, proto::Value& out) {
     if (value) return OperatorArgumentCodec<T>::encode(*value, encoder, out);
@@ -218,7 +218,7 @@ struct OperatorArgumentCodec<std::unordered_map<K, V>>
     : operator_argument_internal::MapArgument<std::unordered_map<K, V>> {};
 template <operator_argument_internal::Element... T>
 struct OperatorArgumentCodec<std::tuple<T...>> {
-  static constexpr bool kShown = false;
+  static constexpr bool kElementsShowType = false;
   static std::string type() {
     std::string types;
     (absl::StrAppend(&types, types.empty() ? "" : ",", OperatorArgumentCodec<T>::type()), ...);
@@ -238,7 +238,7 @@ struct OperatorArgumentCodec<std::tuple<T...>> {
   }
 };
 
-// A type of argument that operators and TorchScript functions take.
+// Types of arguments of operators and TorchScript functions.
 template <class A>
 concept OperatorArgument = requires(A&& argument, Encoder& encoder, proto::Value& out) {
   OperatorArgumentCodec<std::decay_t<A>>::encode(std::forward<A>(argument), encoder, out);

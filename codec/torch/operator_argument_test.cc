@@ -24,7 +24,7 @@ namespace {
 
 using c10::IValue;
 
-// The message that a value becomes, without the tensors' bytes.
+// The encoded form of `argument`, without the bytes of tensors.
 template <class A>
 std::string encoded(A&& argument) {
   TestSender sender;
@@ -35,7 +35,7 @@ std::string encoded(A&& argument) {
   return value.DebugString();
 }
 
-// Checks that `argument` travels as `value` does.
+// Checks that `argument` has the same encoding as the IValue of `value`.
 #define EXPECT_TRAVELS_AS(argument, value) EXPECT_EQ(encoded(argument), encoded(IValue(value)))
 
 TEST(OperatorArgumentTest, PlainValuesTravelAsIValuesDo) {
@@ -100,7 +100,7 @@ TEST(OperatorArgumentTest, DictionariesTuplesAndOptionalsTravelAsIValuesDo) {
   EXPECT_EQ(encoded(std::optional<int>()), encoded(IValue()));
 }
 
-TEST(OperatorArgumentTest, WhatConvertsToAnIValueIsAnArgument) {
+TEST(OperatorArgumentTest, TypeThatConvertsToAnIValueIsAnArgument) {
   const c10::List<int64_t> list({1, 2});
   EXPECT_TRAVELS_AS(list, list);
   EXPECT_TRAVELS_AS((std::vector<c10::List<int64_t>>{list}), (c10::List<c10::List<int64_t>>({list})));

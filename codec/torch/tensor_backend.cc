@@ -1,4 +1,4 @@
-// Installs the tensors' way onto the wire. Linked alwayslink: nothing names it.
+// Installs the tensor codec. The target is alwayslink, because no other code refers to it.
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -19,19 +19,20 @@
 namespace gradwire::rpc {
 namespace {
 
-// Which tensors the payload's autograd graph speaks for.
+// For each tensor of the payload, whether the autograd graph of the payload contains it.
 absl::StatusOr<std::vector<bool>> in_graph(const proto::Payload& payload, std::size_t count) {
   std::vector<bool> in_graph(count, false);
   for (uint32_t index : payload.graph().tensors()) {
     if (index >= count) {
-      return absl::InvalidArgumentError(absl::StrCat("the graph names tensor ", index, " of ", count));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the graph refers to tensor ", index, ", but the message has ", count, " tensors"));
     }
     in_graph[index] = true;
   }
   return in_graph;
 }
 
-// libtorch refuses by exception what is wrong with an argument.
+// libtorch reports invalid arguments with exceptions. Converts them to InvalidArgument.
 absl::Status refusal(const std::exception_ptr& exception) {
   const absl::Status status = status_from_exception(exception);
   if (status.code() == absl::StatusCode::kResourceExhausted) return status;
@@ -42,6 +43,8 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
   return with_context(status, absl::StrCat("tensor ", index, " of the message"));
 }
 
+// Both directions: an exception of libtorch ends the whole message with an error that names the tensor.
+// Tensors of the message that were read before are dropped.
 class TorchBackend : public TensorBackend {
  public:
   absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
@@ -59,6 +62,8 @@ class TorchBackend : public TensorBackend {
       } catch (...) {
         return at_index(refusal(std::current_exception()), i);
       }
+      // A tensor in the graph gets its gradient through the graph of the call. Any other one is a new leaf
+      // at the receiver, if it requires grad.
       out.set_requires_grad(set.tensors[i].requires_grad() && !graph[i]);
     }
     return absl::OkStatus();
@@ -71,7 +76,7 @@ class TorchBackend : public TensorBackend {
     TensorReader reader(std::move(buffers));
     auto set = std::make_unique<TorchTensors>();
     set->tensors.reserve(count);
-    // Whatever thread this runs on, what arrives is an ordinary tensor.
+    // Received tensors are ordinary tensors, even if the mode of this thread is inference.
     const c10::InferenceMode ordinary(false);
     const c10::NoGradGuard no_grad;
     for (std::size_t i = 0; i < count; ++i) {

@@ -9,6 +9,9 @@
 namespace gradwire::rpc {
 namespace {
 
+// A value refers to a tensor by its index in the message. All tensors are encoded together later
+// (tensor_backend.cc), when the graph is known. `give_away`: the caller has moved the tensor in, so its
+// memory may be taken over.
 absl::Status add_tensor(at::Tensor tensor, bool give_away, Encoder& encoder, proto::Value& out) {
   if (!tensor.defined()) {
     out.set_undefined_tensor(true);
@@ -21,7 +24,7 @@ absl::Status add_tensor(at::Tensor tensor, bool give_away, Encoder& encoder, pro
   return absl::OkStatus();
 }
 
-// The enumerator with a number: its own kind, or an integer.
+// Decodes an enumerator from a value of its own kind, with the number `own`, or from an integer.
 template <class Enum>
 absl::StatusOr<Enum> enumerator_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own,
                                    absl::string_view name) {
@@ -32,7 +35,7 @@ absl::StatusOr<Enum> enumerator_of(const proto::Value& in, proto::Value::KindCas
     return wrong_kind(name, in);
   }
   if (number < 0 || number >= static_cast<int64_t>(Enum::NumOptions)) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no ", name, " with the number ", number));
+    return absl::InvalidArgumentError(absl::StrCat("unknown ", name, ": got the number ", number));
   }
   return static_cast<Enum>(number);
 }
@@ -51,6 +54,7 @@ absl::StatusOr<at::Tensor> Codec<at::Tensor>::decode(const proto::Value& in, Dec
   if (in.kind_case() == proto::Value::kUndefinedTensor) return at::Tensor();
   if (in.kind_case() != proto::Value::kTensor) return wrong_kind("Tensor", in);
   const auto* set = decoder.tensors<TorchTensors>();
+  // The index comes from the peer.
   if (set == nullptr || in.tensor() >= set->tensors.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the tensor index ", in.tensor(), " is out of range"));
   }
@@ -58,7 +62,7 @@ absl::StatusOr<at::Tensor> Codec<at::Tensor>::decode(const proto::Value& in, Dec
 }
 
 absl::Status Codec<c10::Scalar>::encode(const c10::Scalar& value, Encoder&, proto::Value& out) {
-  if (value.isSymbolic()) return absl::InvalidArgumentError("a symbolic Scalar cannot travel");
+  if (value.isSymbolic()) return absl::InvalidArgumentError("a symbolic Scalar cannot be sent");
   if (value.isBoolean()) {
     out.set_boolean(value.toBool());
   } else if (value.isComplex()) {
@@ -67,9 +71,10 @@ absl::Status Codec<c10::Scalar>::encode(const c10::Scalar& value, Encoder&, prot
     out.mutable_complex()->set_imaginary(number.imag());
   } else if (value.isFloatingPoint()) {
     out.set_real(value.toDouble());
+    // Integers travel as int64.
   } else if (value.type() == c10::ScalarType::UInt64) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the Scalar ", value.toUInt64(), " is above the largest 64-bit integer that travels"));
+        absl::StrCat("the Scalar ", value.toUInt64(), " cannot be sent: the largest integer is 2^63 - 1"));
   } else {
     out.set_integer(value.toLong());
   }
@@ -125,12 +130,13 @@ absl::Status Codec<c10::Device>::encode(const c10::Device& value, Encoder&, prot
 
 absl::StatusOr<c10::Device> Codec<c10::Device>::decode(const proto::Value& in, Decoder&) {
   if (in.kind_case() != proto::Value::kDevice) return wrong_kind("Device", in);
-  // The parser of libtorch throws; its longest names are far shorter.
+  // libtorch's parser reports errors with exceptions. Its longest device names are far shorter than this
+  // limit.
   if (in.device().size() > 64) return absl::InvalidArgumentError("a device name is too long");
   try {
     return c10::Device(in.device());
   } catch (const std::exception&) {  // c10::Error, or what std::stoi throws.
-    return absl::InvalidArgumentError(absl::StrCat("there is no device \"", in.device(), "\""));
+    return absl::InvalidArgumentError(absl::StrCat("unknown device \"", in.device(), "\""));
   }
 }
 

@@ -14,8 +14,8 @@
 
 namespace gradwire::rpc {
 
-// A tensor, or the undefined one. What is moved in is given away: when nothing else holds its memory it
-// travels without a copy. What arrives owns its memory, may be changed and resized, and is a leaf.
+// A tensor; may be undefined. A tensor that is moved in is consumed: if its memory has no other owner, it is
+// sent without a copy. A received tensor owns its memory, may be modified and resized, and is a leaf.
 template <>
 struct Codec<at::Tensor> {
   static std::string type_name() { return "Tensor"; }
@@ -32,7 +32,7 @@ struct Codec<c10::Scalar> {
   static absl::StatusOr<c10::Scalar> decode(const proto::Value& in, Decoder& decoder);
 };
 
-// These three are read from an integer too: IValues do not tell them from their numbers.
+// The next three types are also decoded from an integer, because IValues store them as integers.
 template <>
 struct Codec<c10::ScalarType> {
   static std::string type_name() { return "ScalarType"; }

@@ -140,7 +140,7 @@ TEST(TensorCodec, ForeignMemoryIsCopied) {
 }
 
 TEST(TensorCodec, ManyGigabytesTravelWithoutOverflow) {
-  // Borrowed and never touched: the pages are never mapped.
+  // The memory is borrowed and never touched, so its pages are never mapped.
   const int64_t n = (int64_t{1} << 32) + 12345;
   const at::Tensor x = at::empty({n}, at::kByte);
   x[n - 1] = 42;
@@ -193,7 +193,7 @@ TEST(TensorCodec, RequiresGradTravelsAndMakesALeaf) {
   EXPECT_FALSE(sent(x.detach()).requires_grad());
 }
 
-TEST(TensorCodec, GraphRulesTheFlagOfItsTensors) {
+TEST(TensorCodec, TensorInTheGraphIsSentWithoutRequiresGrad) {
   TestSender sender;
   ASSERT_TRUE(sender.add<at::Tensor>(at::ones({3}).requires_grad_()).ok());
   sender.payload().mutable_graph()->add_tensors(0);
@@ -203,7 +203,7 @@ TEST(TensorCodec, GraphRulesTheFlagOfItsTensors) {
   EXPECT_FALSE(decode_first<at::Tensor>(*in)->requires_grad());
 }
 
-TEST(TensorCodec, WhatCannotTravelIsNamed) {
+TEST(TensorCodec, UnsupportedTensorIsNamedInTheError) {
   const auto device = round_trip<at::Tensor>(at::empty({2}, at::TensorOptions().device(at::kMeta)));
   EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(device.status().message().find("meta"), std::string::npos) << device.status();

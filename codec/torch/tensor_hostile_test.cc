@@ -1,4 +1,5 @@
-// Payloads that no honest sender makes: whatever arrives is an error or a tensor that kernels can use.
+// Tests with payloads that no honest sender creates. Decoding must return an error or a tensor that kernels
+// can use.
 #include <ATen/ATen.h>
 
 #include <cstring>
@@ -40,8 +41,8 @@ std::vector<at::Tensor> honest_tensors() {
   };
 }
 
-// Drives the kernels that trust a tensor's insides the most. What libtorch refuses by exception is fine;
-// large dense forms are left alone.
+// Runs the kernels that depend most on the internal consistency of a tensor. Exceptions of libtorch are
+// allowed. Dense forms of large tensors are skipped.
 void use(const at::Tensor& tensor) {
   const auto attempt = [](const std::function<void()>& use) {
     try {
@@ -161,7 +162,7 @@ void mutate(proto::Tensor& tensor, std::vector<transport::Buffer>& buffers, std:
   }
 }
 
-// A buffer of its own for each run: what is decoded may be changed.
+// Copies the buffers, because a decoded tensor may be modified.
 std::vector<transport::Buffer> copies(const std::vector<transport::Buffer>& buffers) {
   std::vector<transport::Buffer> result;
   for (const transport::Buffer& buffer : buffers) {
@@ -274,7 +275,7 @@ TEST(HostileTensor, CsrColumnsOutOfRangeAreRefused) {
   EXPECT_EQ(refusal(csr).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(HostileTensor, CooThatIsNotCoalescedMayNotSaySo) {
+TEST(HostileTensor, CooMarkedCoalescedWithoutBeingSoIsRefused) {
   proto::Tensor coo = described({3}, at::kFloat, "");
   coo.set_kind(proto::Tensor::SPARSE_COO);
   coo.set_coalesced(true);
@@ -285,7 +286,7 @@ TEST(HostileTensor, CooThatIsNotCoalescedMayNotSaySo) {
   EXPECT_TRUE(refusal(coo).ok()) << refusal(coo);
 }
 
-TEST(HostileTensor, BoolsThatAreNeitherAreRefused) {
+TEST(HostileTensor, BoolsThatAreNeitherTrueNorFalseAreRefused) {
   EXPECT_TRUE(refusal(described({2}, at::kBool, std::string("\0\1", 2))).ok());
   EXPECT_FALSE(refusal(described({2}, at::kBool, "\2\3")).ok());
 }

@@ -9,10 +9,12 @@
 
 namespace gradwire::rpc {
 
+// Zero sizes are skipped in the product: the other sizes must not overflow even if the tensor is empty,
+// since libtorch computes strides from them.
 absl::StatusOr<TensorExtent> checked_extent(absl::Span<const int64_t> sizes, int64_t item_size) {
   if (sizes.size() > kMaxDimensions) {
     return absl::InvalidArgumentError(
-        absl::StrCat("it has ", sizes.size(), " dimensions, more than ", kMaxDimensions));
+        absl::StrCat("it has ", sizes.size(), " dimensions; the limit is ", kMaxDimensions));
   }
   int64_t span = item_size;
   bool empty = false;
@@ -22,12 +24,15 @@ absl::StatusOr<TensorExtent> checked_extent(absl::Span<const int64_t> sizes, int
       empty = true;
     } else if (__builtin_mul_overflow(span, size, &span)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("its sizes [", absl::StrJoin(sizes, ", "), "] are too large for memory"));
+          absl::StrCat("its sizes [", absl::StrJoin(sizes, ", "), "] overflow 63 bits"));
     }
   }
   return empty ? TensorExtent{0, 0} : TensorExtent{span / item_size, span};
 }
 
+// A dense tensor has each element exactly once in memory, without gaps. Sorted by stride, each dimension
+// must therefore continue where the ones before end: its stride is the product of their sizes. Dimensions
+// of size 1 have any stride.
 absl::Status check_dense(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides, int64_t numel) {
   if (strides.size() != sizes.size()) {
     return absl::InvalidArgumentError(
@@ -46,13 +51,15 @@ absl::Status check_dense(absl::Span<const int64_t> sizes, absl::Span<const int64
     if (stride != expected) {
       return absl::InvalidArgumentError(absl::StrCat("its sizes [", absl::StrJoin(sizes, ", "),
                                                      "] and strides [", absl::StrJoin(strides, ", "),
-                                                     "] are not those of a dense tensor"));
+                                                     "] do not describe a dense tensor"));
     }
     expected *= size;  // At most numel: no overflow.
   }
   return absl::OkStatus();
 }
 
+// The stride of a dimension of size 1 is never used and may be any number. The reader accepts only 0 to
+// numel, so bring it into that range.
 std::vector<int64_t> portable_strides(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
                                       int64_t numel) {
   std::vector<int64_t> portable(strides.begin(), strides.end());
@@ -64,6 +71,7 @@ std::vector<int64_t> portable_strides(absl::Span<const int64_t> sizes, absl::Spa
 
 absl::Status check_bools(const void* data, std::size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
+  // Collects all bits: this loop has no branch, so the compiler vectorises it.
   unsigned char seen = 0;
   for (std::size_t i = 0; i < size; ++i) seen |= bytes[i];
   if (seen > 1) return absl::InvalidArgumentError("it holds bool values that are neither true nor false");

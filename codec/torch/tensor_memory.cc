@@ -14,12 +14,15 @@
 namespace gradwire::rpc {
 namespace {
 
+// The alignment that libtorch gives to its own memory.
 constexpr std::size_t kAlignment = 64;
-// What travels inside the envelope fits (tensor_writer.cc).
+// Tensors that are sent inside the envelope fit into this size (tensor_writer.cc).
 constexpr std::size_t kSmallBytes = 512;
 
 void release_owner(void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }
 
+// Returns a pointer whose deleter drops one reference to the owner of the memory. memory_owner() recognises
+// such pointers by their deleter.
 c10::DataPtr data_pointer(const transport::Buffer& memory) {
   auto owner = std::make_unique<std::shared_ptr<void>>(memory.owner());
   return c10::DataPtr(memory.data(), owner.release(), &release_owner, at::Device(at::kCPU));
@@ -28,7 +31,7 @@ c10::DataPtr data_pointer(const transport::Buffer& memory) {
 }  // namespace
 
 absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size) {
-  // Never destroyed: tensors outlive static destruction.
+  // Never destroyed: tensors may outlive static destruction.
   static auto* const pool = new transport::BufferPool();
   return pool->allocate(size);
 }
@@ -62,6 +65,7 @@ at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef si
   return tensor;
 }
 
+// Returns nullptr if the memory was not allocated by data_pointer().
 std::shared_ptr<void> memory_owner(const at::Tensor& tensor) {
   const c10::DataPtr& memory = tensor.storage().data_ptr();
   if (memory.get_deleter() != &release_owner) return nullptr;

@@ -11,27 +11,30 @@
 
 namespace gradwire::rpc {
 
-// Memory for the bytes of a tensor, aligned to 64 bytes, from a pool of the process. ResourceExhausted when
-// there is none.
+// Allocates memory for the bytes of a tensor, aligned to 64 bytes, from a pool of the process.
+// ResourceExhausted if no memory is left.
 absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size);
 
-// The same for a tensor of some hundred bytes, out of the calling thread's own stock where there is one.
+// As above, for a tensor of some hundred bytes. Blocks are reused from a cache of the calling thread.
 absl::StatusOr<c10::DataPtr> small_tensor_memory(std::size_t size);
 
-// A tensor over `memory`, which lives as long as the tensor's storage. It may be changed, and resized beyond
-// the memory like any other: libtorch then moves it to memory of its own. Empty `strides`: row-major.
-// REQUIRES: the layout lies within the memory (tensor_layout.h), and the memory belongs to the tensor alone.
+// Returns a tensor over `memory`, which the tensor's storage owns. The tensor may be modified. It may also be
+// resized beyond the memory: libtorch then moves the data to newly allocated memory. Empty `strides`:
+// row-major. REQUIRES: the layout fits into the memory (tensor_layout.h), and no other object uses the
+// memory.
 at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntArrayRef strides,
                        at::ScalarType dtype);
 
-// The same over `size` bytes of memory that the tensor owns in libtorch's way.
+// As above, over `size` bytes that a c10::DataPtr owns.
 at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef sizes, at::IntArrayRef strides,
                        at::ScalarType dtype);
 
-// What holds the memory of a tensor that tensor_over made of a Buffer; nullptr for any other.
+// Returns the owner of the memory of a tensor that tensor_over() created from a Buffer; nullptr for other
+// tensors.
 std::shared_ptr<void> memory_owner(const at::Tensor& tensor);
 
-// A tensor of another dtype of the same size over the memory of `tensor`, with its sizes, strides and offset.
+// Returns a tensor over the same memory, with the same sizes, strides and offset and with another dtype of
+// the same size.
 at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype);
 
 }  // namespace gradwire::rpc

@@ -19,26 +19,29 @@ constexpr std::size_t kAlignment = 64;
 absl::StatusOr<at::ScalarType> known_dtype(uint32_t number) {
   if (number >= static_cast<uint32_t>(at::ScalarType::NumOptions) ||
       number == static_cast<uint32_t>(at::ScalarType::Undefined)) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no dtype with the number ", number));
+    return absl::InvalidArgumentError(absl::StrCat("unknown dtype: got the number ", number));
   }
   return static_cast<at::ScalarType>(number);
 }
 
 absl::Status wrong_size(std::size_t needed, std::size_t given) {
-  return absl::InvalidArgumentError(absl::StrCat("it needs ", needed, " bytes and ", given,
-                                                 " came (or its buffer belongs to another tensor)"));
+  return absl::InvalidArgumentError(absl::StrCat("wrong size of its data: got ", given, " bytes, expected ",
+                                                 needed, " (0 bytes: another tensor has used the buffer)"));
 }
 
 }  // namespace
 
+// The description comes from the peer. libtorch checks little of it and aborts or reads beyond the memory
+// if it is wrong. So everything that libtorch would rely on is checked here first.
 absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
   GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, known_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::QUANTIZED && c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("its dtype is quantized but its kind is not");
   }
+  // libtorch throws for such a tensor.
   if (in.requires_grad() && !c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of dtype ", c10::toString(dtype), " cannot require grad"));
+        absl::StrCat("its dtype ", c10::toString(dtype), " cannot require grad"));
   }
   switch (in.kind()) {
     case proto::Tensor::STRIDED:
@@ -50,8 +53,7 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
     case proto::Tensor::QUANTIZED:
       return read_quantized(in, dtype);
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no kind of tensor with the number ", in.kind()));
+      return absl::InvalidArgumentError(absl::StrCat("unknown kind of tensor: got the number ", in.kind()));
   }
 }
 
@@ -62,7 +64,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
   const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
   if (extent.numel == 0) {
     if (in.buffer() != 0 || !in.inline_data().empty() || in.strides_size() != 0) {
-      return absl::InvalidArgumentError("it has no elements but data or strides");
+      return absl::InvalidArgumentError("it has no elements, but it has data or strides");
     }
     return at::Tensor(at::detail::empty_cpu(sizes, dtype));
   }
@@ -71,6 +73,8 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
   if (in.buffer() == 0) return read_inline(in, dtype, static_cast<std::size_t>(extent.bytes));
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory,
                             take_bytes(in, static_cast<std::size_t>(extent.bytes), checked));
+  // A bool with another value than 0 or 1 is undefined behaviour in the code that reads it. `checked` has
+  // made sure that the sender cannot change the bytes after this check.
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(memory.data(), memory.size()));
   return tensor_over(std::move(memory), sizes, strides, dtype);
 }
@@ -78,6 +82,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
 absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at::ScalarType dtype,
                                                      std::size_t size) {
   const std::string& data = in.inline_data();
+  // Small tensors are copied: the envelope is freed after decoding.
   if (data.size() != size) return wrong_size(size, data.size());
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(data.data(), data.size()));
   GRADWIRE_ASSIGN_OR_RETURN(c10::DataPtr memory, small_tensor_memory(size));
@@ -98,14 +103,16 @@ absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
 absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& in, std::size_t size,
                                                            bool checked) {
   if (in.buffer() > buffers_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("its data is buffer ", in.buffer(), " of a message that has ", buffers_.size()));
+    return absl::InvalidArgumentError(absl::StrCat("it refers to buffer ", in.buffer(),
+                                                   ", but the message has ", buffers_.size(), " buffers"));
   }
   if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and a buffer");
-  // What remains has no memory, so that a second tensor that names it is refused below.
+  // The buffer is replaced by an empty one, so that a second tensor that refers to it is refused below.
   const transport::Buffer buffer = std::exchange(buffers_[in.buffer() - 1], transport::Buffer());
   const std::size_t given = buffer.data() == nullptr ? 0 : buffer.size();
   if (given != size) return wrong_size(size, given);
+  // Use the received memory if possible. Copy it if libtorch's alignment is missing, or if the content will
+  // be checked while the sender could still change it.
   const bool private_enough = !checked || buffer.sharing() != transport::Buffer::Sharing::kForeign;
   if (private_enough && reinterpret_cast<uintptr_t>(buffer.data()) % kAlignment == 0) return buffer;
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));

@@ -10,27 +10,28 @@
 
 namespace gradwire::rpc {
 
-// Makes tensors out of the descriptions and buffers of one message, all of them hostile. Lives for one
-// message; not thread-safe. Exceptions of libtorch pass through.
+// Creates tensors from the descriptions and buffers of one message, all of which may be hostile. It exists
+// while one message is decoded. Not thread-safe. Exceptions of libtorch propagate.
 class TensorReader {
  public:
   explicit TensorReader(std::vector<transport::Buffer> buffers) : buffers_(std::move(buffers)) {}
 
-  // InvalidArgument says what is wrong with the description.
+  // InvalidArgument gives the reason why the description is invalid.
   absl::StatusOr<at::Tensor> read(const proto::Tensor& in);
 
  private:
-  // The plain tensor of `dtype` that a description's sizes, strides and data make.
+  // Creates a plain tensor of `dtype` from a description's sizes, strides and data. `checked`: see
+  // take_bytes().
   absl::StatusOr<at::Tensor> read_strided(const proto::Tensor& in, at::ScalarType dtype, bool checked);
   absl::StatusOr<at::Tensor> read_inline(const proto::Tensor& in, at::ScalarType dtype, std::size_t size);
   absl::StatusOr<at::Tensor> read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype);
   absl::StatusOr<at::Tensor> read_sparse_csr(const proto::Tensor& in, at::ScalarType dtype);
   absl::StatusOr<at::Tensor> read_quantized(const proto::Tensor& in, at::ScalarType dtype);
-  // A component: row-major and of a plain dtype.
+  // Reads a component of a sparse or quantized tensor: row-major and of a plain dtype.
   absl::StatusOr<at::Tensor> read_part(const proto::Tensor& in);
 
-  // The memory that holds the `size` bytes of a tensor, not 0. Each buffer is taken at most once.
-  // `checked`: what it holds is about to be checked, so that nobody else may be able to write to it.
+  // Returns the memory with the `size` > 0 bytes of a tensor. Each buffer is taken at most once. `checked`:
+  // the caller is about to check the content, so the memory must not be writable by the peer.
   absl::StatusOr<transport::Buffer> take_bytes(const proto::Tensor& in, std::size_t size, bool checked);
 
   std::vector<transport::Buffer> buffers_;

@@ -1,5 +1,5 @@
-// Tensors made of others, sparse and quantized ones: libtorch's kernels trust what is inside them, so all of
-// it is checked here.
+// Reads tensors that consist of other tensors: sparse and quantized ones. libtorch's kernels trust their
+// content, so all of it is checked here.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_make_per_channel_quantized_tensor.h>
 #include <ATen/ops/_make_per_tensor_quantized_tensor.h>
@@ -20,18 +20,20 @@
 namespace gradwire::rpc {
 namespace {
 
+// Checks that there are `count` parts, and no data of its own besides them for a sparse tensor.
 absl::Status expect_parts(const proto::Tensor& in, int count) {
   if (in.parts_size() != count) {
-    return absl::InvalidArgumentError(absl::StrCat("it has ", in.parts_size(), " parts, not ", count));
+    return absl::InvalidArgumentError(absl::StrCat("it has ", in.parts_size(), " parts, expected ", count));
   }
   if (in.kind() != proto::Tensor::QUANTIZED &&
       (in.buffer() != 0 || !in.inline_data().empty() || in.strides_size() != 0)) {
-    return absl::InvalidArgumentError("a sparse tensor has no data or strides besides its parts");
+    return absl::InvalidArgumentError("it is sparse but has data or strides besides its parts");
   }
   return absl::OkStatus();
 }
 
-// Whether each column of [dims, nnz] row-major indices is above the one before, in lexicographic order.
+// Whether each column of the row-major [dims, nnz] indices is greater than the one before, in lexicographic
+// order.
 bool is_strictly_ascending(const at::Tensor& indices) {
   const int64_t dims = indices.size(0);
   const int64_t nnz = indices.size(1);
@@ -44,7 +46,7 @@ bool is_strictly_ascending(const at::Tensor& indices) {
   return true;
 }
 
-// Indices into sizes[0..dims).
+// Checks the [dims, nnz] indices against sizes[0..dims).
 absl::Status check_indices(const at::Tensor& indices, at::IntArrayRef sizes) {
   const int64_t nnz = indices.size(1);
   const auto* data = indices.const_data_ptr<int64_t>();
@@ -61,9 +63,9 @@ absl::Status check_indices(const at::Tensor& indices, at::IntArrayRef sizes) {
 }
 
 absl::Status check_scale(double scale) {
-  // Kernels divide by it as a float.
+  // Kernels divide by the scale as a float.
   if (!std::isfinite(scale) || static_cast<float>(scale) <= 0 || !std::isfinite(static_cast<float>(scale))) {
-    return absl::InvalidArgumentError(absl::StrCat("its scale ", scale, " is no positive finite number"));
+    return absl::InvalidArgumentError(absl::StrCat("its scale must be positive and finite, got ", scale));
   }
   return absl::OkStatus();
 }
@@ -86,6 +88,12 @@ absl::Status check_zero_point(int64_t zero_point, at::ScalarType dtype) {
 
 }  // namespace
 
+// The checks are in this order, because each relies on the one before:
+// 1. The number of parts, and that the sizes do not overflow.
+// 2. The parts, which are plain tensors; their bytes cannot be changed by the sender any more.
+// 3. Types and shapes of the parts.
+// 4. The content: each index is in range, and a tensor that claims to be coalesced is sorted without
+//    duplicates.
 absl::StatusOr<at::Tensor> TensorReader::read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype) {
   GRADWIRE_RETURN_IF_ERROR(expect_parts(in, 2));
   GRADWIRE_RETURN_IF_ERROR(
@@ -97,12 +105,13 @@ absl::StatusOr<at::Tensor> TensorReader::read_sparse_coo(const proto::Tensor& in
       values.dim() < 1 || indices.size(1) != values.size(0) ||
       indices.size(0) + values.dim() - 1 != static_cast<int64_t>(sizes.size()) ||
       values.sizes().slice(1) != sizes.slice(indices.size(0))) {
-    return absl::InvalidArgumentError("its indices, values and sizes do not fit together");
+    return absl::InvalidArgumentError("its indices, values and sizes do not match");
   }
   GRADWIRE_RETURN_IF_ERROR(check_indices(indices, sizes));
   if (in.coalesced() && !is_strictly_ascending(indices)) {
-    return absl::InvalidArgumentError("it calls itself coalesced but its indices are not ascending");
+    return absl::InvalidArgumentError("it is marked as coalesced but its indices are not ascending");
   }
+  // libtorch's own checks. They throw; the caller converts the exception.
   at::_validate_sparse_coo_tensor_args(indices, values, sizes);
   return at::_sparse_coo_tensor_unsafe(indices, values, sizes, values.options().layout(at::kSparse),
                                        in.coalesced());
@@ -118,20 +127,20 @@ absl::StatusOr<at::Tensor> TensorReader::read_sparse_csr(const proto::Tensor& in
   if ((crow.scalar_type() != at::kLong && crow.scalar_type() != at::kInt) ||
       columns.scalar_type() != crow.scalar_type() || values.scalar_type() != dtype || in.sizes_size() < 2 ||
       crow.dim() < 1 || columns.dim() != crow.dim() || values.dim() < columns.dim()) {
-    return absl::InvalidArgumentError("its row pointers, columns, values and sizes do not fit together");
+    return absl::InvalidArgumentError("its row pointers, columns, values and sizes do not match");
   }
-  // Indices of 32 bits cannot count beyond their range.
+  // 32-bit indices cannot represent larger sizes.
   if (crow.scalar_type() == at::kInt) {
     for (int64_t size : in.sizes()) {
       if (size > std::numeric_limits<int32_t>::max()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("its indices of 32 bits cannot reach a size of ", size));
+            absl::StrCat("its indices have 32 bits, which is too few for a size of ", size));
       }
     }
   }
   const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
-  // Checks shapes, that row pointers ascend from 0 to the number of columns, and that columns are in range,
-  // ascending and distinct within each row.
+  // This checks the shapes, that the row pointers ascend from 0 to the number of columns, and that the
+  // columns of each row are in range, ascending and distinct.
   at::_validate_sparse_csr_tensor_args(crow, columns, values, sizes);
   return at::_sparse_csr_tensor_unsafe(crow, columns, values, sizes, values.options().layout(at::kSparseCsr));
 }
@@ -139,7 +148,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_sparse_csr(const proto::Tensor& in
 absl::StatusOr<at::Tensor> TensorReader::read_quantized(const proto::Tensor& in, at::ScalarType dtype) {
   if (dtype != at::kQInt8 && dtype != at::kQUInt8 && dtype != at::kQInt32) {
     return absl::InvalidArgumentError(
-        absl::StrCat(c10::toString(dtype), " is no quantized dtype that travels"));
+        absl::StrCat("its dtype ", c10::toString(dtype), " is not supported for quantized tensors"));
   }
   GRADWIRE_RETURN_IF_ERROR(expect_parts(in, in.channel_axis() == 0 ? 0 : 2));
   GRADWIRE_ASSIGN_OR_RETURN(at::Tensor integers, read_strided(in, c10::toUnderlying(dtype), false));
@@ -154,7 +163,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_quantized(const proto::Tensor& in,
   if (axis >= integers.dim() || scales.scalar_type() != at::kDouble || scales.dim() != 1 ||
       zero_points.scalar_type() != at::kLong || zero_points.dim() != 1 ||
       scales.size(0) != integers.size(axis) || zero_points.size(0) != integers.size(axis)) {
-    return absl::InvalidArgumentError("its channel axis, scales and zero points do not fit its sizes");
+    return absl::InvalidArgumentError("its channel axis, scales and zero points do not match its sizes");
   }
   for (int64_t i = 0; i < scales.size(0); ++i) {
     GRADWIRE_RETURN_IF_ERROR(check_scale(scales.const_data_ptr<double>()[i]));

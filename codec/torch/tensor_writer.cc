@@ -1,3 +1,10 @@
+// Each tensor takes one of these ways into the message, the cheapest one that is safe:
+// 1. Up to kMaxInlineBytes: its bytes are copied into the envelope.
+// 2. Its memory is referred to by no other code (`alone`): the message takes over the memory.
+// 3. The caller lends its tensors (TensorSharing::kBorrow): the message refers to the memory, and the
+//    transport copies what it has not sent when the call ends.
+// 4. Otherwise the bytes are copied now.
+
 #include "gradwire/codec/torch/tensor_writer.h"
 
 #include <ATen/ops/zeros.h>
@@ -16,41 +23,41 @@
 namespace gradwire::rpc {
 namespace {
 
-// Tensors up to this size travel inside the envelope: a buffer of its own costs a captured block, an entry in
-// the scatter list and a tensor over foreign memory on the other side, which is more than copying this many
+// Tensors up to this size are sent inside the envelope. A separate buffer costs a captured block, an entry in
+// the scatter list and a tensor over foreign memory at the receiver. That is more than copying this number of
 // bytes twice.
 constexpr int64_t kMaxInlineBytes = 512;
 
-// Wrappers whose data pointer, if any, is not their content.
+// Dispatch keys of wrappers whose data pointer, if any, does not refer to their content.
 const c10::DispatchKeySet kWrappers = c10::DispatchKeySet(
     {c10::DispatchKey::Python, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched,
      c10::DispatchKey::Functionalize, c10::DispatchKey::Batched});
 
-// Whether nobody but holders of `handles` handles to this tensor can reach its memory.
+// Whether the memory of the tensor can be reached only through the `handles` known handles to it.
 bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away) {
   const c10::Storage& storage = tensor.storage();
   if (tensor.use_count() != handles || storage.use_count() != 1) return false;
-  // Storages that share memory until one of them is written to.
+  // Copy-on-write storages share memory until one of them is written to.
   if (c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) return false;
-  // libtorch allocated it, or the caller gave away what did together with the tensor; memory that nothing
-  // frees is still his.
+  // True if libtorch allocated the memory, or if the caller moved the tensor in and the memory has an owner.
+  // Memory without an owner (from_blob without a deleter) still belongs to the caller.
   return storage.allocator() != nullptr || (given_away && storage.data_ptr().get_context() != nullptr);
 }
 
 }  // namespace
 
 absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
-  if (!tensor.defined()) return absl::InvalidArgumentError("an undefined tensor cannot travel here");
+  if (!tensor.defined()) return absl::InvalidArgumentError("an undefined tensor cannot be sent here");
   if (!tensor.device().is_cpu()) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor on device ", tensor.device().str(),
-                                                   " cannot travel: move it to the cpu first"));
+                                                   " cannot be sent; move it to the CPU first"));
   }
   const c10::DispatchKeySet keys = tensor.key_set();
   if (keys.has_any(kWrappers)) {
     return absl::InvalidArgumentError(
-        "a tensor inside a function transform or of a Python subclass cannot travel");
+        "a tensor inside a function transform or of a Python subclass cannot be sent");
   }
-  if (tensor.is_nested()) return absl::InvalidArgumentError("a nested tensor cannot travel: send its parts");
+  if (tensor.is_nested()) return absl::InvalidArgumentError("a nested tensor cannot be sent; send its parts");
   out.set_dtype(static_cast<uint32_t>(tensor.scalar_type()));
   out.mutable_sizes()->Add(tensor.sizes().begin(), tensor.sizes().end());
   if (tensor.is_quantized()) return write_quantized(tensor, given_away, out);
@@ -64,7 +71,7 @@ absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, prot
     default:
       return absl::InvalidArgumentError(absl::StrCat("a tensor of layout number ",
                                                      static_cast<int>(tensor.layout()),
-                                                     " cannot travel, only strided, COO and CSR ones"));
+                                                     " cannot be sent; use a strided, COO or CSR tensor"));
   }
 }
 
@@ -73,6 +80,7 @@ absl::Status TensorWriter::write_strided(const at::Tensor& tensor, bool given_aw
                             checked_extent(tensor.sizes(), static_cast<int64_t>(tensor.element_size())));
   if (extent.numel == 0) return absl::OkStatus();
   at::Tensor dense = tensor;
+  // These tensors have no memory, or their memory does not have the values that they show.
   if (tensor._is_zerotensor()) {
     dense = at::zeros(tensor.sizes(), tensor.options());
   } else if (tensor.is_conj() || tensor.is_neg()) {
@@ -80,16 +88,18 @@ absl::Status TensorWriter::write_strided(const at::Tensor& tensor, bool given_aw
   }
   if (!dense.is_contiguous()) {
     if (dense.is_non_overlapping_and_dense()) {
+      // The memory is sent as it is, with the strides, instead of being copied into row-major order.
       const std::vector<int64_t> strides = portable_strides(dense.sizes(), dense.strides(), extent.numel);
       out.mutable_strides()->Add(strides.begin(), strides.end());
     } else {
+      // The elements overlap or have gaps between them: copy them into row-major order.
       GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, allocate_tensor_memory(extent.bytes));
       at::Tensor row_major = tensor_over(std::move(memory), dense.sizes(), {}, dense.scalar_type());
       row_major.copy_(dense);
       dense = std::move(row_major);
     }
   }
-  // The handles are the caller's and `dense`, if that is the same.
+  // Two handles are known: the caller's, and `dense` if it is the same tensor.
   const bool alone = !dense.is_same(tensor) || is_alone(tensor, 2, given_away);
   return write_bytes(dense, alone, out);
 }
@@ -102,23 +112,27 @@ absl::Status TensorWriter::write_part(const at::Tensor& part, proto::Tensor& out
   GRADWIRE_ASSIGN_OR_RETURN(TensorExtent extent,
                             checked_extent(part.sizes(), static_cast<int64_t>(part.element_size())));
   if (extent.numel == 0) return absl::OkStatus();
+  // A part is a copy made above, or it shares memory with the tensor and thus is not alone.
   return write_bytes(row_major, !row_major.is_alias_of(part), out);
 }
 
 absl::Status TensorWriter::write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out) {
   const std::size_t size = static_cast<std::size_t>(dense.numel()) * dense.element_size();
   const void* data = dense.const_data_ptr();
-  if (data == nullptr) return absl::InvalidArgumentError("a tensor without memory cannot travel");
+  if (data == nullptr) return absl::InvalidArgumentError("a tensor without memory cannot be sent");
   if (size <= kMaxInlineBytes) {
     out.set_inline_data(data, size);
     return absl::OkStatus();
   }
   using Sharing = transport::Buffer::Sharing;
-  // The transport only reads; const_data_ptr() above keeps lazily copied storages shared.
+  // The transport only reads the memory. const_data_ptr() above does not copy lazily copied storages.
   void* const memory = const_cast<void*>(data);
+  // Only if the tensor covers its whole storage: a part of a storage must not be passed on as if it were
+  // all.
   if (std::shared_ptr<void> owner =
           alone && size == dense.storage().nbytes() ? memory_owner(dense) : nullptr) {
-    // As the transport made it: where it lies in memory that the receiver sees too, it need not be copied.
+    // The buffer keeps the owner that the transport gave it. If it is in memory that the receiver can see
+    // too, it is not copied.
     buffers_.emplace_back(memory, size, std::move(owner), Sharing::kOwned);
   } else if (alone || sharing_ == TensorSharing::kBorrow) {
     buffers_.emplace_back(memory, size, std::make_shared<at::Tensor>(dense),

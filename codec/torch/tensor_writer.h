@@ -10,14 +10,15 @@
 
 namespace gradwire::rpc {
 
-// Writes tensors into a payload. Lives for one message; not thread-safe. Exceptions of libtorch pass through.
+// Writes tensors into a payload. It exists while one message is encoded. Not thread-safe. Exceptions of
+// libtorch propagate.
 class TensorWriter {
  public:
   TensorWriter(TensorSharing sharing, std::vector<transport::Buffer>& buffers)
       : sharing_(sharing), buffers_(buffers) {}
 
-  // Any tensor that can travel; the caller of this holds one handle to it. `given_away`: see TorchTensors.
-  // InvalidArgument says what it is that cannot travel.
+  // Writes `tensor`. The caller must hold exactly one handle to it. `given_away`: see TorchTensors.
+  // InvalidArgument, with the reason, if the tensor cannot be sent.
   absl::Status write(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
 
  private:
@@ -26,10 +27,10 @@ class TensorWriter {
   absl::Status write_sparse_csr(const at::Tensor& tensor, proto::Tensor& out);
   absl::Status write_quantized(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
 
-  // One component of a sparse or quantized tensor: always row-major.
+  // Writes a component of a sparse or quantized tensor, always row-major.
   absl::Status write_part(const at::Tensor& part, proto::Tensor& out);
-  // `dense` is a dense CPU tensor without pending conjugation or negation; `alone` says that its memory may
-  // be read at any later time.
+  // Writes the bytes of `dense`, a dense CPU tensor without pending conjugation or negation. `alone`: no
+  // other owner can modify its memory, so it may be read at any later time.
   absl::Status write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out);
 
   const TensorSharing sharing_;

@@ -1,4 +1,4 @@
-// Tensors made of others: sparse and quantized ones.
+// Writes tensors that consist of other tensors: sparse and quantized ones.
 #include <ATen/core/Tensor.h>
 #include <ATen/quantized/QTensorImpl.h>
 
@@ -28,7 +28,7 @@ absl::Status TensorWriter::write_quantized(const at::Tensor& tensor, bool given_
   out.set_kind(proto::Tensor::QUANTIZED);
   at::ScalarType underlying = c10::toUnderlying(tensor.scalar_type());
   if (tensor.scalar_type() == at::kQUInt4x2 || tensor.scalar_type() == at::kQUInt2x4) {
-    return absl::InvalidArgumentError("a quantized tensor of less than 8 bits an element cannot travel");
+    return absl::InvalidArgumentError("a quantized tensor with less than 8 bits per element cannot be sent");
   }
   switch (tensor.qscheme()) {
     case at::kPerTensorAffine:
@@ -38,15 +38,17 @@ absl::Status TensorWriter::write_quantized(const at::Tensor& tensor, bool given_
       break;
     case at::kPerChannelAffine:
     case at::kPerChannelSymmetric:
+      // 0 means "per tensor", so the axis is stored plus one.
       out.set_channel_axis(static_cast<uint32_t>(tensor.q_per_channel_axis() + 1));
       GRADWIRE_RETURN_IF_ERROR(write_part(tensor.q_per_channel_scales().to(at::kDouble), *out.add_parts()));
       GRADWIRE_RETURN_IF_ERROR(
           write_part(tensor.q_per_channel_zero_points().to(at::kLong), *out.add_parts()));
       break;
     default:
-      return absl::InvalidArgumentError("a tensor quantized with floating-point zero points cannot travel");
+      return absl::InvalidArgumentError("a tensor quantized with floating-point zero points cannot be sent");
   }
-  // A quantized tensor is never alone here: the alias below holds its storage too.
+  // The alias below also holds the storage, so write_strided() treats a quantized tensor as shared and copies
+  // it.
   return write_strided(reinterpret(tensor, underlying), given_away, out);
 }
 

@@ -1,5 +1,5 @@
-// What base must know of libtorch: its exceptions, and the grad and inference mode of a thread. Linked
-// alwayslink: nothing names it.
+// Registers with base the parts of libtorch that base needs: its exceptions, and the grad and inference mode
+// of a thread. The target is alwayslink, because no other code refers to it.
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -17,7 +17,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// what() of c10's errors ends with a backtrace of this process, which helps nobody elsewhere.
+// what() of c10's errors ends with a backtrace of this process, which is useless in other processes.
 absl::Status translate(const std::exception& exception) {
   const auto* error = dynamic_cast<const c10::Error*>(&exception);
   if (error == nullptr) return absl::OkStatus();
@@ -37,7 +37,7 @@ struct Modes {
 };
 // The clean state, grad enabled outside inference mode, is nullptr.
 constexpr Modes kClean = {true, false};
-// Static, so that capturing counts no references.
+// Static objects, so that capture() need not count references.
 constexpr Modes kOthers[] = {{false, false}, {true, true}, {false, true}};
 
 Modes current_modes() {
@@ -55,6 +55,8 @@ ExecutionState::Value capture() {
   return nullptr;
 }
 
+// Most calls change nothing, so they compare first and return: setting the state costs more than reading
+// it.
 void restore(const ExecutionState::Value& value) {
   const Modes wanted = value == nullptr ? kClean : *static_cast<const Modes*>(value.get());
   const Modes now = current_modes();
@@ -62,7 +64,7 @@ void restore(const ExecutionState::Value& value) {
   c10::AutogradState state = c10::AutogradState::get_tls_state();
   state.set_grad_mode(wanted.grad);
   if (now.inference != wanted.inference) {
-    // The same as entering or leaving c10::InferenceMode, which exists as a scope only.
+    // The same steps as entering or leaving c10::InferenceMode, which is available only as a scope.
     state.set_inference_mode(wanted.inference);
     state.set_fw_grad_mode(!wanted.inference);
     state.set_multithreading_enabled(!wanted.inference);

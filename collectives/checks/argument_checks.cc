@@ -16,6 +16,7 @@ using argument_checks_internal::describe;
 using argument_checks_internal::invalid;
 using argument_checks_internal::same_kind;
 
+// The ranks are ascending, so the last one gives the size of the table. -1: not a member.
 ArgumentChecks::ArgumentChecks(Group group) : group_(std::move(group)) {
   if (!group_.ranks.empty()) group_rank_of_.assign(static_cast<std::size_t>(group_.ranks.back()) + 1, -1);
   for (int i = 0; i < size(); ++i) group_rank_of_[group_.ranks[i]] = i;
@@ -29,6 +30,8 @@ absl::StatusOr<int> ArgumentChecks::group_rank(int world_rank, absl::string_view
                                     absl::StrJoin(group_.ranks, ", ")));
 }
 
+// The fast path must be cheap, because every collective makes this check for each tensor. readable_slow()
+// repeats it, and finds the reason of a refusal.
 absl::Status ArgumentChecks::readable(const at::Tensor& tensor, absl::string_view name) const {
   if (tensor.defined() && group_.takes_cpu) {
     const c10::DispatchKeySet special({c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU});
@@ -45,7 +48,7 @@ absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::strin
     return invalid(name, absl::StrCat("is ", tensor.is_quantized() ? "quantized" : "not dense (",
                                       tensor.is_quantized() ? "" : c10::str(tensor.layout()),
                                       tensor.is_quantized() ? "" : ")",
-                                      "; collectives take dense tensors: pass its parts"));
+                                      "; collectives need dense tensors: pass its parts instead"));
   }
   if (tensor.is_cpu() && group_.takes_cpu) return absl::OkStatus();
   if (tensor.is_cuda() && group_.takes_cuda) return absl::OkStatus();
@@ -61,11 +64,12 @@ absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::strin
 
 absl::Status ArgumentChecks::writable(const at::Tensor& tensor, absl::string_view name) const {
   GRADWIRE_RETURN_IF_ERROR(readable(tensor, name));
+  // A contiguous tensor has no two elements at one address, so the more expensive check is not needed.
   if (tensor.is_contiguous()) return absl::OkStatus();
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     return invalid(
         name, absl::StrCat("is ", describe(tensor), " with strides [", absl::StrJoin(tensor.strides(), ", "),
-                           "]: several of its elements share memory, so that it cannot be written to"));
+                           "]: several of its elements share memory, so it cannot be written to"));
   }
   return absl::OkStatus();
 }
@@ -86,12 +90,12 @@ absl::Status ArgumentChecks::reduction(const Reduction& op, const at::Tensor& te
 absl::StatusOr<std::vector<int64_t>> ArgumentChecks::splits(const at::Tensor& tensor,
                                                             const std::vector<int64_t>& splits,
                                                             absl::string_view name) const {
-  if (tensor.dim() == 0) return invalid(name, "has no dimension that could be split");
+  if (tensor.dim() == 0) return invalid(name, "has no dimension to split");
   const int64_t length = tensor.size(0);
   if (splits.empty()) {
     if (length % size() == 0) return std::vector<int64_t>(group_.ranks.size(), length / size());
-    return invalid(name,
-                   absl::StrCat("has ", length, " rows, which are no ", size(), " equal parts: give splits"));
+    return invalid(name, absl::StrCat("has ", length, " rows, which cannot be divided into ", size(),
+                                      " equal parts: give splits"));
   }
   if (splits.size() != group_.ranks.size()) {
     return invalid(name,
@@ -99,13 +103,14 @@ absl::StatusOr<std::vector<int64_t>> ArgumentChecks::splits(const at::Tensor& te
   }
   int64_t left = length;
   for (int64_t split : splits) {
-    // Compared one by one: their sum may not fit.
+    // Subtract the splits one by one: their sum may overflow.
     if (split < 0 || split > left) left = -1;
     if (left < 0) break;
     left -= split;
   }
   if (left == 0) return splits;
-  return invalid(name, absl::StrCat("has ", length, " rows; its splits are ", absl::StrJoin(splits, ", ")));
+  return invalid(name,
+                 absl::StrCat("has ", length, " rows, but its splits are ", absl::StrJoin(splits, ", ")));
 }
 
 absl::Status ArgumentChecks::rows_to_self(const at::Tensor& output, int64_t output_rows,
@@ -116,8 +121,9 @@ absl::Status ArgumentChecks::rows_to_self(const at::Tensor& output, int64_t outp
                                           ": they differ in more than dimension 0"));
   }
   if (output_rows == input_rows) return absl::OkStatus();
-  return invalid("output", absl::StrCat("expects ", output_rows, " rows of this rank itself, input has ",
-                                        input_rows, " for it"));
+  return invalid("output",
+                 absl::StrCat("expects ", output_rows, " rows from this rank itself, but input has ",
+                              input_rows, " rows for it"));
 }
 
 absl::Status ArgumentChecks::tag(int tag) const {

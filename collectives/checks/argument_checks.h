@@ -19,11 +19,11 @@ class ArgumentChecks {
  public:
   struct Group {
     Backend backend = Backend::kCpu;
-    // In the group.
+    // This process's rank in the group.
     int rank = 0;
-    // The ranks of the world, ascending.
+    // The members' ranks in the world, ascending.
     std::vector<int> ranks;
-    // Which tensors the group takes (with backends of more than one kind: those of each).
+    // The tensors that at least one of the group's backends accepts.
     bool takes_cpu = true;
     bool takes_cuda = false;
   };
@@ -33,36 +33,42 @@ class ArgumentChecks {
 
   int size() const { return static_cast<int>(group_.ranks.size()); }
 
-  // The rank in the group of a rank of the world; `name` is the argument's.
+  // Converts a rank of the world to the rank in the group. `name`, here and below: the name of the argument.
   absl::StatusOr<int> group_rank(int world_rank, absl::string_view name) const;
 
-  // A dense tensor of a device that the group takes.
+  // Checks that the tensor is dense and on a device that the group accepts.
   absl::Status readable(const at::Tensor& tensor, absl::string_view name) const;
-  // That, and no two of its elements share memory.
+  // As readable; checks also that no two elements of the tensor share memory.
   absl::Status writable(const at::Tensor& tensor, absl::string_view name) const;
-  // The operation has a meaning for the dtype, and the backend can do it.
+  // Checks that the operation is defined for the dtype, and that the backend supports it.
   absl::Status reduction(const Reduction& op, const at::Tensor& tensor) const;
 
-  // size() writable (or readable) tensors of the dtype, device and number of elements of `like`.
+  // Checks that the list has size() writable tensors of the dtype, device and shape of `like`.
   absl::Status outputs(const Tensors& list, const at::Tensor& like, absl::string_view name) const;
+  // As outputs, but the tensors need only be readable.
   absl::Status inputs(const Tensors& list, const at::Tensor& like, absl::string_view name) const;
-  // As outputs or inputs at the root, empty elsewhere.
+  // At the root: as outputs (`written`) or inputs. Elsewhere: checks that the list is empty.
   absl::Status root_list(const Tensors& list, const at::Tensor& like, bool at_root, bool written,
                          absl::string_view name) const;
+  // Checks the lists of an all_to_all: their length, dtype and device, and this rank's message to itself.
   absl::Status all_to_all(const Tensors& outputs, const Tensors& inputs) const;
-  // `whole` has size() times the elements of `part`.
+  // Checks that `whole` is size() times `part`, concatenated along dimension 0 or stacked.
   absl::Status whole_and_part(const at::Tensor& whole, absl::string_view whole_name, const at::Tensor& part,
                               absl::string_view part_name) const;
-  // The sizes along dimension 0 of what goes to each rank: `splits`, or equal parts.
+  // Returns the number of rows (entries along dimension 0) for each rank: `splits`, or equal parts if
+  // `splits` is empty. Checks that their sum is the number of rows of the tensor.
   absl::StatusOr<std::vector<int64_t>> splits(const at::Tensor& tensor, const std::vector<int64_t>& splits,
                                               absl::string_view name) const;
-  // What a rank sends to itself is what it expects, and the rows of both are alike.
+  // Checks that this rank sends itself as many rows as it expects, and that the rows of both tensors have one
+  // shape.
   absl::Status rows_to_self(const at::Tensor& output, int64_t output_rows, const at::Tensor& input,
                             int64_t input_rows) const;
+  // Checks that the tag is not negative.
   absl::Status tag(int tag) const;
-  // Contiguous tensors of one shape and dtype, each on a CUDA device of its own.
+  // Checks that the tensors are contiguous, have one shape and dtype, and are on different CUDA devices.
   absl::Status one_per_device(const Tensors& tensors) const;
-  // For each of `tensors` a list, on its device, of size() times as many.
+  // Checks that there is one list for each of `tensors`, and that the list has size() * tensors.size()
+  // tensors, which are contiguous and on the same device as that tensor.
   absl::Status lists_per_device(const std::vector<Tensors>& lists, const Tensors& tensors) const;
 
  private:
@@ -70,7 +76,7 @@ class ArgumentChecks {
   absl::Status list(const Tensors& list, const at::Tensor& like, bool written, absl::string_view name) const;
 
   const Group group_;
-  // By rank of the world: the rank in the group, or -1.
+  // The rank in the group by the rank in the world; -1 for a rank that is not a member.
   std::vector<int> group_rank_of_;
 };
 

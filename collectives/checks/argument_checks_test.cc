@@ -42,7 +42,7 @@ TEST(ArgumentChecks, TensorsThatNoBackendTakesAreRefused) {
   expect_refused(checks.readable(meta, "tensor"), "takes tensors on cpu");
 }
 
-TEST(ArgumentChecks, TensorWhoseElementsShareMemoryIsReadAlone) {
+TEST(ArgumentChecks, TensorWhoseElementsShareMemoryCanOnlyBeRead) {
   const ArgumentChecks checks(cpu_group());
   const at::Tensor expanded = make({3, 1}).expand({3, 4});
   EXPECT_TRUE(checks.readable(expanded, "tensor").ok());
@@ -102,12 +102,13 @@ TEST(ArgumentChecks, ListsMatchTheGroupAndTheTensor) {
   expect_refused(checks.outputs({make({2, 2}), make({2, 2}), make({2, 2}, at::kInt)}, like, "list"),
                  "list[2]");
   expect_refused(checks.inputs({make({2, 2}), at::Tensor(), make({2, 2})}, like, "list"), "undefined");
-  expect_refused(checks.root_list({make({2, 2})}, like, /*at_root=*/false, true, "list"), "root alone");
+  expect_refused(checks.root_list({make({2, 2})}, like, /*at_root=*/false, true, "list"),
+                 "empty except at the root");
   EXPECT_TRUE(checks.root_list({}, like, /*at_root=*/false, true, "list").ok());
   expect_refused(checks.root_list({}, like, /*at_root=*/true, true, "list"), "0 tensors");
 }
 
-TEST(ArgumentChecks, AllToAllListsMayDifferInShapeAlone) {
+TEST(ArgumentChecks, AllToAllListsMayDifferOnlyInShape) {
   const ArgumentChecks checks(cpu_group());
   EXPECT_TRUE(
       checks.all_to_all({make({1}), make({4}), make({0})}, {make({3}), make({4}), make({2, 2})}).ok());

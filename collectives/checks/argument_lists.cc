@@ -1,4 +1,4 @@
-// The part of ArgumentChecks that looks at lists of tensors.
+// The part of ArgumentChecks that checks lists of tensors.
 
 #include <algorithm>
 
@@ -25,9 +25,9 @@ absl::Status ArgumentChecks::list(const Tensors& list, const at::Tensor& like, b
       GRADWIRE_RETURN_IF_ERROR(same_kind(list[i], like, entry));
       if (list[i].sizes() == like.sizes()) return absl::OkStatus();
       return invalid(entry,
-                     absl::StrCat("is ", describe(list[i]), " where the other tensor is ", describe(like)));
+                     absl::StrCat("is ", describe(list[i]), ", but the other tensor is ", describe(like)));
     };
-    // Names are put together for tensors alone that need a closer look.
+    // Fast path: most tensors pass these checks, and no string with the entry's name is built for them.
     const at::Tensor& tensor = list[i];
     if (tensor.defined() && tensor.is_contiguous() && readable(tensor, name).ok() &&
         tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device() &&
@@ -53,7 +53,7 @@ absl::Status ArgumentChecks::root_list(const Tensors& list, const at::Tensor& li
                                        bool written, absl::string_view name) const {
   if (at_root) return this->list(list, like, written, name);
   if (list.empty()) return absl::OkStatus();
-  return invalid(name, absl::StrCat("has ", list.size(), " tensors; it is given at the root alone"));
+  return invalid(name, absl::StrCat("has ", list.size(), " tensors; it must be empty except at the root"));
 }
 
 absl::Status ArgumentChecks::all_to_all(const Tensors& outputs, const Tensors& inputs) const {
@@ -78,13 +78,13 @@ absl::Status ArgumentChecks::all_to_all(const Tensors& outputs, const Tensors& i
   if (to_self.numel() == from_self.numel()) return absl::OkStatus();
   return invalid(
       absl::StrCat("outputs[", group_.rank, "]"),
-      absl::StrCat("is ", describe(from_self), " and what this rank sends to itself ", describe(to_self)));
+      absl::StrCat("is ", describe(from_self), ", but this rank sends itself ", describe(to_self)));
 }
 
 absl::Status ArgumentChecks::whole_and_part(const at::Tensor& whole, absl::string_view whole_name,
                                             const at::Tensor& part, absl::string_view part_name) const {
   GRADWIRE_RETURN_IF_ERROR(same_kind(whole, part, whole_name));
-  // Behind one another along dimension 0, or stacked.
+  // Accept two shapes: the parts concatenated along dimension 0, or stacked along a new first dimension.
   const int64_t first = part.dim() == 0 ? 1 : part.size(0);
   const bool concatenated = whole.dim() >= 1 && whole.dim() == std::max<int64_t>(part.dim(), 1) &&
                             whole.size(0) == size() * first &&
@@ -97,20 +97,21 @@ absl::Status ArgumentChecks::whole_and_part(const at::Tensor& whole, absl::strin
 }
 
 absl::Status ArgumentChecks::one_per_device(const Tensors& tensors) const {
-  if (tensors.empty()) return absl::InvalidArgumentError("no tensors were given");
+  if (tensors.empty()) return invalid("tensors", "is empty; expected one tensor for each GPU");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string entry = absl::StrCat("tensors[", i, "]");
     GRADWIRE_RETURN_IF_ERROR(writable(tensors[i], entry));
     if (!tensors[i].is_cuda())
-      return invalid(entry, absl::StrCat("is ", describe(tensors[i]), ", not on a GPU"));
+      return invalid(entry, absl::StrCat("is ", describe(tensors[i]), ", expected a tensor on a GPU"));
     if (tensors[i].scalar_type() != tensors[0].scalar_type() || tensors[i].sizes() != tensors[0].sizes()) {
       return invalid(entry,
-                     absl::StrCat("is ", describe(tensors[i]), " and tensors[0] ", describe(tensors[0])));
+                     absl::StrCat("is ", describe(tensors[i]), ", but tensors[0] is ", describe(tensors[0])));
     }
     if (!tensors[i].is_contiguous()) return invalid(entry, "is not contiguous");
     for (std::size_t j = 0; j < i; ++j) {
       if (tensors[i].device() != tensors[j].device()) continue;
-      return invalid(entry, absl::StrCat("is on ", tensors[i].device().str(), ", as tensors[", j, "] is"));
+      return invalid(entry,
+                     absl::StrCat("is on ", tensors[i].device().str(), ", the device of tensors[", j, "]"));
     }
   }
   return absl::OkStatus();
@@ -125,15 +126,14 @@ absl::Status ArgumentChecks::lists_per_device(const std::vector<Tensors>& lists,
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const std::string entry = absl::StrCat("lists[", i, "]");
     if (lists[i].size() != expected) {
-      return invalid(entry,
-                     absl::StrCat("has ", lists[i].size(), " tensors where ", expected, " are expected"));
+      return invalid(entry, absl::StrCat("has ", lists[i].size(), " tensors, expected ", expected));
     }
     for (const at::Tensor& tensor : lists[i]) {
       GRADWIRE_RETURN_IF_ERROR(writable(tensor, entry));
       GRADWIRE_RETURN_IF_ERROR(same_kind(tensor, tensors[i], entry));
       if (tensor.sizes() != tensors[i].sizes() || !tensor.is_contiguous()) {
-        return invalid(entry, absl::StrCat("holds ", describe(tensor), " where contiguous ones like ",
-                                           describe(tensors[i]), " are expected"));
+        return invalid(entry, absl::StrCat("holds ", describe(tensor), ", expected contiguous tensors like ",
+                                           describe(tensors[i])));
       }
     }
   }

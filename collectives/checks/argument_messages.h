@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 
-// What the errors of ArgumentChecks have in common.
+// Helpers for the error messages of ArgumentChecks.
 namespace gradwire::collectives::argument_checks_internal {
 
 inline absl::Status invalid(absl::string_view name, absl::string_view what) {
@@ -23,7 +23,7 @@ inline std::string describe(const at::Tensor& tensor) {
 
 inline absl::Status same_kind(const at::Tensor& tensor, const at::Tensor& like, absl::string_view name) {
   if (tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device()) return absl::OkStatus();
-  return invalid(name, absl::StrCat("is ", describe(tensor), " where the other tensor is ", describe(like)));
+  return invalid(name, absl::StrCat("is ", describe(tensor), ", but the other tensor is ", describe(like)));
 }
 
 }  // namespace gradwire::collectives::argument_checks_internal

@@ -13,7 +13,7 @@ namespace {
 
 bool is_integer(c10::ScalarType dtype) { return c10::isIntegralType(dtype, /*includeBool=*/true); }
 
-// What libtorch has arithmetic for on every device.
+// Whether libtorch has arithmetic for this dtype on every device.
 bool has_arithmetic(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::Byte:
@@ -37,7 +37,7 @@ bool has_arithmetic(c10::ScalarType dtype) {
 }  // namespace
 
 const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype) {
-  if (!has_arithmetic(dtype)) return "there is no arithmetic for this dtype";
+  if (!has_arithmetic(dtype)) return "this dtype has no arithmetic";
   if (op.multiplies) {
     if (op.op != ReduceOp::kSum) return "only a sum can be premultiplied";
     return is_integer(dtype) ? "only floating and complex numbers can be premultiplied" : nullptr;
@@ -50,13 +50,13 @@ const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype) {
     case ReduceOp::kProduct:
     case ReduceOp::kMin:
     case ReduceOp::kMax:
-      return c10::isComplexType(dtype) ? "not for complex numbers" : nullptr;
+      return c10::isComplexType(dtype) ? "not supported for complex numbers" : nullptr;
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
       return is_integer(dtype) ? nullptr : "bitwise operations are for integers and bool";
   }
-  return "there is no such operation";
+  return "unknown operation";
 }
 
 void combine_tensors(ReduceOp op, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {

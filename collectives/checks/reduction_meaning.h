@@ -7,12 +7,13 @@
 
 namespace gradwire::collectives {
 
-// Why the reduction has no meaning for numbers of this dtype, whatever the backend: a text for messages.
-// nullptr where it has one.
+// The reason why no backend supports this reduction for this dtype, as a text for error messages. nullptr if
+// the reduction is supported.
 const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype);
 
-// `out`, which may be `a`, becomes `a` and `b` reduced as libtorch does it; an average is left a sum. Throws
-// what libtorch throws for a dtype that it cannot reduce so.
+// Writes the reduction of `a` and `b` to `out`, which may be `a`, with libtorch's operators. For kAvg it
+// writes the sum: the caller divides. Throws libtorch's exception for a dtype that the operator does not
+// support.
 void combine_tensors(ReduceOp op, at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace gradwire::collectives

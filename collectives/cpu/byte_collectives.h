@@ -7,32 +7,34 @@
 
 namespace gradwire::collectives::cpu {
 
-// The collectives of one member of a group, on bytes. Operations are called one at a time and in the same
-// order, with the same sizes, by all members. They return when this member's part is done, and nothing of
-// another's uses its memory any more. Results have the same bits on all members. Errors name members as "rank
-// N": Unavailable (gone), DeadlineExceeded (waited for); after one of these every call returns Aborted.
+// The collectives of one member of a group, on bytes. All members must call the same operations in the same
+// order with the same sizes, one at a time. An operation returns when this member's part is done; then no
+// other member uses its memory any more. Results have the same bits on all members. Errors name members as
+// "rank N": Unavailable (a member is gone) or DeadlineExceeded (a member did not arrive). After one of these,
+// every call returns Aborted.
 class ByteCollectives {
  public:
   virtual ~ByteCollectives() = default;
 
   virtual absl::Status barrier(absl::Time deadline) = 0;
   virtual absl::Status broadcast(Span data, int root, absl::Time deadline) = 0;
-  // `data` of others than the root stays as it is.
+  // `data` of members other than the root does not change.
   virtual absl::Status reduce(Span data, int root, const Reducer& reducer, absl::Time deadline) = 0;
   virtual absl::Status all_reduce(Span data, const Reducer& reducer, absl::Time deadline) = 0;
-  // Lists have a span for each member, in gather and scatter at the root alone. Their spans have one size.
+  // Lists have one span for each member, all of the same size. In gather and scatter only the root's list is
+  // used.
   virtual absl::Status gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) = 0;
   virtual absl::Status all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) = 0;
   virtual absl::Status scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) = 0;
   virtual absl::Status reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
                                       absl::Time deadline) = 0;
-  // Sizes may differ: what rank i sends to j is what j expects from i. InvalidArgument, naming both,
-  // otherwise.
+  // Sizes may differ, but rank i must send to rank j as many bytes as j expects from i. Otherwise
+  // InvalidArgument, which names both sizes.
   virtual absl::Status all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
                                   absl::Time deadline) = 0;
 };
 
-// The overrides that a final class declares.
+// Declares the overrides of a final class.
 #define GRADWIRE_BYTE_COLLECTIVES                                                                         \
   absl::Status barrier(absl::Time deadline) override;                                                     \
   absl::Status broadcast(Span data, int root, absl::Time deadline) override;                              \

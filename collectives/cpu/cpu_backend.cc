@@ -1,4 +1,4 @@
-// The backend "cpu": tensors to bytes, and back.
+// The backend "cpu": converts tensors to bytes for CpuGroup.
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
@@ -30,7 +30,7 @@ std::vector<Span> spans_of(const std::vector<at::Tensor>& tensors) {
   return spans;
 }
 
-// Views of a tensor cost a microsecond each, more than a short collective.
+// Spans instead of views of the tensor: a view costs a microsecond, more than a short collective.
 using PartSpans = absl::InlinedVector<Span, 8>;
 
 // The equal parts of a contiguous tensor.
@@ -42,7 +42,7 @@ PartSpans equal_parts(const at::Tensor& whole, int count) {
   return parts;
 }
 
-// Its rows, so many for each.
+// Consecutive rows of a contiguous tensor: `counts[i]` rows for member i.
 PartSpans rows_of(const at::Tensor& whole, const std::vector<int64_t>& counts) {
   const int64_t rows = whole.size(0);
   const std::size_t row_bytes = rows == 0 ? 0 : whole.nbytes() / static_cast<std::size_t>(rows);
@@ -67,7 +67,7 @@ class CpuBackend final : public GroupBackend {
 
   absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
-    if (reducer == nullptr) return no_meaning(tensor, op);
+    if (reducer == nullptr) return unsupported(tensor, op);
     GRADWIRE_RETURN_IF_ERROR(group_->reduce(span_of(tensor), root, *reducer, deadline));
     if (rank() == root) average(tensor, op);
     return absl::OkStatus();
@@ -75,7 +75,7 @@ class CpuBackend final : public GroupBackend {
 
   absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
-    if (reducer == nullptr) return no_meaning(tensor, op);
+    if (reducer == nullptr) return unsupported(tensor, op);
     absl::Status status = group_->all_reduce(span_of(tensor), *reducer, deadline);
     if (status.ok()) average(tensor, op);
     return status;
@@ -98,7 +98,7 @@ class CpuBackend final : public GroupBackend {
   absl::Status reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs, const Reduction& op,
                               absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
-    if (reducer == nullptr) return no_meaning(output, op);
+    if (reducer == nullptr) return unsupported(output, op);
     GRADWIRE_RETURN_IF_ERROR(group_->reduce_scatter(span_of(output), spans_of(inputs), *reducer, deadline));
     average(output, op);
     return absl::OkStatus();
@@ -117,7 +117,7 @@ class CpuBackend final : public GroupBackend {
   absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op, int size,
                                      absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
-    if (reducer == nullptr) return no_meaning(output, op);
+    if (reducer == nullptr) return unsupported(output, op);
     GRADWIRE_RETURN_IF_ERROR(
         group_->reduce_scatter(span_of(output), equal_parts(input, size), *reducer, deadline));
     average(output, op);
@@ -134,7 +134,7 @@ class CpuBackend final : public GroupBackend {
 
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     Future<void> sent = group_->send(dst, tag, span_of(tensor), deadline);
-    // Kept until then.
+    // The tensor is kept until the send has completed.
     if (!sent.done()) sent.on_ready_inline([tensor](const auto&) {});
     return sent;
   }
@@ -159,15 +159,17 @@ class CpuBackend final : public GroupBackend {
  private:
   int rank() const { return group_->rank(); }
 
+  // The CpuGroup has added the values up; kAvg divides the sum by the number of members. Inference mode keeps
+  // the division out of the graph of autograd.
   void average(at::Tensor& tensor, const Reduction& op) const {
     if (op.op != ReduceOp::kAvg) return;
     const c10::InferenceMode mode;
     tensor.div_(static_cast<double>(world_ranks_.size()));
   }
 
-  static absl::Status no_meaning(const at::Tensor& tensor, const Reduction& op) {
+  static absl::Status unsupported(const at::Tensor& tensor, const Reduction& op) {
     return absl::InvalidArgumentError(
-        absl::StrCat(to_string(op.op), " has no meaning for ", c10::toString(tensor.scalar_type())));
+        absl::StrCat(to_string(op.op), " is not supported for ", c10::toString(tensor.scalar_type())));
   }
 
   const std::shared_ptr<Mesh> mesh_;
@@ -194,9 +196,9 @@ absl::Status read_options(const BackendContext& context, CpuGroup::Options& grou
       group.segment_bytes = bytes;
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("the cpu backend has no option ", name, "=", value,
-                       "; it has shared_memory=on|off, transports=shm,tcp, and in bytes slot_bytes, "
-                       "flat_bytes, small_bytes and segment_bytes"));
+          absl::StrCat("invalid option of the cpu backend: got ", name, "=", value,
+                       ", expected shared_memory=on|off, transports=shm,tcp, or slot_bytes, flat_bytes, "
+                       "small_bytes or segment_bytes with a positive number"));
     }
   }
   return absl::OkStatus();
@@ -216,6 +218,7 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context
     mesh.store = std::make_shared<store::PrefixStore>("mesh/", context.store);
     GRADWIRE_ASSIGN_OR_RETURN(group.mesh, Mesh::create(std::move(mesh)));
   }
+  // The world makes the mesh, and its smaller groups share it (world_state).
   std::shared_ptr<Mesh> kept = group.mesh;
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuGroup> made, CpuGroup::create(std::move(group)));
   return std::make_unique<CpuBackend>(std::move(kept), std::move(made), context.world_ranks);

@@ -1,3 +1,8 @@
+// Chooses for each operation between shared memory (HostGroup, ShmP2p) and messages (MeshGroup). Broadcast
+// and all-reduce over several hosts use both, if a host has several members (layered()): the members of a
+// host first, then the leaders of the hosts, then the members of each host again. The other operations use
+// messages between all members.
+
 #include "gradwire/collectives/cpu/cpu_group.h"
 
 #include <algorithm>
@@ -13,9 +18,10 @@ namespace gradwire::collectives::cpu {
 
 CpuGroup::CpuGroup(Options options)
     : options_(std::move(options)),
-      // The same on all members, and for no two groups of a job but by the rarest chance.
+      // The same on all members. Two groups of a job get the same channel only if their hashes collide.
       base_channel_(stable_hash(options_.name) / kStride * kStride) {}
 
+// The mesh outlives the group. Late messages of other members must not wait in it.
 CpuGroup::~CpuGroup() { options_.mesh->forget(channel(kPointToPoint)); }
 
 absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
@@ -31,7 +37,7 @@ absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
                                                            .executor = of.mesh->executor()}));
   std::vector<int> members(of.size);
   std::iota(members.begin(), members.end(), 0);
-  // Where the numbers are the world's, errors name the right ones anyway.
+  // If the group's ranks equal the world's, errors name the right ranks without a map.
   absl::flat_hash_map<int, int> names;
   if (of.world_ranks != members) {
     for (const int member : members) names[of.world_ranks[member]] = member;
@@ -73,6 +79,9 @@ absl::Status CpuGroup::broadcast(Span data, int root, absl::Time deadline) {
   if (one_host()) return layout_.host->broadcast(data, root, deadline);
   if (!layered()) return over_hosts(all_->broadcast(data, root, deadline));
   return over_hosts([&]() -> absl::Status {
+    // 1. On the root's host: broadcast from the root, so that the leader has the data.
+    // 2. Between the leaders: broadcast from the leader of that host.
+    // 3. On the other hosts: broadcast from the leader, which is member 0 of its HostGroup.
     const bool from_here = layout_.leader_of[root] == layout_.leader_of[options_.rank];
     const auto neighbour = [&](int member) {
       return static_cast<int>(std::find(layout_.neighbours.begin(), layout_.neighbours.end(), member) -
@@ -141,6 +150,8 @@ Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadli
   if (layout_.shm_p2p != nullptr) return layout_.shm_p2p->receive(src, tag, data, deadline);
   const int world_src = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
   Future<int> received = options_.mesh->receive(world_src, channel(kPointToPoint), tag, data, deadline);
+  // The mesh reports a rank of the world, but the caller expects a rank of the group. So the caller gets a
+  // future of its own, and a cancellation of it is forwarded.
   const Promise<int> promise(received.executor());
   received.on_ready_inline([promise, ranks = options_.world_ranks](const absl::StatusOr<int>& from) {
     if (from.ok()) {
@@ -163,6 +174,8 @@ std::optional<absl::StatusOr<int>> CpuGroup::try_receive(int src, int64_t tag, S
   return layout_.shm_p2p->try_receive(src, tag, data);
 }
 
+// Called by any thread, also while an operation runs. Each part ends its own operations; the running
+// operation waits in one of them.
 void CpuGroup::abort(const std::string& reason) {
   if (layout_.host != nullptr) layout_.host->abort(reason);
   if (layout_.shm_p2p != nullptr) layout_.shm_p2p->abort(absl::AbortedError(reason));

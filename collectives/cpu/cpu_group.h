@@ -19,11 +19,11 @@
 
 namespace gradwire::collectives::cpu {
 
-// Collectives between any ranks: through shared memory where all are on one host, by messages where they are
-// not, and by both, reduced on each host before and spread on each host after, where hosts have several
-// ranks.
+// Collectives between any ranks. If all ranks are on one host, they use shared memory. If each host has one
+// rank, they use messages. Otherwise some operations use both: they reduce on each host first, exchange
+// between the hosts' leaders, and broadcast on each host afterwards.
 //
-// Errors name ranks of the group. Not thread-safe but for send, receive and abort.
+// Errors name ranks of the group. Not thread-safe, except send, receive and abort.
 class CpuGroup final : public ByteCollectives {
  public:
   struct Options {
@@ -33,17 +33,17 @@ class CpuGroup final : public ByteCollectives {
     std::vector<int> world_ranks;
     // Unique within the job.
     std::string name;
-    // The group's own.
+    // The store of the group.
     std::shared_ptr<store::Store> store;
-    // Of the world.
+    // The mesh of the world.
     std::shared_ptr<Mesh> mesh;
     absl::Duration timeout = absl::Minutes(30);
-    // Ranks with the same one, not empty, share memory.
+    // Ranks with the same non-empty string share memory.
     std::string host = host_key();
-    // As HostGroup's; 0: as measured.
+    // As in HostGroup::Options. 0: the measured default.
     std::size_t slot_bytes = 0;
     std::size_t flat_bytes = 0;
-    // As MeshGroup's; 0: as measured.
+    // As in MeshGroup::Options. 0: the measured default.
     std::size_t small_bytes = 0;
     std::size_t segment_bytes = 0;
   };
@@ -52,35 +52,37 @@ class CpuGroup final : public ByteCollectives {
 
   GRADWIRE_BYTE_COLLECTIVES;
 
-  // As Mesh's, between ranks of the group. By way of memory where all share one host; else all by messages,
-  // so that they stay in order whatever they come from.
+  // As in Mesh, between ranks of the group. If all ranks share one host, messages use shared memory.
+  // Otherwise all of them use the mesh, even between ranks of one host, so that a receive from any rank sees
+  // them in order.
   Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
   Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
-  // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
+  // Like send() and receive(), if the operation can complete at once or within some microseconds. Otherwise
+  // returns nullopt, and nothing has happened.
   std::optional<absl::Status> try_send(int dst, int64_t tag, Span data);
   std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data);
 
   void abort(const std::string& reason);
 
   int rank() const { return options_.rank; }
-  // Of how many hosts, as far as sharing memory goes.
+  // Number of hosts; ranks that cannot share memory count as separate hosts.
   int hosts() const { return static_cast<int>(layout_.leaders.size()); }
 
  private:
-  // A MeshGroup has two numbers.
+  // Offsets from base_channel_. A MeshGroup uses two channels.
   enum Channel : uint64_t { kPointToPoint = 0, kAll = 2, kLeaders = 4, kStride = 8 };
 
   explicit CpuGroup(Options options);
   uint64_t channel(Channel which) const { return base_channel_ + which; }
   bool one_host() const { return layout_.one_host(); }
-  // Several hosts, some of which have several ranks.
+  // Whether there are several hosts, and some have several ranks.
   bool layered() const {
     return layout_.leaders.size() > 1 && static_cast<int>(layout_.leaders.size()) < options_.size;
   }
   bool leads() const { return layout_.host == nullptr || layout_.host->rank() == 0; }
   std::vector<int> in_world(const std::vector<int>& members) const;
-  // Returns `status`, of an operation over hosts. After an error, members that wait on other hosts for this
-  // member's part are notified that it does not come.
+  // Returns `status`, the result of an operation over hosts. After an error it aborts the group, so that
+  // members on other hosts do not wait for this member's part.
   absl::Status over_hosts(absl::Status status);
 
   const Options options_;

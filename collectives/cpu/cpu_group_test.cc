@@ -22,7 +22,7 @@ namespace {
 
 using Longs = PlainReducer<int64_t, Sum>;
 
-absl::Time soon() { return Clock::system().now() + absl::Seconds(60); }
+absl::Time deadline() { return Clock::system().now() + absl::Seconds(60); }
 
 Span span(std::vector<int64_t>& values) { return {values.data(), values.size() * sizeof(int64_t)}; }
 
@@ -39,7 +39,7 @@ std::vector<int64_t> values_of(int rank, std::size_t count, int64_t salt = 0) {
   return values;
 }
 
-// Which rank is on which host; an empty name: on none that it shares.
+// The host of each rank. A rank with an empty host shares memory with no other rank.
 struct Place {
   const char* name;
   std::vector<std::string> hosts;
@@ -47,7 +47,7 @@ struct Place {
 
 std::ostream& operator<<(std::ostream& out, const Place& place) { return out << place.name; }
 
-// Another store, of which this member reads one value wrong.
+// A store from which this member reads one value wrongly.
 class MisreadStore : public store::ForwardingStore {
  public:
   MisreadStore(std::shared_ptr<store::Store> store, std::string key, std::string misread)
@@ -66,14 +66,14 @@ class MisreadStore : public store::ForwardingStore {
   const std::string misread_;
 };
 
-// What one member reads wrong.
+// The value that one member reads wrongly.
 struct Misread {
   int rank = -1;
   std::string key;
   std::string value;
 };
 
-// Runs every member in a thread of its own. Member i is rank i * step of the world.
+// Runs every member in its own thread. Member i is rank i * step of the world.
 void in_groups(const std::vector<std::string>& hosts, const std::function<void(CpuGroup&)>& member,
                int step = 1, const Misread& misread = Misread()) {
   const auto store = std::make_shared<store::HashStore>();
@@ -94,7 +94,7 @@ void in_groups(const std::vector<std::string>& hosts, const std::function<void(C
       auto group = CpuGroup::create(std::move(options));
       ASSERT_TRUE(group.ok()) << group.status();
       member(**group);
-      // Nobody leaves while others still work.
+      // No member leaves while others still work.
       EXPECT_TRUE(store->try_set(absl::StrCat("end/", rank), "").ok());
       for (int each = 0; each < size; ++each) {
         EXPECT_TRUE(store->try_wait({absl::StrCat("end/", each)}, absl::Seconds(60)).ok());
@@ -106,7 +106,7 @@ void in_groups(const std::vector<std::string>& hosts, const std::function<void(C
 
 class CpuGroupTest : public testing::TestWithParam<Place> {};
 
-TEST_P(CpuGroupTest, DoesEveryOperation) {
+TEST_P(CpuGroupTest, EveryOperationWorks) {
   const std::vector<std::string>& hosts = GetParam().hosts;
   const int size = static_cast<int>(hosts.size());
   in_groups(hosts, [&](CpuGroup& group) {
@@ -120,26 +120,26 @@ TEST_P(CpuGroupTest, DoesEveryOperation) {
         for (std::size_t i = 0; i < count; ++i) sum[i] += all.back()[i];
       }
       std::vector<int64_t> mine = all[rank];
-      ASSERT_TRUE(group.all_reduce(span(mine), Longs(), soon()).ok());
+      ASSERT_TRUE(group.all_reduce(span(mine), Longs(), deadline()).ok());
       ASSERT_EQ(mine, sum);
       for (int root = 0; root < size; ++root) {
         mine = all[rank];
-        ASSERT_TRUE(group.broadcast(span(mine), root, soon()).ok());
+        ASSERT_TRUE(group.broadcast(span(mine), root, deadline()).ok());
         ASSERT_EQ(mine, all[root]);
         mine = all[rank];
-        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), soon()).ok());
+        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), deadline()).ok());
         ASSERT_EQ(mine, rank == root ? sum : all[rank]);
         lists.assign(rank == root ? size : 0, std::vector<int64_t>(count));
-        ASSERT_TRUE(group.gather(span(mine = all[rank]), spans(lists), root, soon()).ok());
+        ASSERT_TRUE(group.gather(span(mine = all[rank]), spans(lists), root, deadline()).ok());
         if (rank == root) {
           ASSERT_EQ(lists, all);
         }
         mine.assign(count, 0);
-        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, soon()).ok());
+        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, deadline()).ok());
         ASSERT_EQ(mine, all[rank]);
       }
       lists.assign(size, std::vector<int64_t>(count));
-      ASSERT_TRUE(group.all_gather(span(mine), spans(lists), soon()).ok());
+      ASSERT_TRUE(group.all_gather(span(mine), spans(lists), deadline()).ok());
       ASSERT_EQ(lists, all);
       lists.clear();
       std::vector<int64_t> expected(count);
@@ -150,16 +150,16 @@ TEST_P(CpuGroupTest, DoesEveryOperation) {
         wanted.push_back(values_of(each, count, rank));
         for (std::size_t i = 0; i < count; ++i) expected[i] += wanted.back()[i];
       }
-      ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), soon()).ok());
+      ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), deadline()).ok());
       ASSERT_EQ(mine, expected);
-      ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), soon()).ok());
+      ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), deadline()).ok());
       ASSERT_EQ(outputs, wanted);
-      ASSERT_TRUE(group.barrier(soon()).ok());
+      ASSERT_TRUE(group.barrier(deadline()).ok());
     }
-    // Point to point, around the ring.
+    // Point-to-point: every rank sends to the next.
     std::vector<int64_t> out{rank, 1}, in(2);
-    const Future<void> sent = group.send((rank + 1) % size, 5, span(out), soon());
-    ASSERT_EQ(group.receive(kAnyRank, 5, span(in), soon()).wait(), (rank + size - 1) % size);
+    const Future<void> sent = group.send((rank + 1) % size, 5, span(out), deadline());
+    ASSERT_EQ(group.receive(kAnyRank, 5, span(in), deadline()).wait(), (rank + size - 1) % size);
     EXPECT_EQ(in[0], (rank + size - 1) % size);
     sent.wait();
   });
@@ -172,15 +172,15 @@ TEST_P(CpuGroupTest, EndsOnEveryHostWhenOneMemberFails) {
   in_groups(hosts, [&](CpuGroup& group) {
     std::vector<int64_t> mine(1000);
     if (group.rank() == size - 1) {
-      group.abort("this rank has had enough");
+      group.abort("this rank aborts on purpose");
       return;
     }
-    const absl::Status status = group.all_reduce(span(mine), Longs(), soon());
+    const absl::Status status = group.all_reduce(span(mine), Longs(), deadline());
     EXPECT_FALSE(status.ok());
-    EXPECT_TRUE(absl::StrContains(status.message(), "has had enough") ||
+    EXPECT_TRUE(absl::StrContains(status.message(), "aborts on purpose") ||
                 absl::StrContains(status.message(), absl::StrCat("rank ", size - 1)))
         << status;
-    EXPECT_EQ(group.barrier(soon()).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(group.barrier(deadline()).code(), absl::StatusCode::kAborted);
   });
 }
 
@@ -190,24 +190,24 @@ TEST(CpuGroup, ErrorsNameRanksOfTheGroup) {
     const auto late = [] { return Clock::system().now() + absl::Milliseconds(50); };
     std::vector<int64_t> into(1);
     const absl::Status alone = group.receive(1, 5, span(into), late()).result().status();
-    EXPECT_TRUE(absl::StrContains(alone.message(), "from rank 1 in time")) << alone;
+    EXPECT_TRUE(absl::StrContains(alone.message(), "arrived from rank 1")) << alone;
     const absl::Status all = group.barrier(late());
     EXPECT_EQ(all.code(), absl::StatusCode::kDeadlineExceeded) << all;
-    EXPECT_TRUE(absl::StrContains(all.message(), "from rank 1 in time")) << all;
+    EXPECT_TRUE(absl::StrContains(all.message(), "arrived from rank 1")) << all;
   };
   in_groups({"a", "b"}, member, /*step=*/2);
 }
 
-// That the group works, and is of so many hosts as far as sharing memory goes.
+// Expects that the group works, and that it counts `hosts` hosts.
 void expect_works(CpuGroup& group, int size, int hosts) {
   EXPECT_EQ(group.hosts(), hosts);
   std::vector<int64_t> mine(1000, group.rank() + 1);
-  ASSERT_TRUE(group.all_reduce(span(mine), Longs(), soon()).ok());
+  ASSERT_TRUE(group.all_reduce(span(mine), Longs(), deadline()).ok());
   EXPECT_EQ(mine, std::vector<int64_t>(1000, size * (size + 1) / 2));
-  ASSERT_TRUE(group.broadcast(span(mine), size - 1, soon()).ok());
+  ASSERT_TRUE(group.broadcast(span(mine), size - 1, deadline()).ok());
   std::vector<int64_t> out{group.rank()}, in(1);
-  const Future<void> sent = group.send((group.rank() + 1) % size, 5, span(out), soon());
-  EXPECT_EQ(group.receive(kAnyRank, 5, span(in), soon()).wait(), (group.rank() + size - 1) % size);
+  const Future<void> sent = group.send((group.rank() + 1) % size, 5, span(out), deadline());
+  EXPECT_EQ(group.receive(kAnyRank, 5, span(in), deadline()).wait(), (group.rank() + size - 1) % size);
   sent.wait();
 }
 
@@ -217,15 +217,15 @@ TEST(CpuGroup, MemoryThatOneMemberCannotReachIsReplacedByMessages) {
     in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 3); }, 1,
               {.rank = 2, .key = "memory/0//memory", .value = entry});
   }
-  // The other host's members still share theirs.
+  // The members of the other host still share their memory.
   in_groups({"a", "a", "b", "b"}, [](CpuGroup& group) { expect_works(group, 4, 3); }, 1,
             {.rank = 1, .key = "memory/0//memory", .value = "garbage"});
 }
 
-TEST(CpuGroup, AMemberThatGivesUpTheMemoryAfterTheOthersJoinedIsNotWaitedForThere) {
+TEST(CpuGroup, MemberThatFailsAfterTheOthersJoinedIsNotWaitedFor) {
   for (const int rank : {0, 2}) {
     in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 3); }, 1,
-              {.rank = rank, .key = "memory/0//joined/1", .value = "it cannot"});
+              {.rank = rank, .key = "memory/0//joined/1", .value = "permission denied"});
   }
 }
 

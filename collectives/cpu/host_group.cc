@@ -6,11 +6,14 @@
 
 #include "gradwire/base/error.h"
 
-// Joining, and the operations on one piece of data for all.
+// Joining, the barrier, broadcast and the reductions. Each operation splits its data into pieces that fit a
+// slot, and exchanges a piece in one phase, or in two (HostPhases). A writer never waits for its readers: the
+// begin() of a later phase does that. So a root returns as soon as its last piece is published.
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Measured on two cores, with two ranks and with four (bench suite collectives).
+// Sizes at which the algorithm changes. Measured on two cores, with two ranks and with four (bench suite
+// collectives).
 constexpr std::size_t kFlatBytes = std::size_t{2} << 10;
 constexpr std::size_t kNearBytes = std::size_t{16} << 10;
 constexpr std::size_t kFlatBytesOfTwo = std::size_t{8} << 10;
@@ -22,12 +25,13 @@ HostGroup::HostGroup(Options options, std::unique_ptr<HostMemory> memory)
       memory_(std::move(memory)),
       rank_(options_.memory.index),
       size_(options_.memory.size),
-      turns_(*memory_, rank_, size_, options_.names) {}
+      phases_(*memory_, rank_, size_, options_.names) {}
 
 absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::join(Options options) {
   if (options.flat_bytes == 0) options.flat_bytes = options.memory.size <= 2 ? kFlatBytesOfTwo : kFlatBytes;
+  // slot_bytes may come from the options of a user, so it is clamped and rounded up to whole pages.
   constexpr std::size_t kPage = 4096, kMostSlotBytes = std::size_t{64} << 20;
-  // A slot has a part for each member, which has to hold something.
+  // A slot has a part for each member, and each part needs this many bytes at least.
   constexpr std::size_t kLeastPart = 64;
   const std::size_t least = std::max(kPage, kLeastPart * static_cast<std::size_t>(options.memory.size));
   options.memory.slot_bytes =
@@ -49,20 +53,20 @@ absl::Status HostGroup::in_pieces(std::size_t bytes, std::size_t room,
 }
 
 absl::Status HostGroup::barrier(absl::Time deadline) {
-  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-  turns_.publish();
-  return turns_.wait_all_published(deadline);
+  GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+  phases_.publish();
+  return phases_.wait_all_published(deadline);
 }
 
 absl::StatusOr<uint64_t> HostGroup::largest(uint64_t mine, absl::Time deadline) {
-  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-  std::memcpy(turns_.line(rank_).bytes, &mine, sizeof mine);
-  turns_.publish();
-  GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
+  GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+  std::memcpy(phases_.line(rank_).bytes, &mine, sizeof mine);
+  phases_.publish();
+  GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
   uint64_t most = mine;
   for (int member = 0; member < size_; ++member) {
     uint64_t theirs = 0;
-    std::memcpy(&theirs, turns_.line(member).bytes, sizeof theirs);
+    std::memcpy(&theirs, phases_.line(member).bytes, sizeof theirs);
     most = std::max(most, theirs);
   }
   return most;
@@ -71,12 +75,12 @@ absl::StatusOr<uint64_t> HostGroup::largest(uint64_t mine, absl::Time deadline) 
 absl::Status HostGroup::broadcast(Span data, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-                     if (rank_ == root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
-                     turns_.publish();
+                     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+                     if (rank_ == root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     phases_.publish();
                      if (rank_ == root) return absl::OkStatus();
-                     GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(root, deadline));
-                     copy_bytes(data.part(offset, 0).data, turns_.slot(root), length);
+                     GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
+                     copy_bytes(data.part(offset, 0).data, phases_.slot(root), length);
                      return absl::OkStatus();
                    });
 }
@@ -86,20 +90,25 @@ absl::Status HostGroup::reduce(Span data, int root, const Reducer& reducer, absl
   for (int member = 0; member < size_; ++member) {
     if (member != root) others.push_back(member);
   }
+  // A piece must not split an element.
   const std::size_t room = memory_->slot_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-    if (rank_ != root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
-    turns_.publish();
+    GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+    if (rank_ != root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+    phases_.publish();
     if (rank_ != root) return absl::OkStatus();
     for (int member : others) {
-      GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
-      reducer.reduce(data.part(offset, 0).data, turns_.slot(member), length);
+      GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
+      reducer.reduce(data.part(offset, 0).data, phases_.slot(member), length);
     }
     return absl::OkStatus();
   });
 }
 
+// The algorithm depends on the size:
+// - Up to a cache line: the data is in the line of the phase number, so reading the number fetches it.
+// - Up to flat_bytes: one phase. Each member reduces everything, which is less work than a second phase.
+// - Longer: two phases. Each member reduces its share, so the work is split among the members.
 absl::Status HostGroup::all_reduce(Span data, const Reducer& reducer, absl::Time deadline) {
   if (data.size <= HostMemory::kInlineBytes) return all_reduce_inline(data, reducer, deadline);
   if (data.size <= std::min(options_.flat_bytes, memory_->slot_bytes())) {
@@ -111,55 +120,62 @@ absl::Status HostGroup::all_reduce(Span data, const Reducer& reducer, absl::Time
   });
 }
 
-// The same order of operands everywhere: ranks ascending.
+// All members use the same order of operands, ranks ascending, so that they get the same bits.
 absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, absl::Time deadline) {
-  if (absl::Status status = turns_.begin(deadline); !status.ok()) return status;
-  copy_bytes(turns_.line(rank_).bytes, data.data, data.size);
-  turns_.publish();
-  if (absl::Status status = turns_.wait_all_published(deadline); !status.ok()) return status;
+  if (absl::Status status = phases_.begin(deadline); !status.ok()) return status;
+  copy_bytes(phases_.line(rank_).bytes, data.data, data.size);
+  phases_.publish();
+  if (absl::Status status = phases_.wait_all_published(deadline); !status.ok()) return status;
   alignas(16) char sum[HostMemory::kInlineBytes];
-  copy_bytes(sum, turns_.line(0).bytes, data.size);
+  copy_bytes(sum, phases_.line(0).bytes, data.size);
   for (int member = 1; member < size_; ++member) {
-    reducer.reduce(sum, turns_.line(member).bytes, data.size);
+    reducer.reduce(sum, phases_.line(member).bytes, data.size);
   }
   copy_bytes(data.data, sum, data.size);
   return absl::OkStatus();
 }
 
+// Every member reduces all data itself, in the order of ranks. After the first combination `data` holds the
+// partial result, so a member's own input is then read from its slot.
 absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline) {
-  if (absl::Status status = turns_.begin(deadline); !status.ok()) return status;
-  copy_bytes(turns_.slot(rank_), data.data, data.size);
-  turns_.publish();
+  if (absl::Status status = phases_.begin(deadline); !status.ok()) return status;
+  copy_bytes(phases_.slot(rank_), data.data, data.size);
+  phases_.publish();
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) {
-      if (absl::Status status = turns_.wait_published(member, deadline); !status.ok()) return status;
+      if (absl::Status status = phases_.wait_published(member, deadline); !status.ok()) return status;
     }
     if (member == 0) continue;
-    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : turns_.slot(0)) : data.data,
-                    member == 1 && rank_ == 1 ? data.data : turns_.slot(member), data.size);
+    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : phases_.slot(0)) : data.data,
+                    member == 1 && rank_ == 1 ? data.data : phases_.slot(member), data.size);
   }
   return absl::OkStatus();
 }
 
-// Each reduces its share into its slot of the next turn, from which the others take it.
+// Two phases:
+// 1. Every member publishes its data, and reduces its share of all members' data into its slot of the next
+//    phase.
+// 2. Every member publishes its reduced share, and copies the shares of the others.
 absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, absl::Time deadline) {
   const std::size_t element = reducer.element_size();
   const std::size_t count = data.size / element;
   const auto first_of = [&](int member) { return count * member / size_ * element; };
   const std::size_t mine = first_of(rank_), end = first_of(rank_ + 1);
-  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-  // All but the share that nobody else reads.
-  copy_bytes(turns_.slot(rank_), data.data, mine);
-  copy_bytes(turns_.slot(rank_) + end, data.part(end, 0).data, data.size - end);
-  turns_.publish();
-  // Nobody reads that slot any more: all have begun this turn when this share is reduced.
-  char* const reduced = turns_.next_slot();
-  GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
+  GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+  // No other member reads this member's own share, so it is not copied.
+  copy_bytes(phases_.slot(rank_), data.data, mine);
+  copy_bytes(phases_.slot(rank_) + end, data.part(end, 0).data, data.size - end);
+  phases_.publish();
+  // The slot of the next phase is free: when this share is reduced, all members have published in this phase,
+  // so they have finished the one before, which used that slot.
+  char* const reduced = phases_.next_slot();
+  GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
+  // With one member, `data` is the result already, and part(1) does not exist.
   if (size_ == 1) return absl::OkStatus();
   const auto part = [&](int member, std::size_t offset) {
-    return (member == rank_ ? static_cast<char*>(data.data) : turns_.slot(member)) + offset;
+    return (member == rank_ ? static_cast<char*>(data.data) : phases_.slot(member)) + offset;
   };
-  // In parts that stay in the nearest cache between being reduced and being copied.
+  // Works in parts that stay in the nearest cache between the reduction and the copy.
   const std::size_t step = kNearBytes / element * element;
   for (std::size_t at = mine; at < end; at += step) {
     const std::size_t length = std::min(step, end - at);
@@ -168,12 +184,12 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
     for (int member = 2; member < size_; ++member) reducer.reduce(to, part(member, at), length);
     copy_bytes(data.part(at, 0).data, to, length);
   }
-  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-  turns_.publish();
+  GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+  phases_.publish();
   for (int distance = 1; distance < size_; ++distance) {
     const int member = (rank_ + distance) % size_;
-    GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
-    copy_bytes(data.part(first_of(member), 0).data, turns_.slot(member),
+    GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
+    copy_bytes(data.part(first_of(member), 0).data, phases_.slot(member),
                first_of(member + 1) - first_of(member));
   }
   return absl::OkStatus();

@@ -16,21 +16,21 @@
 
 namespace gradwire::collectives::cpu {
 
-// Collectives between ranks that share a host, through memory that they share. One member's end.
+// One member's end of the collectives between ranks of one host, through shared memory.
 //
-// Every operation is a number of turns (HostPhases). Of data that is short, number and bytes are in one cache
-// line; long data goes in pieces that fit a slot. To read from the others' own memory instead
-// (process_vm_readv) was slower, at every size that was measured, than two copies by way of slots that stay
-// in the caches; and many systems forbid it.
+// Every operation is a sequence of phases (HostPhases). Short data is in the same cache line as the number of
+// the phase. Long data is copied in pieces that fit a slot. Reading the other ranks' own memory instead
+// (process_vm_readv) was slower, at every size that was measured, than two copies through slots that stay in
+// the caches, and many systems forbid it.
 //
-// Not thread-safe but for abort().
+// Not thread-safe, except abort().
 class HostGroup final : public ByteCollectives {
  public:
   struct Options {
     HostMemory::Options memory;
-    // What errors call the members; empty: 0, 1, ...
+    // Ranks of the members in error messages. Empty: 0, 1, ...
     std::vector<int> names;
-    // Up to how many bytes each reduces all by itself; 0: as measured.
+    // Up to this size every member reduces all data itself. 0: the measured default.
     std::size_t flat_bytes = 0;
   };
   static absl::StatusOr<std::unique_ptr<HostGroup>> join(Options options);
@@ -40,29 +40,29 @@ class HostGroup final : public ByteCollectives {
 
   GRADWIRE_BYTE_COLLECTIVES;
 
-  // Every operation of every member ends with Aborted. From any thread.
-  void abort(const std::string& reason) { (void)turns_.fail(absl::AbortedError(reason)); }
+  // Every operation of every member fails with Aborted. Thread-safe.
+  void abort(const std::string& reason) { (void)phases_.fail(absl::AbortedError(reason)); }
 
  private:
   HostGroup(Options options, std::unique_ptr<HostMemory> memory);
 
-  // By the size of the data.
+  // The algorithms of all_reduce, chosen by the size of the data.
   absl::Status all_reduce_inline(Span data, const Reducer& reducer, absl::Time deadline);
   absl::Status all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline);
   absl::Status all_reduce_two_phase(Span data, const Reducer& reducer, absl::Time deadline);
-  // Calls `piece` with offset and length of each part of `bytes` bytes that fits into `room`; once where
-  // bytes is 0.
+  // Calls `piece` with offset and length of each part of `bytes` bytes that fits into `room`; once if `bytes`
+  // is 0.
   static absl::Status in_pieces(
       std::size_t bytes, std::size_t room,
       absl::FunctionRef<absl::Status(std::size_t offset, std::size_t length)> piece);
-  // The largest of what the members bring.
+  // Returns the maximum of all members' values.
   absl::StatusOr<uint64_t> largest(uint64_t mine, absl::Time deadline);
 
   const Options options_;
   const std::unique_ptr<HostMemory> memory_;
   const int rank_;
   const int size_;
-  HostPhases turns_;
+  HostPhases phases_;
 };
 
 }  // namespace gradwire::collectives::cpu

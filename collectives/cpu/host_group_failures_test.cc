@@ -21,20 +21,20 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-TEST(HostGroup, NamesThoseThatDidNotArrive) {
-  in_group(1, kWays[0], [](HostGroup&) {});
+TEST(HostGroup, TimeoutNamesMissingMembers) {
+  in_group(1, kAlgorithmSizes[0], [](HostGroup&) {});
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
-      HostGroup::Options options = options_for(kWays[2], i, 3, store);
+      HostGroup::Options options = options_for(kAlgorithmSizes[2], i, 3, store);
       options.names = {10, 20, 30};
       auto group = HostGroup::join(options);
       ASSERT_TRUE(group.ok()) << group.status();
       if (i == 1) {
-        // Stays until the others have given up.
+        // Does not leave until the others have failed.
         EXPECT_TRUE(store->try_wait({"gave up 0", "gave up 2"}, absl::Seconds(60)).ok());
-        EXPECT_EQ((*group)->barrier(soon()).code(), absl::StatusCode::kAborted);
+        EXPECT_EQ((*group)->barrier(deadline()).code(), absl::StatusCode::kAborted);
         return;
       }
       std::vector<int64_t> mine(5);
@@ -42,7 +42,7 @@ TEST(HostGroup, NamesThoseThatDidNotArrive) {
           (*group)->all_reduce(span(mine), Longs(), Clock::system().now() + absl::Seconds(2));
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_TRUE(absl::StrContains(status.message(), "did not arrive: rank 20")) << status;
-      const absl::Status later = (*group)->barrier(soon());
+      const absl::Status later = (*group)->barrier(deadline());
       EXPECT_EQ(later.code(), absl::StatusCode::kAborted) << later;
       EXPECT_TRUE(absl::StrContains(later.message(), "rank 20")) << later;
       EXPECT_TRUE(store->try_set(absl::StrCat("gave up ", i), "").ok());
@@ -52,51 +52,52 @@ TEST(HostGroup, NamesThoseThatDidNotArrive) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(HostGroup, HearsOfOneThatLeft) {
+TEST(HostGroup, FailsWhenAMemberLeaves) {
   const auto store = std::make_shared<store::HashStore>();
-  std::thread leaver([&] { ASSERT_TRUE(HostGroup::join(options_for(kWays[2], 1, 2, store)).ok()); });
-  auto group = HostGroup::join(options_for(kWays[2], 0, 2, store));
+  std::thread leaver(
+      [&] { ASSERT_TRUE(HostGroup::join(options_for(kAlgorithmSizes[2], 1, 2, store)).ok()); });
+  auto group = HostGroup::join(options_for(kAlgorithmSizes[2], 0, 2, store));
   ASSERT_TRUE(group.ok()) << group.status();
   leaver.join();
-  const absl::Status status = (*group)->barrier(soon());
+  const absl::Status status = (*group)->barrier(deadline());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 is gone")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 is lost")) << status;
 }
 
 TEST(HostGroup, EndsEverywhereOnAbort) {
   const auto store = std::make_shared<store::HashStore>();
   std::thread other([&] {
-    auto group = HostGroup::join(options_for(kWays[2], 1, 2, store));
+    auto group = HostGroup::join(options_for(kAlgorithmSizes[2], 1, 2, store));
     ASSERT_TRUE(group.ok());
-    (*group)->abort("the user wants so");
+    (*group)->abort("aborted by the user");
     EXPECT_TRUE(store->try_wait({"done"}, absl::Seconds(60)).ok());
   });
-  auto group = HostGroup::join(options_for(kWays[2], 0, 2, store));
+  auto group = HostGroup::join(options_for(kAlgorithmSizes[2], 0, 2, store));
   ASSERT_TRUE(group.ok()) << group.status();
   std::vector<int64_t> mine(5);
-  const absl::Status status = (*group)->all_reduce(span(mine), Longs(), soon());
+  const absl::Status status = (*group)->all_reduce(span(mine), Longs(), deadline());
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "the user wants so")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "aborted by the user")) << status;
   EXPECT_TRUE(store->try_set("done", "").ok());
   other.join();
 }
 
-TEST(HostGroup, RefusesPairsThatDisagree) {
-  in_group(1, kWays[0], [](HostGroup&) {});
-  for (const Way& way : {kWays[0], kWays[2]}) {
+TEST(HostGroup, AllToAllRefusesMismatchedSizes) {
+  in_group(1, kAlgorithmSizes[0], [](HostGroup&) {});
+  for (const AlgorithmSizes& sizes : {kAlgorithmSizes[0], kAlgorithmSizes[2]}) {
     const auto store = std::make_shared<store::HashStore>();
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
       threads.emplace_back([&, i] {
-        auto group = HostGroup::join(options_for(way, i, 2, store));
+        auto group = HostGroup::join(options_for(sizes, i, 2, store));
         ASSERT_TRUE(group.ok());
         std::vector<std::vector<int64_t>> inputs(2, std::vector<int64_t>(4)),
             outputs(2, std::vector<int64_t>(4));
         if (i == 1) outputs[0].resize(3);
-        const absl::Status status = (*group)->all_to_all(spans(outputs), spans(inputs), soon());
-        const absl::Status then = (*group)->barrier(soon());
+        const absl::Status status = (*group)->all_to_all(spans(outputs), spans(inputs), deadline());
+        const absl::Status then = (*group)->barrier(deadline());
         EXPECT_FALSE(then.ok());
-        EXPECT_TRUE(absl::StrContains(then.message(), "rank 0 brings 32 bytes for rank 1, which expects 24"))
+        EXPECT_TRUE(absl::StrContains(then.message(), "rank 0 sends 32 bytes to rank 1, which expects 24"))
             << then;
         if (i == 1) {
           EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -116,11 +117,13 @@ TEST(HostGroup, NoticesAKilledProcess) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    auto group = HostGroup::join(options_for(kWays[2], 1, 2, std::make_shared<store::FileStore>(path)));
+    auto group =
+        HostGroup::join(options_for(kAlgorithmSizes[2], 1, 2, std::make_shared<store::FileStore>(path)));
     if (!group.ok() || write(ready[1], "x", 1) != 1) _exit(1);
     while (true) pause();
   }
-  auto group = HostGroup::join(options_for(kWays[2], 0, 2, std::make_shared<store::FileStore>(path)));
+  auto group =
+      HostGroup::join(options_for(kAlgorithmSizes[2], 0, 2, std::make_shared<store::FileStore>(path)));
   ASSERT_TRUE(group.ok()) << group.status();
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
@@ -130,11 +133,11 @@ TEST(HostGroup, NoticesAKilledProcess) {
     killed = Clock::system().now();
     kill(child, SIGKILL);
   });
-  const absl::Status status = (*group)->all_reduce(span(mine), Longs(), soon());
+  const absl::Status status = (*group)->all_reduce(span(mine), Longs(), deadline());
   const absl::Time noticed = Clock::system().now();
   killer.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 is gone")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 is lost")) << status;
   EXPECT_LT(noticed - killed, absl::Seconds(30));
   waitpid(child, nullptr, 0);
   close(ready[0]);

@@ -29,15 +29,15 @@ class HostGroupTest : public testing::TestWithParam<int> {};
 
 const std::size_t kCounts[] = {0, 1, 3, 7, 8, 100, 1023, 4097, 70001};
 
-TEST_P(HostGroupTest, DoesEveryOperationOnEveryWay) {
+TEST_P(HostGroupTest, EveryOperationWithEveryAlgorithm) {
   const int size = GetParam();
   const std::size_t before = descriptors();
-  for (const Way& way : kWays) {
-    SCOPED_TRACE(way.name);
-    in_group(size, way, [&](HostGroup& group) {
+  for (const AlgorithmSizes& sizes : kAlgorithmSizes) {
+    SCOPED_TRACE(sizes.name);
+    in_group(size, sizes, [&](HostGroup& group) {
       const int rank = group.rank();
       for (const std::size_t count : kCounts) {
-        SCOPED_TRACE(absl::StrCat(way.name, " rank ", rank, " count ", count));
+        SCOPED_TRACE(absl::StrCat(sizes.name, " rank ", rank, " count ", count));
         std::vector<std::vector<int64_t>> all;
         std::vector<int64_t> sum(count);
         for (int each = 0; each < size; ++each) {
@@ -47,27 +47,27 @@ TEST_P(HostGroupTest, DoesEveryOperationOnEveryWay) {
         const int root = static_cast<int>(count % size);
 
         std::vector<int64_t> mine = all[rank];
-        ASSERT_TRUE(group.all_reduce(span(mine), Longs(), soon()).ok());
+        ASSERT_TRUE(group.all_reduce(span(mine), Longs(), deadline()).ok());
         ASSERT_EQ(mine, sum);
         mine = all[rank];
-        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), soon()).ok());
+        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), deadline()).ok());
         ASSERT_EQ(mine, rank == root ? sum : all[rank]);
         mine = all[rank];
-        ASSERT_TRUE(group.broadcast(span(mine), root, soon()).ok());
+        ASSERT_TRUE(group.broadcast(span(mine), root, deadline()).ok());
         ASSERT_EQ(mine, all[root]);
 
         mine = all[rank];
         std::vector<std::vector<int64_t>> lists(size, std::vector<int64_t>(count));
-        ASSERT_TRUE(group.all_gather(span(mine), spans(lists), soon()).ok());
+        ASSERT_TRUE(group.all_gather(span(mine), spans(lists), deadline()).ok());
         ASSERT_EQ(lists, all);
         lists.assign(rank == root ? size : 0, std::vector<int64_t>(count));
-        ASSERT_TRUE(group.gather(span(mine), spans(lists), root, soon()).ok());
+        ASSERT_TRUE(group.gather(span(mine), spans(lists), root, deadline()).ok());
         if (rank == root) {
           ASSERT_EQ(lists, all);
         }
         lists.clear();
         if (rank == root) lists = all;
-        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, soon()).ok());
+        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, deadline()).ok());
         ASSERT_EQ(mine, all[rank]);
 
         lists.clear();
@@ -77,10 +77,10 @@ TEST_P(HostGroupTest, DoesEveryOperationOnEveryWay) {
           const std::vector<int64_t> theirs = values_of(each, count, rank);
           for (std::size_t i = 0; i < count; ++i) expected[i] += theirs[i];
         }
-        ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), soon()).ok());
+        ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), deadline()).ok());
         ASSERT_EQ(mine, expected);
 
-        // Each pair has a size of its own.
+        // Each pair of ranks has its own size.
         const auto size_of = [&](int from, int to) {
           return count * static_cast<std::size_t>(from + 2 * to) / 3;
         };
@@ -91,9 +91,9 @@ TEST_P(HostGroupTest, DoesEveryOperationOnEveryWay) {
           outputs.emplace_back(size_of(each, rank));
           wanted.push_back(values_of(each, size_of(each, rank), rank));
         }
-        ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), soon()).ok());
+        ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), deadline()).ok());
         ASSERT_EQ(outputs, wanted);
-        ASSERT_TRUE(group.barrier(soon()).ok());
+        ASSERT_TRUE(group.barrier(deadline()).ok());
       }
     });
   }
@@ -102,18 +102,18 @@ TEST_P(HostGroupTest, DoesEveryOperationOnEveryWay) {
 
 TEST_P(HostGroupTest, SumsToTheSameBitsOnAllRanks) {
   const int size = GetParam();
-  for (const Way& way : kWays) {
-    SCOPED_TRACE(way.name);
+  for (const AlgorithmSizes& sizes : kAlgorithmSizes) {
+    SCOPED_TRACE(sizes.name);
     for (const std::size_t count : {1u, 5u, 300u, 20000u}) {
       std::vector<std::vector<double>> results(size);
-      in_group(size, way, [&](HostGroup& group) {
+      in_group(size, sizes, [&](HostGroup& group) {
         std::mt19937_64 random(group.rank());
         std::vector<double> mine(count);
         for (double& value : mine)
           value = std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 60));
-        // The payload of a number that is none, too.
+        // The payload of a NaN must be the same, too.
         mine[0] = std::bit_cast<double>(0x7ff8000000000000u + group.rank());
-        ASSERT_TRUE(group.all_reduce(span(mine), Doubles(), soon()).ok());
+        ASSERT_TRUE(group.all_reduce(span(mine), Doubles(), deadline()).ok());
         results[group.rank()] = mine;
       });
       for (int rank = 1; rank < size; ++rank) {
@@ -123,7 +123,7 @@ TEST_P(HostGroupTest, SumsToTheSameBitsOnAllRanks) {
   }
 }
 
-// Adds pairs of numbers, and checks that each pair is aligned as a complex number of that size has to be.
+// Adds pairs of numbers, and checks that each pair is aligned as a complex number of that size must be.
 class AlignedPairs final : public Reducer {
  public:
   AlignedPairs() : Reducer(2 * sizeof(double)) {}
@@ -136,16 +136,16 @@ class AlignedPairs final : public Reducer {
 };
 
 TEST_P(HostGroupTest, OperandsAreAlignedForTheLargestElement) {
-  for (const Way& way : kWays) {
-    SCOPED_TRACE(way.name);
-    in_group(GetParam(), way, [&](HostGroup& group) {
+  for (const AlgorithmSizes& sizes : kAlgorithmSizes) {
+    SCOPED_TRACE(sizes.name);
+    in_group(GetParam(), sizes, [&](HostGroup& group) {
       for (const std::size_t count : {2u, 6u, 300u, 20000u}) {
         std::vector<double> mine(count, 1.0 + group.rank());
-        ASSERT_TRUE(group.all_reduce(span(mine), AlignedPairs(), soon()).ok());
+        ASSERT_TRUE(group.all_reduce(span(mine), AlignedPairs(), deadline()).ok());
         const double sum = group.size() * (group.size() + 1) / 2.0;
         EXPECT_EQ(mine, std::vector<double>(count, sum));
         mine.assign(count, 1.0 + group.rank());
-        ASSERT_TRUE(group.reduce(span(mine), 0, AlignedPairs(), soon()).ok());
+        ASSERT_TRUE(group.reduce(span(mine), 0, AlignedPairs(), deadline()).ok());
         EXPECT_EQ(mine, std::vector<double>(count, group.rank() == 0 ? sum : 1.0 + group.rank()));
       }
     });

@@ -13,45 +13,45 @@
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
 
-// What the tests of HostGroup have in common.
+// Helpers for the tests of HostGroup.
 namespace gradwire::collectives::cpu {
 
 using Longs = PlainReducer<int64_t, Sum>;
 using Doubles = PlainReducer<double, Sum>;
 using Member = std::function<void(HostGroup&)>;
 
-inline absl::Time soon() { return Clock::system().now() + absl::Seconds(60); }
+inline absl::Time deadline() { return Clock::system().now() + absl::Seconds(60); }
 
-// How the data travels.
-struct Way {
+// Sizes that select the algorithms of HostGroup.
+struct AlgorithmSizes {
   const char* name;
   std::size_t slot_bytes, flat_bytes;
 };
-inline const Way kWays[] = {
+inline const AlgorithmSizes kAlgorithmSizes[] = {
     {"small slots", 4096, 64},
     {"flat", 1 << 16, 1 << 16},
     {"default", std::size_t{1} << 20, 0},
 };
 
-inline HostGroup::Options options_for(const Way& way, int index, int size,
+inline HostGroup::Options options_for(const AlgorithmSizes& sizes, int index, int size,
                                       const std::shared_ptr<store::Store>& store) {
   HostGroup::Options options;
-  options.memory = {.index = index, .size = size, .store = store, .slot_bytes = way.slot_bytes};
-  options.flat_bytes = way.flat_bytes;
+  options.memory = {.index = index, .size = size, .store = store, .slot_bytes = sizes.slot_bytes};
+  options.flat_bytes = sizes.flat_bytes;
   return options;
 }
 
-// Runs every member in a thread of its own.
-inline void in_group(int size, const Way& way, const Member& member) {
+// Runs every member in its own thread.
+inline void in_group(int size, const AlgorithmSizes& sizes, const Member& member) {
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (int i = 0; i < size; ++i) {
     threads.emplace_back([&, i] {
-      auto group = HostGroup::join(options_for(way, i, size, store));
+      auto group = HostGroup::join(options_for(sizes, i, size, store));
       ASSERT_TRUE(group.ok()) << group.status();
       member(**group);
-      // Nobody leaves while others still work.
-      EXPECT_TRUE((*group)->barrier(soon()).ok());
+      // No member leaves while others still work.
+      EXPECT_TRUE((*group)->barrier(deadline()).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -11,11 +11,12 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// A timeout ends the group. After every other failure to share memory the members exchange messages instead,
-// which would not help with a member that is absent. A store that fails reports it again in that exchange.
-bool is_out_of_time(const absl::Status& status) { return absl::IsDeadlineExceeded(status); }
+// A timeout fails the formation. After every other failure to share memory the members exchange messages
+// instead; that would not help against an absent member. If the store fails, the exchange that follows
+// reports it again.
+bool is_timeout(const absl::Status& status) { return absl::IsDeadlineExceeded(status); }
 
-// The members come together over the store, in steps that all go through.
+// The members form the layout through the store, in steps that every member executes.
 class HostLayoutFormation {
  public:
   explicit HostLayoutFormation(const HostLayoutOptions& options) : options_(options) {
@@ -23,21 +24,21 @@ class HostLayoutFormation {
   }
 
   absl::StatusOr<HostLayout> run() {
-    // 1. Which members say that they have the same host.
+    // 1. Find the members that are on the same host.
     GRADWIRE_RETURN_IF_ERROR(find_hosts());
-    // 2. Memory for those of each host, or none where one of them cannot share it.
+    // 2. Share memory on each host, unless one of its members cannot.
     GRADWIRE_RETURN_IF_ERROR(share_memory());
-    // 3. ShmP2p, where one host has all.
-    if (layout_.one_host()) GRADWIRE_RETURN_IF_ERROR(lay_shm_p2p());
+    // 3. Join ShmP2p if all members are on one host.
+    if (layout_.one_host()) GRADWIRE_RETURN_IF_ERROR(join_shm_p2p());
     return std::move(layout_);
   }
 
  private:
-  // Every member's text, by member.
+  // Publishes `mine`, and returns the texts of all members.
   absl::StatusOr<std::vector<std::string>> exchange(const std::string& what, const std::string& mine);
   absl::Status find_hosts();
   absl::Status share_memory();
-  absl::Status lay_shm_p2p();
+  absl::Status join_shm_p2p();
 
   const HostLayoutOptions& options_;
   HostLayout layout_;
@@ -79,6 +80,8 @@ absl::Status HostLayoutFormation::share_memory() {
         static_cast<int>(std::find(layout_.neighbours.begin(), layout_.neighbours.end(), options_.rank) -
                          layout_.neighbours.begin());
     host.memory.size = static_cast<int>(layout_.neighbours.size());
+    // The prefix has the leader of the host, so that the members of different hosts do not find each other's
+    // memory.
     host.memory.store = std::make_shared<store::PrefixStore>(
         absl::StrCat("memory/", layout_.neighbours.front(), "/"), options_.store);
     host.memory.timeout = options_.timeout;
@@ -88,20 +91,21 @@ absl::Status HostLayoutFormation::share_memory() {
     absl::StatusOr<std::unique_ptr<HostGroup>> joined = HostGroup::join(std::move(host));
     if (joined.ok()) {
       layout_.host = *std::move(joined);
-    } else if (is_out_of_time(joined.status())) {
+    } else if (is_timeout(joined.status())) {
       return joined.status();
     } else {
       failure = joined.status().ToString();
     }
   }
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shares", failure));
-  // Where it does not work for one member, it works for none of its host: another may have joined before that
-  // one gave up, and would wait for it in the memory. There each member is a host of its own.
-  std::vector<bool> apart(failures.size());
+  // If one member of a host cannot share memory, no member of that host may: another member may have joined
+  // before that one failed, and would wait for it in the memory. On such a host each member counts as a host
+  // of its own.
+  std::vector<bool> no_sharing(failures.size());
   for (int member = 0; member < options_.size; ++member) {
-    if (!failures[member].empty()) apart[layout_.leader_of[member]] = true;
+    if (!failures[member].empty()) no_sharing[layout_.leader_of[member]] = true;
   }
-  if (apart[layout_.leader_of[options_.rank]]) {
+  if (no_sharing[layout_.leader_of[options_.rank]]) {
     const auto cause = std::find_if(layout_.neighbours.begin(), layout_.neighbours.end(),
                                     [&](int member) { return !failures[member].empty(); });
     log(LogLevel::kWarning, "ranks of this host exchange messages instead of sharing memory: rank ", *cause,
@@ -110,23 +114,25 @@ absl::Status HostLayoutFormation::share_memory() {
     layout_.neighbours = {options_.rank};
   }
   for (int member = 0; member < options_.size; ++member) {
-    if (apart[layout_.leader_of[member]]) layout_.leader_of[member] = member;
+    if (no_sharing[layout_.leader_of[member]]) layout_.leader_of[member] = member;
     if (layout_.leader_of[member] == member) layout_.leaders.push_back(member);
   }
   return absl::OkStatus();
 }
 
-absl::Status HostLayoutFormation::lay_shm_p2p() {
+absl::Status HostLayoutFormation::join_shm_p2p() {
   absl::StatusOr<std::shared_ptr<ShmP2p>> joined =
       ShmP2p::join({.rank = options_.rank,
                     .size = options_.size,
                     .store = std::make_shared<store::PrefixStore>("shm_p2p/", options_.store),
                     .timeout = options_.timeout,
                     .executor = options_.executor});
-  if (is_out_of_time(joined.status())) return joined.status();
+  if (is_timeout(joined.status())) return joined.status();
   const std::string failure = joined.ok() ? "" : joined.status().ToString();
-  if (!failure.empty()) log(LogLevel::kWarning, "ranks of this host have no shared-memory rings: ", failure);
-  // All have them, or none.
+  if (!failure.empty())
+    log(LogLevel::kWarning,
+        "ranks of this host send and receive over connections instead of shared memory: ", failure);
+  // Either all members use ShmP2p or none.
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shm_p2p", failure));
   if (std::all_of(failures.begin(), failures.end(), [](const std::string& each) { return each.empty(); }))
     layout_.shm_p2p = *std::move(joined);

@@ -14,16 +14,16 @@
 
 namespace gradwire::collectives::cpu {
 
-// Which members of a group share a host, and what this member shares with the others of its host.
+// The hosts of a group's members, and the objects that this member shares with the other members of its host.
 struct HostLayout {
-  // By member: the first member on the same host.
+  // For each member, the first member on the same host, which is its leader.
   std::vector<int> leader_of;
   std::vector<int> leaders;
   // Members on this host.
   std::vector<int> neighbours;
-  // nullptr for the only member on a host.
+  // nullptr if this member is the only one on its host.
   std::unique_ptr<HostGroup> host;
-  // Where all are on one host.
+  // Set only if all members are on one host.
   std::shared_ptr<ShmP2p> shm_p2p;
 
   bool one_host() const { return host != nullptr && leaders.size() == 1; }
@@ -32,20 +32,21 @@ struct HostLayout {
 struct HostLayoutOptions {
   int rank = 0;
   int size = 1;
-  // The group's own.
+  // The store of the group.
   std::shared_ptr<store::Store> store;
   absl::Duration timeout;
-  // Members with the same one, not empty, share memory.
+  // Members with the same non-empty string share memory.
   std::string host;
-  // As HostGroup's; 0: as measured.
+  // As in HostGroup::Options. 0: the measured default.
   std::size_t slot_bytes = 0;
   std::size_t flat_bytes = 0;
-  // Where the rings run callbacks.
+  // Runs the callbacks of ShmP2p.
   std::shared_ptr<Executor> executor;
 };
 
-// Called by all members. A host whose members cannot share memory counts as one host for each of them, with a
-// line in the log. Errors: DeadlineExceeded (a member did not come); the store's.
+// All members must call it. If the members of a host cannot share memory, each of them counts as a host of
+// its own, and a warning is logged. Errors: DeadlineExceeded if a member did not arrive; the errors of the
+// store.
 absl::StatusOr<HostLayout> lay_out_hosts(const HostLayoutOptions& options);
 
 }  // namespace gradwire::collectives::cpu

@@ -1,4 +1,4 @@
-// Operations of a group on one host that take or give one piece of data for each rank.
+// The operations of HostGroup that have one buffer for each rank.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// What is left of a span from `offset` on, but no more than `room`.
+// The part of a span from `offset` on, at most `room` bytes.
 Span piece_of(const Span& data, std::size_t offset, std::size_t room) {
   return offset >= data.size ? Span{data.data, 0} : data.part(offset, std::min(room, data.size - offset));
 }
@@ -20,13 +20,13 @@ absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int ro
   if (rank_ == root) copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-                     if (rank_ != root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
-                     turns_.publish();
+                     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+                     if (rank_ != root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     phases_.publish();
                      for (int member = 0; rank_ == root && member < size_; ++member) {
                        if (member == rank_) continue;
-                       GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
-                       copy_bytes(outputs[member].part(offset, 0).data, turns_.slot(member), length);
+                       GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
+                       copy_bytes(outputs[member].part(offset, 0).data, phases_.slot(member), length);
                      }
                      return absl::OkStatus();
                    });
@@ -36,13 +36,15 @@ absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
   copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
-                     copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
-                     turns_.publish();
+                     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+                     copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     phases_.publish();
                      for (int step = 1; step < size_; ++step) {
+                       // Each reader begins with the member after it, so that not all of them read the same
+                       // slot at once.
                        const int member = (rank_ + step) % size_;
-                       GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
-                       copy_bytes(outputs[member].part(offset, 0).data, turns_.slot(member), length);
+                       GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
+                       copy_bytes(outputs[member].part(offset, 0).data, phases_.slot(member), length);
                      }
                      return absl::OkStatus();
                    });
@@ -50,17 +52,18 @@ absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
 
 absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
   if (rank_ == root) copy_bytes(data.data, inputs[rank_].data, data.size);
+  // The slot of the root has one part for each reader.
   const std::size_t room = memory_->slot_bytes() / size_;
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
     for (int member = 0; rank_ == root && member < size_; ++member) {
       if (member != rank_)
-        copy_bytes(turns_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
+        copy_bytes(phases_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
     }
-    turns_.publish();
+    phases_.publish();
     if (rank_ == root) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(root, deadline));
-    copy_bytes(data.part(offset, 0).data, turns_.slot(root) + rank_ * room, length);
+    GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
+    copy_bytes(data.part(offset, 0).data, phases_.slot(root) + rank_ * room, length);
     return absl::OkStatus();
   });
 }
@@ -69,20 +72,26 @@ absl::Status HostGroup::reduce_scatter(Span output, absl::Span<const Span> input
                                        absl::Time deadline) {
   const std::size_t room = memory_->slot_bytes() / size_ / reducer.element_size() * reducer.element_size();
   return in_pieces(output.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
     for (int member = 0; member < size_; ++member) {
-      copy_bytes(turns_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
+      copy_bytes(phases_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
     }
-    turns_.publish();
-    GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
+    phases_.publish();
+    GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
     char* const into = static_cast<char*>(output.part(offset, 0).data);
-    const auto part = [&](int member) { return turns_.slot(member) + rank_ * room; };
+    const auto part = [&](int member) { return phases_.slot(member) + rank_ * room; };
     copy_bytes(into, part(0), length);
     for (int member = 1; member < size_; ++member) reducer.reduce(into, part(member), length);
     return absl::OkStatus();
   });
 }
 
+// Members may exchange blocks of different sizes, and no member knows the sizes of the others' blocks. All of
+// them must execute the same number of phases. So:
+// 1. Find the largest block of all members (largest()). It gives the number of phases.
+// 2. In each phase, exchange one piece of every block. A block that has ended takes part with an empty piece.
+// 3. Compare the size that the writer has with the size that the reader expects, in every phase. A difference
+//    breaks the group: the other members are in the middle of the operation.
 absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
                                    absl::Time deadline) {
   uint64_t most = 0;
@@ -90,27 +99,27 @@ absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
   GRADWIRE_ASSIGN_OR_RETURN(most, largest(most, deadline));
   const auto check = [&](int member, uint64_t theirs) -> absl::Status {
     if (theirs == outputs[member].size) return absl::OkStatus();
-    return turns_.fail(absl::InvalidArgumentError(absl::StrCat(turns_.name_of(member), " brings ", theirs,
-                                                               " bytes for ", turns_.name_of(rank_),
-                                                               ", which expects ", outputs[member].size)));
+    return phases_.fail(absl::InvalidArgumentError(absl::StrCat(phases_.name_of(member), " sends ", theirs,
+                                                                " bytes to ", phases_.name_of(rank_),
+                                                                ", which expects ", outputs[member].size)));
   };
-  // Each part of a slot begins with the size of all that is for its reader.
+  // Each part of a slot begins with the size of all data for its reader, which the reader checks.
   const std::size_t stride = memory_->slot_bytes() / size_ / sizeof(uint64_t) * sizeof(uint64_t);
   const std::size_t room = stride - sizeof(uint64_t);
   return in_pieces(most, room, [&](std::size_t offset, std::size_t) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
     for (int member = 0; member < size_; ++member) {
       const uint64_t size = inputs[member].size;
-      char* const part = turns_.slot(rank_) + member * stride;
+      char* const part = phases_.slot(rank_) + member * stride;
       std::memcpy(part, &size, sizeof size);
       const Span piece = piece_of(inputs[member], offset, room);
       copy_bytes(part + sizeof size, piece.data, piece.size);
     }
-    turns_.publish();
+    phases_.publish();
     for (int step = 0; step < size_; ++step) {
       const int member = (rank_ + step) % size_;
-      if (member != rank_) GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
-      const char* const part = turns_.slot(member) + rank_ * stride;
+      if (member != rank_) GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
+      const char* const part = phases_.slot(member) + rank_ * stride;
       uint64_t size = 0;
       std::memcpy(&size, part, sizeof size);
       GRADWIRE_RETURN_IF_ERROR(check(member, size));

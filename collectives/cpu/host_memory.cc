@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr const char* kMemoryKey = "memory";
-// Before the reason why there is no memory.
+// Prefix of an entry that reports why there is no memory.
 constexpr const char* kFailed = "failed: ";
 
 std::size_t to_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -45,7 +45,8 @@ std::size_t total_bytes(int size, std::size_t slot_bytes) {
   return slots_offset(size) + 2 * static_cast<std::size_t>(size) * slot_bytes;
 }
 
-// What member 0 says in the store of its memory, or of its failure to make one.
+// The entry by which member 0 publishes its memory in the store. If it cannot create the memory, the entry is
+// kFailed and the reason.
 struct Published {
   int process = 0;
   int fd = 0;
@@ -67,19 +68,19 @@ struct Published {
   }
 };
 
-// Opens the shared memory behind a descriptor of another process. To open some files has effects: a device
-// may act, a pipe may block. The entry may name any file. So:
-//   1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is of no use: entries of
-//      /proc/PID/fd are links.)
-//   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is
-//      the same.
+// Opens the shared memory behind a descriptor of another process. The problem: the entry may name any file,
+// and opening some files has effects: a device may act, a pipe may block. So:
+// 1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is not usable: the entries of
+//    /proc/PID/fd are links.)
+// 2. Only a file in memory that belongs to this user is opened, through the descriptor of step 1, so that it
+//    is the same file.
 absl::StatusOr<Descriptor> open_memory(const std::string& path) {
   const Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!found.valid()) return errno_status(absl::StrCat("cannot open ", path), errno);
   struct stat file;
   struct statfs file_system;
   if (::fstat(found.get(), &file) != 0 || ::fstatfs(found.get(), &file_system) != 0)
-    return errno_status(absl::StrCat("cannot tell what ", path, " is"), errno);
+    return errno_status(absl::StrCat("cannot get the status of ", path), errno);
   if (!S_ISREG(file.st_mode) || static_cast<uint64_t>(file_system.f_type) != TMPFS_MAGIC ||
       file.st_uid != ::geteuid()) {
     return absl::InvalidArgumentError(
@@ -97,6 +98,8 @@ bool has_ended(const Descriptor& process) {
   return ::poll(&watched, 1, 0) > 0;
 }
 
+// A pidfd refers to the process, not to its number. It stays readable after the process has ended, even if
+// the number is used again.
 absl::StatusOr<Descriptor> watch(int process) {
   Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   if (!watched.valid()) return errno_status(absl::StrCat("cannot watch process ", process), errno);
@@ -104,16 +107,21 @@ absl::StatusOr<Descriptor> watch(int process) {
 }
 
 absl::StatusOr<transport::SharedMemory> adopt(const Published& published, std::size_t bytes) {
-  // Before the path is used: while this process lives, its number means no other.
+  // The process is watched before the path is used: while this process has not ended, its number cannot name
+  // another process.
   GRADWIRE_ASSIGN_OR_RETURN(const Descriptor process, watch(published.process));
-  // Opened anew: a descriptor of the file itself, of which the process that made it need know nothing.
+  // Opens a new descriptor of the file, without help of the process that created it.
   const std::string path = absl::StrCat("/proc/", published.process, "/fd/", published.fd);
   GRADWIRE_ASSIGN_OR_RETURN(const Descriptor descriptor, open_memory(path));
+  // If the process had ended before the path was opened, its number may have named another process then.
   if (has_ended(process))
-    return absl::UnavailableError(absl::StrCat("process ", published.process, ", which made it, has ended"));
+    return absl::UnavailableError(
+        absl::StrCat("process ", published.process, ", which made the shared memory, has ended"));
   GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory,
                             transport::SharedMemory::adopt(descriptor, bytes, false));
   const auto* header = reinterpret_cast<const HostMemory::Header*>(memory.data());
+  // A store that is used twice may hold the entry of an earlier group, whose process and descriptor numbers
+  // may be in use again.
   if (std::memcmp(header->token, published.token.data(), sizeof(header->token)) != 0) {
     return absl::UnavailableError(absl::StrCat(path, " is the memory of another group"));
   }
@@ -140,21 +148,24 @@ HostMemory::HostMemory(const Options& options, transport::SharedMemory memory)
 
 HostMemory::~HostMemory() {
   member(index_).left.store(1);
-  ring();
+  signal();
 }
 
-void HostMemory::ring() {
-  header().bell.fetch_add(1);
-  futex_wake_all(header().bell);
+void HostMemory::signal() {
+  header().signals.fetch_add(1);
+  futex_wake_all(header().signals);
 }
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& options) {
-  // Until the others have opened it.
+  // Keeps the memory open until the others have opened it.
   Descriptor descriptor;
   absl::StatusOr<std::unique_ptr<HostMemory>> mapped = map(options, descriptor);
-  // All have it or none: the others must not wait for one who cannot.
+  // Either all members have the memory or none: report a failure, so that the others do not wait for this
+  // member.
   GRADWIRE_RETURN_IF_ERROR(options.store->try_set(absl::StrCat("joined/", options.index),
                                                   mapped.ok() ? "" : mapped.status().ToString()));
+  // meet() returns when all members have opened the memory. Only then `descriptor` is closed, through which
+  // they open it.
   if (mapped.ok()) GRADWIRE_RETURN_IF_ERROR((*mapped)->meet(options));
   return mapped;
 }
@@ -163,6 +174,8 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& optio
   absl::StatusOr<std::unique_ptr<HostMemory>> mapped =
       options.index == 0 ? make(options, descriptor) : reach(options);
   if (!mapped.ok()) return mapped;
+  // Stored before join() sets the entry "joined" in the store. So the others see both values after they have
+  // read that entry.
   (*mapped)->member(options.index).core.store(-1);
   (*mapped)->member(options.index).process.store(::getpid());
   return mapped;
@@ -172,7 +185,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::make(const Options& opti
   absl::StatusOr<transport::SharedMemory> memory =
       transport::SharedMemory::create(total_bytes(options.size, options.slot_bytes), false, descriptor);
   if (!memory.ok()) {
-    // The others wait for the entry, so a failure is one too.
+    // The others wait for the entry, so a failure is published there, too.
     GRADWIRE_RETURN_IF_ERROR(
         options.store->try_set(kMemoryKey, absl::StrCat(kFailed, memory.status().ToString())));
     return memory.status();
@@ -197,6 +210,9 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::reach(const Options& opt
   return std::unique_ptr<HostMemory>(new HostMemory(options, std::move(memory)));
 }
 
+// 1. Wait until every member has reported.
+// 2. If one has no memory, fail too: it would be missing in every phase.
+// 3. Watch the processes of the others, so that a phase does not wait for one that has ended.
 absl::Status HostMemory::meet(const Options& options) {
   std::vector<std::string> keys;
   for (int i = 0; i < size_; ++i) keys.push_back(absl::StrCat("joined/", i));
@@ -207,6 +223,7 @@ absl::Status HostMemory::meet(const Options& options) {
       return absl::UnavailableError(absl::StrCat("member ", i, " cannot share memory: ", failure));
     }
     const int process = member(i).process.load();
+    // Members of this process, as threads in tests, end together with this member.
     if (process == ::getpid()) continue;
     GRADWIRE_ASSIGN_OR_RETURN(watched_[i], watch(process));
   }

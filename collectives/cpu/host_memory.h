@@ -15,37 +15,39 @@
 
 namespace gradwire::collectives::cpu {
 
-// What processes must have in common to share memory: the running system, the network and process namespaces,
-// the user. Empty when the system does not say; then nothing is shared.
+// Returns a string that is equal for processes that can share memory: it names the running system, the
+// network and process namespaces, and the user. Empty if the system does not provide them; then no memory is
+// shared.
 std::string host_key();
 
-// Memory that the ranks of one group on one host share, and what each says of itself there. Every process may
-// write anything there: what is read is compared or bounded, never trusted.
+// Memory shared by the ranks of one group on one host, with the state that each rank publishes there. Every
+// process may write anything there: values are compared or bounded when they are read, never trusted.
 class HostMemory {
  public:
-  // Payload that lies beside a sequence number, in the cache line that is fetched to see it.
+  // Payload that fits beside a sequence number, in the cache line that is fetched to read the number.
   static constexpr std::size_t kInlineBytes = 56;
   static constexpr std::size_t kMaxReason = 240;
 
-  // The operation that a member began last, of those with an even or with an odd number.
+  // The number and the short payload of a member's newest phase. Each member has two lines, for even and for
+  // odd phases.
   struct alignas(128) Line {
-    // First, so that elements of every size are aligned in them.
+    // The first member, so that elements of every size are aligned.
     char bytes[kInlineBytes];
     std::atomic<uint64_t> sequence;
   };
-  // What a member says of itself.
+  // The state that a member publishes.
   struct alignas(128) Member {
     std::atomic<uint32_t> left;
     std::atomic<int32_t> process;
-    // Where it ran when it began its last turn; -1 before.
+    // Core on which it published last; -1 before the first phase.
     std::atomic<int32_t> core;
   };
   struct Header {
     char token[16];
-    // Threads that sleep until `bell` changes.
+    // Number of threads that sleep until `signals` changes.
     alignas(128) std::atomic<uint32_t> sleepers;
-    std::atomic<uint32_t> bell;
-    // 0, or 1 + the member that broke the group; its reason is complete once `reason_size` is not 0.
+    std::atomic<uint32_t> signals;
+    // 0, or 1 + the member that broke the group. Its reason is complete once `reason_size` is not 0.
     alignas(128) std::atomic<uint32_t> broken_by;
     std::atomic<uint32_t> reason_size;
     std::atomic<int32_t> reason_code;
@@ -55,18 +57,18 @@ class HostMemory {
   struct Options {
     int index = 0;
     int size = 1;
-    // Of the group alone; index 0 makes the memory, the others find it here.
+    // A store of this group only. Member 0 creates the memory, and the others find it here.
     std::shared_ptr<store::Store> store;
-    // What each member has for data in each of two turns.
+    // Bytes of each of a member's two slots for data.
     std::size_t slot_bytes = std::size_t{1} << 20;
     absl::Duration timeout = absl::Seconds(60);
   };
-  // Returns when all members have joined. A member that cannot make or reach the memory says so to the
-  // others, which then fail with Unavailable without waiting for it. Unavailable or InvalidArgument when the
-  // memory cannot be made or reached; the store's errors, of which DeadlineExceeded means that a member said
-  // nothing in time.
+  // Returns when all members have joined. A member that cannot create or open the memory reports that in the
+  // store; the other members then fail with Unavailable without waiting for it. Returns Unavailable or
+  // InvalidArgument if the memory cannot be created or opened, and the errors of the store. DeadlineExceeded
+  // means that a member did not report in time.
   static absl::StatusOr<std::unique_ptr<HostMemory>> join(const Options& options);
-  // The others see that this member has left.
+  // Informs the other members that this one has left.
   ~HostMemory();
 
   int index() const { return index_; }
@@ -75,14 +77,14 @@ class HostMemory {
 
   Header& header() const { return *reinterpret_cast<Header*>(memory_.data()); }
   Member& member(int index) const { return members_[index]; }
-  Line& line(int index, int turn) const { return lines_[2 * index + turn]; }
-  char* slot(int index, int turn) const {
-    return slots_ + (2 * static_cast<std::size_t>(index) + turn) * slot_bytes_;
+  Line& line(int index, int phase) const { return lines_[2 * index + phase]; }
+  char* slot(int index, int phase) const {
+    return slots_ + (2 * static_cast<std::size_t>(index) + phase) * slot_bytes_;
   }
-  // Whether the member has left, or its process has ended: what it wrote before that is there.
+  // Whether the member has left or its process has ended. Everything it wrote before is visible.
   bool gone(int index) const;
-  // Wakes the threads that sleep until `bell` changes.
-  void ring();
+  // Wakes the threads that sleep until `signals` changes.
+  void signal();
 
  private:
   HostMemory(const Options& options, transport::SharedMemory memory);
@@ -95,11 +97,11 @@ class HostMemory {
   const int size_;
   const std::size_t slot_bytes_;
   transport::SharedMemory memory_;
-  // Where these begin in it.
+  // Where the arrays begin in `memory_`.
   Member* const members_;
   Line* const lines_;
   char* const slots_;
-  // Readable once the process has ended; none for this process.
+  // A pidfd for each member, readable once its process has ended; not valid for members of this process.
   std::vector<Descriptor> watched_;
 };
 

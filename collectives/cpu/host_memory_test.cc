@@ -26,11 +26,11 @@ namespace {
 constexpr const char* kToken = "0123456789abcdef";
 
 HostMemory::Options options_for(int index, int size, const std::shared_ptr<store::Store>& store) {
-  // So long that a member that waits for it is noticed.
+  // The timeout is so long that waiting for it would be noticed.
   return {.index = index, .size = size, .store = store, .slot_bytes = 4096, .timeout = absl::Minutes(10)};
 }
 
-// What member 1 makes of this entry of member 0.
+// Returns the error of member 1 for this entry of member 0.
 absl::Status reach(const std::string& entry) {
   const auto store = std::make_shared<store::HashStore>();
   EXPECT_TRUE(store->try_set("memory", entry).ok());
@@ -41,7 +41,7 @@ std::string entry_of(const Descriptor& descriptor) {
   return absl::StrCat(::getpid(), " ", descriptor.get(), " ", kToken);
 }
 
-TEST(HostMemory, WithoutDescriptorsTheOthersHearAtOnceThatThereIsNone) {
+TEST(HostMemory, FailureToCreateFailsTheOthersAtOnce) {
   const auto store = std::make_shared<store::HashStore>();
   rlimit limit;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -53,7 +53,7 @@ TEST(HostMemory, WithoutDescriptorsTheOthersHearAtOnceThatThereIsNone) {
   EXPECT_EQ(made.code(), absl::StatusCode::kUnavailable) << made;
   for (int index = 1; index < 3; ++index) {
     HostMemory::Options options = options_for(index, 3, store);
-    // What is in the store already is found however short the time is.
+    // An entry that is already in the store is found even with a zero timeout.
     options.timeout = absl::ZeroDuration();
     const absl::Status reached = HostMemory::join(options).status();
     EXPECT_EQ(reached.code(), absl::StatusCode::kUnavailable) << reached;
@@ -62,10 +62,10 @@ TEST(HostMemory, WithoutDescriptorsTheOthersHearAtOnceThatThereIsNone) {
   }
 }
 
-TEST(HostMemory, AMemberThatCannotReachItIsNotWaitedFor) {
+TEST(HostMemory, MemberThatCannotOpenItIsNotWaitedFor) {
   const auto store = std::make_shared<store::HashStore>();
   std::thread other([&] {
-    // Another size of slots, so another size of the memory.
+    // A different slot size, so the memory has a different size.
     HostMemory::Options options = options_for(1, 2, store);
     options.slot_bytes = 8192;
     EXPECT_EQ(HostMemory::join(options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -76,7 +76,7 @@ TEST(HostMemory, AMemberThatCannotReachItIsNotWaitedFor) {
   EXPECT_TRUE(absl::StrContains(status.message(), "member 1 cannot share memory")) << status;
 }
 
-TEST(HostMemory, EntriesThatAreGarbageAreInvalid) {
+TEST(HostMemory, MalformedEntriesAreInvalid) {
   for (const std::string& entry :
        {std::string(), std::string("x"), absl::StrCat("1 2 3"), absl::StrCat("-1 5 ", kToken),
         absl::StrCat("0 5 ", kToken), absl::StrCat(::getpid(), " -5 ", kToken),
@@ -88,8 +88,8 @@ TEST(HostMemory, EntriesThatAreGarbageAreInvalid) {
   }
 }
 
-// A pipe and a device: to open either may block or act.
-TEST(HostMemory, WhatIsNoMemoryIsNotEvenOpened) {
+// A pipe and a device: opening one of them may block or have an effect.
+TEST(HostMemory, OtherKindsOfFilesAreNotOpened) {
   const std::string path = absl::StrCat(testing::TempDir(), "/pipe_", ::getpid());
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   for (const std::string& file : {path, std::string("/dev/null")}) {
@@ -101,7 +101,7 @@ TEST(HostMemory, WhatIsNoMemoryIsNotEvenOpened) {
     const absl::Status status = reach(entry_of(held));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "is not shared memory")) << status;
-    // Others of this host may open the device; nobody else knows the pipe.
+    // Other processes of this host may open the device, but no other process knows the pipe.
     char events[4096];
     if (file == path) {
       EXPECT_EQ(::read(watch.get(), events, sizeof(events)), -1);
@@ -110,15 +110,15 @@ TEST(HostMemory, WhatIsNoMemoryIsNotEvenOpened) {
   ::unlink(path.c_str());
 }
 
-TEST(HostMemory, OtherMemoryThanTheGroupsIsRefused) {
+TEST(HostMemory, MemoryOfAnotherGroupIsRefused) {
   const Descriptor unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), 1 << 20), 0);
   EXPECT_EQ(reach(entry_of(unsealed)).code(), absl::StatusCode::kInvalidArgument);
-  // One that is not open.
+  // A descriptor that is not open.
   EXPECT_EQ(reach(absl::StrCat(::getpid(), " 1000000 ", kToken)).code(), absl::StatusCode::kUnavailable);
 }
 
-// Its owner could do with it what it likes.
+// The owner of the memory could change it at any time.
 TEST(HostMemory, MemoryOfAnotherUserIsRefused) {
   const std::size_t bytes = 1 << 20;
   Descriptor descriptor;

@@ -12,49 +12,52 @@
 
 namespace gradwire::collectives::cpu {
 
-// The turns that operations of a group on one host are made of. One member's end.
+// One member's end of the phases of which the operations of a group on one host consist.
 //
-// All members count turns alike. In a turn a member writes what it brings into its slot, publishes it by the
-// turn's number in its line, and reads the slots of others that have published theirs. Turns alternate
-// between two slots: a member begins turn t when all have begun t-1, so nobody reads any more what t-2 left
-// in the slot.
+// All members execute the same phases, numbered 1, 2, ... In a phase:
+// 1. A member begins, which waits until all members have published in the phase before.
+// 2. It writes its data into its slot, and publishes it by storing the phase's number in its line.
+// 3. It reads the slots of members that have published theirs.
+// Each member has two slots, used alternately. A member that begins phase t may overwrite its slot of phase
+// t-2: all members have published in t-1, so they have finished reading t-2.
 //
-// A member that waits spins, then yields, then sleeps on a futex; asleep it checks now and then whether the
-// deadline has come or a member is gone. Not thread-safe but for fail().
+// A waiting member spins, then yields, then sleeps on a futex. While it sleeps it checks regularly whether
+// the deadline has passed or a member is gone. Not thread-safe, except fail().
 class HostPhases {
  public:
-  // `names`: what errors call the members; empty: 0, 1, ...
+  // `names`: ranks of the members in error messages. Empty: 0, 1, ...
   HostPhases(HostMemory& memory, int rank, int size, std::vector<int> names);
 
-  // Begins the next turn: all members have begun the one before. The calls below are about this turn.
+  // Begins the next phase. Waits until all members have published in the one before. The functions below
+  // refer to this phase.
   absl::Status begin(absl::Time deadline);
-  // This member has written what it brings.
+  // Publishes the data that this member has written.
   void publish();
-  // The member has published.
+  // Waits until the member has published.
   absl::Status wait_published(int member, absl::Time deadline);
   absl::Status wait_all_published(absl::Time deadline);
 
-  // The member's line and slot; this member's slot in the turn after this one.
-  HostMemory::Line& line(int member) const { return memory_.line(member, turn_ & 1); }
-  char* slot(int member) const { return memory_.slot(member, turn_ & 1); }
-  char* next_slot() const { return memory_.slot(rank_, (turn_ + 1) & 1); }
+  // The member's line and slot in this phase, and this member's slot in the next phase.
+  HostMemory::Line& line(int member) const { return memory_.line(member, phase_ & 1); }
+  char* slot(int member) const { return memory_.slot(member, phase_ & 1); }
+  char* next_slot() const { return memory_.slot(rank_, (phase_ + 1) & 1); }
 
-  // Breaks the group, for every member. From any thread.
+  // Breaks the group for every member, and returns `status`. The first reason stays. Thread-safe.
   absl::Status fail(absl::Status status);
   std::string name_of(int member) const;
 
  private:
-  // Whether the member has begun this turn, or the next but one after it: the turn is one of the last two.
-  bool has_begun(int member, uint64_t turn) const {
-    return memory_.line(member, turn & 1).sequence.load(std::memory_order_acquire) >= turn;
+  // Whether the member has published in `phase`, which must be one of the last two: an older one uses the
+  // same line. Sequentially consistent, as wake_sleepers() requires; costs no more than an acquire on x86.
+  bool has_published(int member, uint64_t phase) const {
+    return memory_.line(member, phase & 1).sequence.load(std::memory_order_seq_cst) >= phase;
   }
-  absl::Status wait(int member, uint64_t turn, absl::Time deadline);
-  absl::Status wait_asleep(int member, uint64_t turn, absl::Time deadline);
-  // Whether a member that has not begun the turn was on the core that this thread runs on when it began its
-  // last one.
-  bool core_is_wanted(uint64_t turn) const;
+  absl::Status wait(int member, uint64_t phase, absl::Time deadline);
+  absl::Status wait_asleep(int member, uint64_t phase, absl::Time deadline);
+  // Whether a member that has not published in `phase` last ran on the core of this thread.
+  bool core_is_wanted(uint64_t phase) const;
   void wake_sleepers();
-  // Why the group is broken, as its breaker found it; OK while it is not.
+  // Why the group is broken, as the member that broke it reported; OK while it is not.
   absl::Status broken() const;
 
   HostMemory& memory_;
@@ -62,11 +65,11 @@ class HostPhases {
   const int size_;
   const std::vector<int> names_;
   CoreSharing sharing_;
-  uint64_t turn_ = 0;
-  // Where this member ran when it began its last turn, as the others know it.
+  uint64_t phase_ = 0;
+  // Core on which this member published last, as stored for the others.
   int core_ = -1;
-  // The newest turn that each member is known to have begun.
-  std::vector<uint64_t> known_;
+  // For each member, the newest phase in which it is known to have published. Saves reading its line again.
+  std::vector<uint64_t> known_published_;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -8,8 +8,8 @@
 
 namespace gradwire::collectives::cpu {
 
-// A Reducer as a plain loop over T, which the compiler vectorises under -O3; quick to enter, for what is
-// short.
+// A Reducer that is a plain loop over T, which the compiler vectorises under -O3. It has little overhead, so
+// it suits short data.
 template <class T, class Function>
 class PlainReducer final : public Reducer {
  public:
@@ -28,7 +28,7 @@ struct Sum {
   template <class T>
   T operator()(T x, T y) const {
     if constexpr (std::is_integral_v<T>) {
-      // Wraps around, as libtorch's does.
+      // Wraps around, as in libtorch.
       using Unsigned = std::make_unsigned_t<T>;
       return static_cast<T>(static_cast<Unsigned>(x) + static_cast<Unsigned>(y));
     } else {
@@ -36,7 +36,7 @@ struct Sum {
     }
   }
 };
-// A number that is none wins, as in libtorch.
+// A NaN wins, as in libtorch.
 struct Minimum {
   template <class T>
   T operator()(T x, T y) const {

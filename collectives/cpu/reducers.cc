@@ -14,11 +14,12 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// libtorch's vectorised kernels. Each call is short enough to stay on this thread: from 32768 elements on
-// libtorch would hand parts to threads of its own, of which every rank has as many as there are cores.
+// A Reducer that uses libtorch's vectorised kernels. Each call is short enough to stay on this thread: from
+// 32768 elements on, libtorch would use threads of its own, and every rank has as many of these as there are
+// cores.
 class TorchReducer final : public Reducer {
  public:
-  // `quick`, which may be nullptr: does the same with less ado, for what is short.
+  // `quick`: a reducer of the same operation with less overhead, for short data. May be nullptr.
   TorchReducer(ReduceOp op, c10::ScalarType type, const Reducer* quick)
       : Reducer(c10::elementSize(type)), op_(op), options_(at::TensorOptions().dtype(type)), quick_(quick) {}
 
@@ -83,6 +84,8 @@ const Reducer* quick_of(ReduceOp op, c10::ScalarType type) {
 const Reducer* reducer_of(ReduceOp op, c10::ScalarType type) {
   constexpr std::size_t kOps = static_cast<std::size_t>(ReduceOp::kAvg) + 1;
   constexpr std::size_t kTypes = static_cast<std::size_t>(c10::ScalarType::NumOptions);
+  // Built once, and never destroyed: threads may use a reducer until the process ends. nullptr: the
+  // combination is not supported.
   static const auto* const table = [] {
     auto* const made = new std::array<const Reducer*, kOps * kTypes>{};
     for (std::size_t type_number = 0; type_number < kTypes; ++type_number) {

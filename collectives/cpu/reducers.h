@@ -7,8 +7,8 @@
 
 namespace gradwire::collectives::cpu {
 
-// How elements of this type are combined by `op` (of kAvg: the sum). Kept for ever. nullptr where the
-// operation has no meaning for the type.
+// Returns the Reducer that combines elements of `type` by `op`; for kAvg it is the sum. It lives until the
+// process ends. Returns nullptr if the operation is not supported for the type.
 const Reducer* reducer_of(ReduceOp op, c10::ScalarType type);
 
 }  // namespace gradwire::collectives::cpu

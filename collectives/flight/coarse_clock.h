@@ -9,7 +9,8 @@
 
 namespace gradwire::collectives {
 
-// A time of Clock::system(), in milliseconds and up to kCoarseClockLag late, for a quarter of its price.
+// A time of Clock::system() in milliseconds since its epoch, up to kCoarseClockLag milliseconds late. Reading
+// it costs a quarter of reading Clock::system().
 using CoarseTime = int64_t;
 inline constexpr CoarseTime kCoarseClockLag = 10;
 

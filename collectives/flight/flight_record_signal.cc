@@ -15,11 +15,15 @@
 namespace gradwire::collectives {
 namespace {
 
-// sem_post is one of the few things that a handler may do to wake a thread.
+// Writing the records takes locks and allocates memory, which a signal handler must not do: the signal may
+// have interrupted a thread that holds such a lock. So a thread of its own writes them.
+// The handler wakes the thread with a semaphore: sem_post is one of the few calls that are safe in a signal
+// handler.
 sem_t asked;
 std::atomic<int> written{0};
 
 void handle(int) {
+  // The interrupted code may be about to read errno.
   const int before = errno;
   sem_post(&asked);
   errno = before;
@@ -30,7 +34,7 @@ void handle(int) {
     while (sem_wait(&asked) != 0) {
     }
     log_line(LogLevel::kError,
-             absl::StrCat("flight records, as a signal asked for:\n", FlightRecorder::all()));
+             absl::StrCat("flight records, requested by a signal:\n", FlightRecorder::all()));
     written.fetch_add(1);
   }
 }
@@ -40,7 +44,7 @@ void handle(int) {
 absl::Status install_flight_record_signal(int signo) {
   static const bool started = [] {
     sem_init(&asked, 0, 0);
-    // It handles no signals itself: those of the program go to the program's threads.
+    // The thread starts with all signals blocked: the program's signals go to the program's own threads.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);

@@ -1,3 +1,6 @@
+// A ring of records that is written without locks. write() and append_line() form a sequence lock for each
+// slot. set_state() changes a record in place.
+
 #include "gradwire/collectives/flight/flight_recorder.h"
 
 #include <algorithm>
@@ -52,7 +55,13 @@ FlightRecorder::~FlightRecorder() {
 
 void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state,
                            uint32_t now) {
-  // Release, on what may be seen early: whoever sees it sees the 0 too.
+  // Writers and readers do not lock. Problem: a reader must notice that a record changes while it reads it.
+  //   1. Set `number` to 0: the slot is invalid.
+  //   2. Write the other fields with release order. A reader that loads one of the new values with acquire
+  //      order also sees the 0 of step 1 when it reads `number` for the second time.
+  //   3. Set `number` to the mark of the new record.
+  // append_line() reads `number`, the fields, and `number` again, and accepts the record only if `number` is
+  // the expected mark both times.
   constexpr auto kRelease = std::memory_order_release;
   Slot& slot = slots_[number % kCapacity];
   slot.number.store(0, std::memory_order_relaxed);
@@ -69,8 +78,12 @@ void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint6
 
 void FlightRecorder::set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code) {
   Slot& slot = slots_[number % kCapacity];
+  // An operation may end after kCapacity later ones have begun. Its slot then holds another record. The check
+  // and the stores are not one step, so in theory a record that is overwritten in between gets a wrong state.
+  // That affects only the text of the record.
   if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return;
   (state == State::kRunning ? slot.started : slot.ended).store(since_start(now), std::memory_order_relaxed);
+  // One thread at a time changes the state of an operation, so a load and a store are enough.
   const uint64_t others = slot.small.load(std::memory_order_relaxed) & ((uint64_t{1} << kStateShift) - 1);
   slot.small.store(
       others | static_cast<uint64_t>(state) << kStateShift | static_cast<uint64_t>(code) << kCodeShift,
@@ -93,6 +106,7 @@ bool FlightRecorder::append_line(uint64_t number, uint32_t now, std::string& out
   const uint32_t ended = slot.ended.load(kAcquire);
   if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return false;
 
+  // The inverse of pack().
   const auto operation = static_cast<Operation>(small & 0xff);
   const auto reduction = static_cast<int8_t>(small >> 8 & 0xff);
   const int dimensions = static_cast<int>(small >> 24 & 0xff);

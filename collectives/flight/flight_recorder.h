@@ -12,13 +12,12 @@
 
 namespace gradwire::collectives {
 
-// The last operations of one group, for whoever has to find out why a job stands still. Recording allocates
-// nothing and takes no lock. Thread-safe; a record that is overwritten while it is read is left out of the
-// text.
+// Records the last operations of one group, so that a user can find out why a job hangs. Recording allocates
+// no memory and takes no lock. Thread-safe; text() leaves out a record that is overwritten while it is read.
 class FlightRecorder {
  public:
   static constexpr uint64_t kCapacity = 2000;
-  // What an operation without a number in the group's order has.
+  // The sequence number of operations that have none: point-to-point messages.
   static constexpr uint64_t kNoSequence = ~uint64_t{0};
 
   enum class State : uint8_t { kQueued, kRunning, kDone, kFailed };
@@ -28,16 +27,17 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Returns the record's number, for set_state. `now`: coarse_now(), here and below.
+  // Begins a record and returns its number, for set_state. `now`, here and below: coarse_now().
   uint64_t begin(const OperationRecord& record, uint64_t sequence, State state, CoarseTime now) {
     const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
     write(number, record, sequence, state, since_start(now));
     return number;
   }
-  // Nothing happens when the record has been overwritten. `code`: of a failure.
+  // Changes the state of a record; does nothing if the record has been overwritten. `code`: the error's code,
+  // for kFailed.
   void set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code = absl::StatusCode::kOk);
 
-  // A title and one line for each record, oldest first.
+  // The title and one line for each record, oldest first.
   std::string text() const;
 
   // The text of every recorder of the process.
@@ -46,16 +46,16 @@ class FlightRecorder {
  private:
   static constexpr int kSizes = 4;
 
-  // Of one record: a cache line. Atomic words, so that a reader at worst finds a record to be left out. Times
-  // are milliseconds since the recorder was made.
+  // One record; it fills one cache line. All words are atomic: a reader may see a half-written record,
+  // notices that by `number`, and leaves the record out. Times are milliseconds since the recorder was made.
   struct alignas(64) Slot {
-    // Of the record's number, plus one; 0 while it is being written.
+    // mark_of() the record's number; 0 while the record is being written.
     std::atomic<uint32_t> number{0};
     std::atomic<uint32_t> began{0};
     std::atomic<uint32_t> started{0};
     std::atomic<uint32_t> ended{0};
     std::atomic<uint64_t> sequence{0};
-    // operation, reduction, multiplies, dimensions, state, code: a byte each.
+    // The small fields, one byte each: operation, reduction, multiplies, dimensions, state, code.
     std::atomic<uint64_t> small{0};
     std::atomic<const char*> dtype{nullptr};
     std::array<std::atomic<uint32_t>, kSizes> sizes{};
@@ -64,6 +64,7 @@ class FlightRecorder {
   };
   static_assert(sizeof(Slot) == 64);
 
+  // The record's number in 32 bits; never 0.
   static uint32_t mark_of(uint64_t number) { return static_cast<uint32_t>(number % 0xffff'ffff) + 1; }
   uint32_t since_start(CoarseTime now) const { return static_cast<uint32_t>(now - start_); }
   void write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state, uint32_t now);

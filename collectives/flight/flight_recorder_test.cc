@@ -53,14 +53,14 @@ TEST(FlightRecorder, LineSaysWhatWasCalledAndHowItWent) {
   EXPECT_THAT(recorder.text(), HasSubstr("- send to 3 tag 9: failed (UNAVAILABLE)"));
 }
 
-TEST(FlightRecorder, OldRecordsGiveWay) {
+TEST(FlightRecorder, OldRecordsAreOverwritten) {
   FlightRecorder recorder("group");
   const uint64_t first =
       recorder.begin(all_reduce_record(), 0, FlightRecorder::State::kRunning, coarse_now());
   for (uint64_t i = 1; i <= FlightRecorder::kCapacity; ++i) {
     recorder.begin(all_reduce_record(), i, FlightRecorder::State::kRunning, coarse_now());
   }
-  // Too late: the record is another one's now.
+  // Too late: the slot now holds another record.
   recorder.set_state(first, FlightRecorder::State::kFailed, coarse_now(), absl::StatusCode::kAborted);
   const std::string text = recorder.text();
   EXPECT_THAT(text, Not(HasSubstr("#0 ")));
@@ -70,7 +70,7 @@ TEST(FlightRecorder, OldRecordsGiveWay) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), FlightRecorder::kCapacity + 1);
 }
 
-TEST(FlightRecorder, WritersAndReadersDoNotMeet) {
+TEST(FlightRecorder, TextHasOnlyWholeRecordsWhileOthersWrite) {
   FlightRecorder recorder("group");
   std::vector<std::thread> writers;
   for (int i = 0; i < 3; ++i) {
@@ -83,7 +83,7 @@ TEST(FlightRecorder, WritersAndReadersDoNotMeet) {
     });
   }
   for (int i = 0; i < 5; ++i) {
-    // Whole lines alone.
+    // Every line has the tensor's dtype and sizes: no record is half-written.
     const std::string text = recorder.text();
     EXPECT_EQ(text.find("all_reduce: "), std::string::npos);
   }

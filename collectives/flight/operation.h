@@ -6,7 +6,7 @@
 
 namespace gradwire::collectives {
 
-// What a group can be asked to do, as records and messages name it.
+// The operations of a group, as records and messages name them.
 enum class Operation : uint8_t {
   kBroadcast,
   kReduce,
@@ -66,25 +66,26 @@ inline bool is_point_to_point(Operation operation) {
   return operation == Operation::kSend || operation == Operation::kReceive;
 }
 
-// One call, described: what the flight recorder keeps and the consistency check compares.
+// The description of one call. The flight recorder keeps it, and the consistency check compares it.
 struct OperationRecord {
   static constexpr int kNoPeer = -1;
   static constexpr int kMostSizes = 6;
 
   Operation operation = Operation::kBarrier;
-  // A ReduceOp, or -1.
+  // The ReduceOp; -1 if the operation does not reduce.
   int8_t reduction = -1;
   bool multiplies = false;
-  // Of the tensor; the first kMostSizes of `dimensions` sizes, cut off at 2^32 - 1.
+  // The tensor's number of dimensions, and its first kMostSizes sizes. A size over 2^32 - 1 is stored as
+  // 2^32 - 1.
   uint8_t dimensions = 0;
   uint32_t sizes[kMostSizes] = {};
-  // Of all sizes, where `sizes` does not hold them whole; else 0.
+  // A hash of all sizes, if `sizes` does not hold all of them exactly; else 0.
   uint64_t shape_hash = 0;
-  // Their product.
+  // The tensor's number of elements.
   int64_t elements = 0;
-  // A string that lives for ever; nullptr where there is no tensor.
+  // The name of the tensor's dtype, a string with static lifetime; nullptr if there is no tensor.
   const char* dtype = nullptr;
-  // The rank of the world that a rooted operation has as its root, or that a message goes to or comes from.
+  // A rank of the world: the root of an operation with a root, or the other end of a message.
   int32_t peer = kNoPeer;
   int32_t tag = 0;
 };

@@ -13,16 +13,20 @@
 namespace gradwire::collectives {
 namespace {
 
-// How long one wait takes before the reason to stop is looked for.
+// The length of one wait for a key; between two waits `interrupted` is called.
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
-// Time that others give rank 0 for its verdict: its deadline may be a little later than theirs.
+// After its deadline a rank waits this long for rank 0's verdict: rank 0's deadline may be a little later.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
-// Time that rank 0 gives the others to receive a refusal: it may host the store, and end with its error.
-constexpr absl::Duration kToBeHeard = absl::Seconds(2);
+// How long rank 0 waits until the others have received a refusal: rank 0 may host the store, and the store
+// may end together with rank 0.
+constexpr absl::Duration kReceiveLimit = absl::Seconds(2);
 
 std::string rank_key(absl::string_view key, int rank) { return absl::StrCat(key, "/", rank); }
 std::string verdict_key(absl::string_view key) { return absl::StrCat(key, "/verdict"); }
-std::string heard_key(absl::string_view key, int rank) { return absl::StrCat(key, "/heard/", rank); }
+// A rank sets this key after it has received a refusal.
+std::string received_key(absl::string_view key, int rank) {
+  return absl::StrCat(key, "/heard/", rank);  // language: quoted
+}
 
 std::string to_text(const absl::Status& status) {
   return absl::StrCat(static_cast<int>(status.code()), " ", status.message());
@@ -33,12 +37,12 @@ absl::Status from_text(const std::string& text) {
   int code = 0;
   if (!absl::SimpleAtoi(parts.first, &code) || code < 0 ||
       code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::InternalError("what rank 0 has put into the store is no verdict");
+    return absl::InternalError("malformed verdict from rank 0 in the store");
   }
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
 }
 
-// The first verdict counts.
+// Returns the verdict of the round: the first one that was published.
 absl::StatusOr<std::string> publish(store::Store& store, absl::string_view key, const absl::Status& verdict,
                                     absl::Duration timeout) {
   return store.try_compare_set(verdict_key(key), "", to_text(verdict), timeout);
@@ -49,21 +53,22 @@ absl::Status missing(const Agreement& round, const std::vector<int>& ranks) {
   return absl::DeadlineExceededError(absl::StrCat(name_ranks(named), " did not arrive"));
 }
 
-// Whether the ranks have come and do not agree: then all of them receive it before rank 0 goes.
+// Whether the texts do not agree. Then rank 0 returns only after all other ranks have received the verdict.
 bool is_disagreement(const absl::Status& verdict) {
   return !verdict.ok() && verdict.code() != absl::StatusCode::kDeadlineExceeded;
 }
 
-void wait_until_heard(const Agreement& round) {
+void wait_until_received(const Agreement& round) {
   std::vector<std::string> keys;
-  for (int rank = 1; rank < round.size; ++rank) keys.push_back(heard_key(round.key, rank));
-  (void)round.store.try_wait(keys, kToBeHeard);
+  for (int rank = 1; rank < round.size; ++rank) keys.push_back(received_key(round.key, rank));
+  (void)round.store.try_wait(keys, kReceiveLimit);
 }
 
-// The ranks that have not come by now.
-absl::StatusOr<std::vector<int>> look_who_is_missing(const Agreement& round) {
+// The ranks that have not arrived yet.
+absl::StatusOr<std::vector<int>> find_missing_ranks(const Agreement& round) {
   std::vector<int> ranks;
   for (int rank = 0; rank < round.size; ++rank) {
+    // A timeout of zero only asks whether the key exists. DeadlineExceeded means that it does not.
     const absl::StatusOr<std::string> value =
         round.store.try_get(rank_key(round.key, rank), absl::ZeroDuration());
     if (value.ok()) continue;
@@ -79,9 +84,10 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
         wait_for_key(round.store, rank_key(round.key, rank), round.deadline, round.interrupted);
     if (!text.ok()) {
       if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
-      GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
+      GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, find_missing_ranks(round));
       if (!ranks.empty()) return missing(round, ranks);
-      // It has come at the last moment, and is there now.
+      // The rank arrived between the end of the wait and the check, so its text is in the store: read it
+      // again.
       --rank;
       continue;
     }
@@ -92,6 +98,8 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
 
 }  // namespace
 
+// The deadline is checked in the same step as the key: the last request is made even if the deadline has
+// passed, so a key that exists is always returned.
 absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
                                          const std::function<absl::Status()>& interrupted) {
   while (true) {
@@ -107,26 +115,37 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
 }
 
+// Rank 0 may host the store: when it returns with an error, the process may end and the store with it. So the
+// other ranks must have read a refusal before rank 0 returns.
+//   1. Every rank writes its text.
+//   2. Rank 0 reads the texts, judges them, and publishes the verdict.
+//   3. The other ranks read the verdict. If it is a refusal, each of them confirms that it has received it.
+//   4. After a refusal, rank 0 waits for the confirmations, for at most kReceiveLimit.
+// After a timeout rank 0 does not wait: some ranks are missing and would not confirm.
 absl::Status agree(const Agreement& round, absl::string_view text, const Judge& judge) {
+  // A rank that comes late still writes its text, in at least a second: rank 0 may not have published the
+  // verdict yet, and the late rank must then get that verdict too.
   const absl::Duration left = std::max(round.deadline - Clock::system().now(), absl::Seconds(1));
   GRADWIRE_RETURN_IF_ERROR(round.store.try_set(rank_key(round.key, round.rank), text, left));
   if (round.rank == 0) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::string verdict,
                               publish(round.store, round.key, judge_all(round, text, judge), left));
-    const absl::Status told = from_text(verdict);
-    if (is_disagreement(told)) wait_until_heard(round);
-    return told;
+    const absl::Status result = from_text(verdict);
+    if (is_disagreement(result)) wait_until_received(round);
+    return result;
   }
   const absl::StatusOr<std::string> verdict =
       wait_for_key(round.store, verdict_key(round.key), round.deadline + kGrace, round.interrupted);
   if (verdict.ok()) {
-    const absl::Status told = from_text(*verdict);
-    if (is_disagreement(told)) (void)round.store.try_set(heard_key(round.key, round.rank), "", kToBeHeard);
-    return told;
+    const absl::Status result = from_text(*verdict);
+    if (is_disagreement(result)) {
+      (void)round.store.try_set(received_key(round.key, round.rank), "", kReceiveLimit);
+    }
+    return result;
   }
   if (verdict.status().code() != absl::StatusCode::kDeadlineExceeded) return verdict.status();
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
-  if (ranks.empty()) return absl::DeadlineExceededError("rank 0 came, and did not answer");
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, find_missing_ranks(round));
+  if (ranks.empty()) return absl::DeadlineExceededError("rank 0 arrived but did not publish a verdict");
   return missing(round, ranks);
 }
 
@@ -146,7 +165,7 @@ absl::Status MonitoredBarrier::run(Agreement round, absl::Duration timeout) {
         absl::StrCat(status.message(), " within ", absl::FormatDuration(timeout)));
   }
   GRADWIRE_RETURN_IF_ERROR(status);
-  // A rank that has come to this barrier has left those before.
+  // All ranks have arrived at this barrier, so they have returned from the earlier ones: their keys can go.
   for (; round.rank == 0 && forgotten_ < number; ++forgotten_) {
     forget(round.store, key(forgotten_), round.size);
   }

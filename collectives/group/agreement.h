@@ -12,37 +12,41 @@
 
 namespace gradwire::collectives {
 
-// A round in which every rank of a group brings a text to the store and all get one verdict. Rank 0 looks at
-// the texts as they come. One that comes too late gets the verdict too, so that all have been through equally
-// many rounds.
+// A round of agreement: every rank of a group writes a text to the store, and all get the same verdict. Rank
+// 0 compares the texts as they arrive and publishes the verdict. A rank that arrives too late gets that
+// verdict too, so all ranks have taken part in the same number of rounds.
 struct Agreement {
   store::Store& store;
-  // Used by this round alone.
+  // The prefix of this round's keys; no other round uses it.
   std::string key;
   int rank = 0;
   int size = 1;
   // A time of Clock::system().
   absl::Time deadline = absl::InfiniteFuture();
-  // Asked now and then while waiting; its error ends the wait.
+  // Called about every 100 ms while this rank waits; an error ends the wait. nullptr: the wait cannot be
+  // interrupted.
   std::function<absl::Status()> interrupted;
-  // Missing ranks: all of them are named, or the first alone.
+  // Whether the error names all missing ranks, or only the first one.
   bool name_all = true;
 };
 
-// Rank 0's judgement of another rank's text; its own is `first`.
+// Called on rank 0 for the text of each other rank; returns an error if the texts do not agree. `first` is
+// rank 0's own text.
 using Judge = std::function<absl::Status(int rank, absl::string_view first, absl::string_view text)>;
 
-// Errors: the judge's, on every rank; DeadlineExceeded that names the ranks that did not come; the store's.
+// Runs the round. Errors: the error of `judge`, on every rank; DeadlineExceeded that names the ranks that did
+// not arrive; the errors of the store.
 absl::Status agree(const Agreement& round, absl::string_view text, const Judge& judge = nullptr);
 
-// Removes what a round has left in the store. By one rank, when all have got their verdict.
+// Removes the texts and the verdict of a round from the store. One rank calls it, after all ranks have got
+// the verdict.
 void forget(store::Store& store, absl::string_view key, int size);
 
-// The barriers of one group that name the ranks that do not come: rounds without a text. Not thread-safe.
+// The monitored barriers of one group. Each is a round of agreement without texts. Not thread-safe.
 class MonitoredBarrier {
  public:
-  // All ranks call it equally often. Gives `round` its key, and its deadline from `timeout`. Errors as
-  // agree(), DeadlineExceeded with the time.
+  // All ranks must call it the same number of times. Sets the key and the deadline of `round`. Errors: as
+  // agree(); DeadlineExceeded also gives the timeout.
   absl::Status run(Agreement round, absl::Duration timeout);
 
  private:
@@ -50,11 +54,12 @@ class MonitoredBarrier {
   int64_t forgotten_ = 0;
 };
 
-// The value of a key when it is there, waited for in slices, so that `interrupted` is asked.
+// Waits until a key exists and returns its value. Waits in short slices, and calls `interrupted` between
+// them.
 absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
                                          const std::function<absl::Status()>& interrupted);
 
-// "rank 3", "ranks 3, 5".
+// For messages: "rank 3" or "ranks 3, 5".
 std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace gradwire::collectives

@@ -21,7 +21,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Long enough for all who come to be there before it is over.
+// A timeout that is long enough for all ranks that take part to arrive.
 constexpr absl::Duration kLate = absl::Seconds(2);
 
 std::vector<std::string> run(store::Store& store, const std::vector<int>& ranks, int size,
@@ -49,24 +49,25 @@ TEST(Agreement, AllGetOkWhenAllHaveCome) {
   EXPECT_THAT(run(store, {0, 1, 2}, 3, absl::Seconds(30)), Each("OK"));
 }
 
-TEST(Agreement, AllGetWhatRankZeroFinds) {
+TEST(Agreement, AllRanksGetTheVerdictOfRankZero) {
   store::HashStore store;
   const Judge judge = [](int rank, absl::string_view first, absl::string_view text) -> absl::Status {
     EXPECT_EQ(first, "text 0");
     EXPECT_EQ(text, absl::StrCat("text ", rank));
-    return rank == 2 ? absl::InvalidArgumentError("rank 2 is odd") : absl::OkStatus();
+    return rank == 2 ? absl::InvalidArgumentError("rank 2 has another value") : absl::OkStatus();
   };
-  EXPECT_THAT(run(store, {0, 1, 2, 3}, 4, absl::Seconds(30), judge), Each("INVALID_ARGUMENT: rank 2 is odd"));
+  EXPECT_THAT(run(store, {0, 1, 2, 3}, 4, absl::Seconds(30), judge),
+              Each("INVALID_ARGUMENT: rank 2 has another value"));
 }
 
 TEST(Agreement, MissingRanksAreNamedToAll) {
   store::HashStore store;
   EXPECT_THAT(run(store, {0, 2}, 4, kLate), Each(HasSubstr("ranks 1, 3 did not arrive")));
-  // Who comes late hears the same.
+  // A rank that arrives late gets the same verdict.
   EXPECT_THAT(run(store, {3}, 4, absl::Seconds(30)), Each(HasSubstr("ranks 1, 3 did not arrive")));
 }
 
-// A store in which a key comes at the last moment: the wait for it has just ended.
+// A store in which one key appears at the last moment: the first wait for it reports that it does not exist.
 class LateStore : public store::ForwardingStore {
  public:
   LateStore(std::shared_ptr<store::Store> store, std::string key)
@@ -84,7 +85,7 @@ class LateStore : public store::ForwardingStore {
   bool asked_ = false;
 };
 
-TEST(Agreement, RankThatComesAtTheLastMomentIsNotMissing) {
+TEST(Agreement, RankThatArrivesAtTheLastMomentIsNotMissing) {
   const auto store = std::make_shared<store::HashStore>();
   store->set("round/1", "text 1");
   LateStore late(store, "round/1");
@@ -103,16 +104,17 @@ TEST(Agreement, WithoutRankZeroTheOthersNameIt) {
 
 TEST(Agreement, InterruptionEndsTheWait) {
   store::HashStore store;
-  const absl::Status status = agree({.store = store,
-                                     .key = "round",
-                                     .rank = 1,
-                                     .size = 2,
-                                     .interrupted = [] { return absl::AbortedError("enough"); }},
-                                    "");
-  EXPECT_EQ(status.ToString(), "ABORTED: enough");
+  const absl::Status status =
+      agree({.store = store,
+             .key = "round",
+             .rank = 1,
+             .size = 2,
+             .interrupted = [] { return absl::AbortedError("requested by the test"); }},
+            "");
+  EXPECT_EQ(status.ToString(), "ABORTED: requested by the test");
 }
 
-TEST(Agreement, NonsenseInTheStoreIsNoVerdict) {
+TEST(Agreement, MalformedVerdictIsInternalError) {
   store::HashStore store;
   store.set("round/verdict", "99 nonsense");
   EXPECT_THAT(run(store, {1}, 2, absl::Seconds(30)), Each(HasSubstr("INTERNAL")));

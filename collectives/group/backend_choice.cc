@@ -15,6 +15,8 @@ struct WorldStates {
   std::shared_ptr<void> cuda;
 };
 
+// Sends each operation to the backend for the device of its tensors. Both backends belong to one group and
+// have the same members.
 class TwoBackends : public GroupBackend {
  public:
   TwoBackends(std::unique_ptr<GroupBackend> cpu, std::unique_ptr<GroupBackend> cuda)
@@ -60,7 +62,7 @@ class TwoBackends : public GroupBackend {
                                         deadline);
   }
   absl::Status barrier(absl::Time deadline) override { return use(*cpu_).barrier(deadline); }
-  // Devices are named where they are to be waited for.
+  // The caller names devices if the barrier is to wait for them.
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override {
     return use(device_ids.empty() ? *cpu_ : *cuda_).barrier_on(device_ids, deadline);
   }
@@ -75,6 +77,7 @@ class TwoBackends : public GroupBackend {
     cuda_->abort(reason);
   }
   std::unique_ptr<Enqueued> take_enqueued() override {
+    // The thread may have used another group since. Then nothing was enqueued for this one.
     const bool mine = last_ == cpu_.get() || last_ == cuda_.get();
     return mine ? last_->take_enqueued() : nullptr;
   }
@@ -91,12 +94,14 @@ class TwoBackends : public GroupBackend {
     last_ = &backend;
     return backend;
   }
-  // Called before the arguments of the call on its result are evaluated, which may move the tensor away.
+  // The backend for a tensor. In `of(tensor).broadcast(std::move(tensor), ...)` C++17 evaluates `of(tensor)`
+  // before the arguments, so the tensor has not been moved away yet.
   GroupBackend& of(const at::Tensor& tensor) { return use(tensor.is_cpu() ? *cpu_ : *cuda_); }
 
   const std::unique_ptr<GroupBackend> cpu_;
   const std::unique_ptr<GroupBackend> cuda_;
-  // The backend that the calling thread used last, which take_enqueued() asks right after.
+  // The backend that the calling thread used last; take_enqueued(), called right after an operation, needs
+  // it.
   static thread_local GroupBackend* last_;
 };
 
@@ -126,12 +131,14 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make_backend(const BackendChoice& 
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<GroupBackend> cpu, find_backend(Backend::kCpu)->make(of_cpu));
   BackendContext of_cuda = context;
   of_cuda.world_state = states == nullptr ? nullptr : states->cuda;
-  // Options are those of the cpu backend; who wants others names the backend.
+  // The options belong to the cpu backend. To give options to nccl, the user must name "nccl" as the backend.
   of_cuda.options.clear();
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<GroupBackend> cuda, find_backend(Backend::kNccl)->make(of_cuda));
   return combine_backends(std::move(cpu), std::move(cuda));
 }
 
+// Sets the devices whose tensors the group accepts. Returns whether CUDA tensors are staged through the host.
+// They are if the user chose the cpu backend alone in a program that was built with CUDA.
 bool describe_devices(const BackendChoice& choice, ArgumentChecks::Group& group) {
   group.backend = choice.kind;
   group.takes_cpu = choice.kind != Backend::kNccl;

@@ -9,24 +9,27 @@
 
 namespace gradwire::collectives {
 
-// Which backends a group has: one, or the cpu's and beside it nccl's for CUDA tensors.
+// The backends of a group: one backend, or cpu for CPU tensors together with nccl for CUDA tensors.
 struct BackendChoice {
   Backend kind = Backend::kCpu;
+  // Whether CUDA tensors go to nccl; only with kCpu.
   bool with_nccl = false;
 };
 
-// What a name in ProcessGroupOptions means. InvalidArgument as parse_backend.
+// The backends that a name in ProcessGroupOptions stands for. Errors: InvalidArgument, as parse_backend.
 absl::StatusOr<BackendChoice> choose_backend(const std::string& name);
-// "cpu", "cpu and nccl", ...
+// For messages: "cpu", "cpu and nccl", ...
 std::string to_string(const BackendChoice& choice);
 
+// Makes this rank's end of the group. Errors: the errors of the backends' factories.
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_backend(const BackendChoice& choice,
                                                            const BackendContext& context);
 
-// What tensors a group takes, into `group`; whether CUDA tensors must go through the host.
+// Writes into `group` which tensors the group accepts. Returns whether CUDA tensors must be copied to the
+// memory of the host.
 bool describe_devices(const BackendChoice& choice, ArgumentChecks::Group& group);
 
-// One backend for CPU tensors, one for CUDA tensors; what has no tensor goes to the first.
+// Combines a backend for CPU tensors and one for CUDA tensors. Operations without a tensor go to `cpu`.
 std::unique_ptr<GroupBackend> combine_backends(std::unique_ptr<GroupBackend> cpu,
                                                std::unique_ptr<GroupBackend> cuda);
 

@@ -10,7 +10,7 @@
 namespace gradwire::collectives {
 namespace {
 
-TEST(BackendChoice, EmptyNameIsTheCpusAndNcclsBesideItWhereBuiltIn) {
+TEST(BackendChoice, EmptyNameIsCpuAndAlsoNcclIfBuiltIn) {
   testing::use_local_backend(Backend::kCpu);
   EXPECT_EQ(to_string(choose_backend("").value()), "cpu");
   ArgumentChecks::Group group;
@@ -23,7 +23,7 @@ TEST(BackendChoice, EmptyNameIsTheCpusAndNcclsBesideItWhereBuiltIn) {
   EXPECT_EQ(to_string(choose_backend("gloo").value()), "cpu");
   EXPECT_FALSE(describe_devices(choose_backend("").value(), group));
   EXPECT_TRUE(group.takes_cpu && group.takes_cuda);
-  // By way of the host.
+  // CUDA tensors go through the memory of the host.
   EXPECT_TRUE(describe_devices(choose_backend("cpu").value(), group));
   EXPECT_TRUE(group.takes_cpu && group.takes_cuda);
   EXPECT_FALSE(describe_devices(choose_backend("nccl").value(), group));
@@ -31,7 +31,7 @@ TEST(BackendChoice, EmptyNameIsTheCpusAndNcclsBesideItWhereBuiltIn) {
   EXPECT_EQ(choose_backend("mpi").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(BackendChoice, TwoBackendsServeCpuTensorsByTheFirst) {
+TEST(BackendChoice, CombinedBackendsServeCpuTensorsByTheFirst) {
   testing::use_local_backend(Backend::kCpu);
   const BackendContext one{.store = std::make_shared<store::HashStore>(), .world_ranks = {0}};
   const BackendContext other{.store = std::make_shared<store::HashStore>(), .world_ranks = {0}};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<Backend, 3> kAll = {Backend::kCpu, Backend::kMpi, Backend::kNccl};
 
-// Entries are never removed, so that pointers to them stay good.
+// Entries are never destroyed, so pointers to them stay valid.
 struct Registry {
   Mutex mutex;
   std::array<std::unique_ptr<const BackendEntry>, kAll.size()> entries ABSL_GUARDED_BY(mutex);
@@ -26,7 +26,7 @@ Registry& registry() {
   return *instance;
 }
 
-std::optional<Backend> known(absl::string_view name) {
+std::optional<Backend> parse_name(absl::string_view name) {
   const std::string lower = absl::AsciiStrToLower(name);
   if (lower == "cpu" || lower == "gloo" || lower == "tcp") return Backend::kCpu;
   if (lower == "mpi") return Backend::kMpi;
@@ -47,6 +47,7 @@ std::string built_in() {
 void register_backend(Backend backend, BackendEntry entry) {
   MutexLock lock(registry().mutex);
   auto& slot = registry().entries[static_cast<std::size_t>(backend)];
+  // find_backend() returns pointers without a lock, so a replaced entry is kept.
   if (slot != nullptr) registry().replaced.push_back(std::move(slot));
   slot = std::make_unique<const BackendEntry>(entry);
 }
@@ -65,11 +66,11 @@ std::vector<Backend> registered_backends() {
 }
 
 absl::StatusOr<Backend> find_backend_name(absl::string_view name) {
-  const std::optional<Backend> backend = known(name);
+  const std::optional<Backend> backend = parse_name(name);
   if (backend.has_value() && find_backend(*backend) != nullptr) return *backend;
   return absl::InvalidArgumentError(absl::StrCat(
       "the backend \"", name, "\" is ", backend.has_value() ? "not built into this program" : "unknown",
-      "; built in: ", built_in()));
+      "; available backends: ", built_in()));
 }
 
 Backend parse_backend(absl::string_view name) { return value_or_throw(find_backend_name(name)); }

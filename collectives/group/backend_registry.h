@@ -14,53 +14,58 @@
 
 namespace gradwire::collectives {
 
-// What a backend is given to make one member's end of a group.
+// The arguments of a backend's factory, which makes one member's end of a group.
 struct BackendContext {
-  // The group's own: empty when handed out, shared by exactly its members.
+  // A store for this group alone, shared by its members; empty at first.
   std::shared_ptr<store::Store> store;
-  // Unique within the job.
+  // The group's name, unique within the job.
   std::string group;
   // This rank in the group.
   int rank = 0;
   int size = 1;
   // The rank in the world of each rank of the group, ascending.
   std::vector<int> world_ranks;
-  // Of making the group, and of its operations.
+  // The limit for making the group, and for each of its operations.
   absl::Duration timeout;
   // The CUDA device of this rank, or -1.
   int device_id = -1;
   std::map<std::string, std::string> options;
-  // GroupBackend::world_state() of the world's backend, if that is of the same kind; nullptr for the world
-  // itself.
+  // GroupBackend::world_state() of the world's backend, if that is the same kind of backend. nullptr for
+  // another kind, and when the world itself is made.
   std::shared_ptr<void> world_state;
 };
 
-// Called by all members at about the same time; may use the store, and need not wait for the others. An error
-// on one rank becomes an error on all. InvalidArgument for options it does not know.
+// Makes one member's end of a group. All members call it at about the same time. It may use the store, and
+// need not wait for the other members. An error on one rank becomes an error on all ranks. Errors:
+// InvalidArgument for an unknown option.
 using BackendFactory = absl::StatusOr<std::unique_ptr<GroupBackend>> (*)(const BackendContext& context);
 
+// The functions of a registered backend.
 struct BackendEntry {
   BackendFactory make = nullptr;
-  // Rank and world size as the backend's own launcher has them (mpirun); nullptr where it has none.
-  absl::StatusOr<std::pair<int, int>> (*launch_place)() = nullptr;
-  // A store for all that were launched, where the backend can provide one and the init method is env://
-  // without MASTER_PORT.
+  // The rank and the world size that the backend's own launcher (mpirun) gave to this process; nullptr if the
+  // backend has no launcher.
+  absl::StatusOr<std::pair<int, int>> (*launch_rank_and_size)() = nullptr;
+  // A store shared by all launched processes; nullptr if the backend cannot provide one. Used if the init
+  // method is env:// and MASTER_PORT is not set.
   absl::StatusOr<std::shared_ptr<store::Store>> (*launch_store)(absl::Duration timeout) = nullptr;
-  // Whether it takes CUDA tensors (mpi: whether Open MPI can); nullptr: kNccl does, others do not.
+  // Whether the backend accepts CUDA tensors (mpi: whether Open MPI does). nullptr: only kNccl does.
   bool (*takes_cuda)() = nullptr;
 };
 
-// Called during static initialisation, by libraries that are linked with alwayslink. The last one counts.
+// Registers a backend, in place of an earlier one of the same name. Libraries that are linked with alwayslink
+// call it during static initialisation.
 void register_backend(Backend backend, BackendEntry entry);
 inline void register_backend(Backend backend, BackendFactory make) {
   register_backend(backend, BackendEntry{.make = make});
 }
 
-// None when it is not built in.
+// The entry of a backend; nullptr if it is not built in. The pointer stays valid until the process ends.
 const BackendEntry* find_backend(Backend backend);
+// The backends that are built in.
 std::vector<Backend> registered_backends();
 
-// The same as parse_backend, without throwing.
+// As parse_backend, but returns a Status instead of throwing.
 absl::StatusOr<Backend> find_backend_name(absl::string_view name);
 
 }  // namespace gradwire::collectives

@@ -15,14 +15,14 @@
 namespace gradwire::collectives {
 namespace {
 
-// Of one rank's record; shorter texts are followed by zeros.
+// The size of one rank's record. A shorter text is padded with zeros.
 constexpr int64_t kRecordBytes = 256;
 constexpr std::size_t kMostText = 240;
 
 std::string text_in(const at::Tensor& tensor) {
   const char* data = static_cast<const char*>(tensor.const_data_ptr());
   std::string text(data, strnlen(data, kMostText));
-  // It comes from another process and goes into messages.
+  // The text comes from another process and goes into error messages: replace characters that do not print.
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
   return text;
@@ -50,6 +50,9 @@ std::string describe(const OperationRecord& record) {
   return text;
 }
 
+// An all-gather of texts runs before the collective itself. All ranks get all texts, compare them in the same
+// way, and so return the same verdict: no rank begins a collective that another rank refuses. The all-gather
+// itself has the same form on all ranks, whatever they called.
 absl::Status check_consistency(RunContext& run, const OperationRecord& record, uint64_t sequence,
                                c10::Device device) {
   const c10::NoGradGuard no_grad;
@@ -62,7 +65,7 @@ absl::Status check_consistency(RunContext& run, const OperationRecord& record, u
   for (int rank = 0; rank < run.size; ++rank)
     all.push_back(at::empty({kRecordBytes}, own.options().device(device)));
   GRADWIRE_RETURN_IF_ERROR(
-      with_context(operations::all_gather(run, own.to(device), all), "comparing what the ranks call"));
+      with_context(operations::all_gather(run, own.to(device), all), "comparing the ranks' calls"));
   if (run.enqueued != nullptr) run.enqueued->order_current_stream();
   run.enqueued = nullptr;
   const std::string first = text_in(all[0].cpu());
@@ -70,7 +73,7 @@ absl::Status check_consistency(RunContext& run, const OperationRecord& record, u
     const std::string other = text_in(all[rank].cpu());
     if (other == first) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("the ranks differ: rank ", rank, " called ", other, ", rank 0 called ", first));
+        absl::StrCat("the ranks' calls differ: rank ", rank, " called ", other, ", rank 0 called ", first));
   }
   return absl::OkStatus();
 }

@@ -11,11 +11,11 @@
 
 namespace gradwire::collectives {
 
-// "all_reduce Float[4, 4] sum": what all ranks must have called alike.
+// Describes the parts of a call that must be equal on all ranks, for example "all_reduce Float[4, 4] sum".
 std::string describe(const OperationRecord& record);
 
-// Compares what the ranks are about to do by an all_gather of small tensors on `device`. InvalidArgument, on
-// all ranks, that says which rank differs from rank 0, and both calls.
+// Compares the ranks' next calls, by an all_gather of small tensors on `device`. Errors: InvalidArgument, on
+// all ranks, if the calls differ; the message names the rank that differs from rank 0, and both calls.
 absl::Status check_consistency(RunContext& run, const OperationRecord& record, uint64_t sequence,
                                c10::Device device);
 

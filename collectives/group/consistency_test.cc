@@ -19,7 +19,7 @@ using testing::Ranks;
 
 class Consistency : public ::testing::Test {
  protected:
-  // All ranks hear the same; then the group goes on.
+  // Expects the same error on all ranks, and that the group stays usable.
   void expect_difference(const std::function<void(const Group& group)>& body, const std::string& part) {
     for (const absl::Status& result : ranks_.results(body)) {
       EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument) << result;
@@ -52,7 +52,7 @@ TEST_F(Consistency, OperationDiffers) {
         at::Tensor tensor = at::ones({2});
         group->rank() == 1 ? group->barrier() : group->all_reduce(tensor);
       },
-      "the ranks differ: rank 1 called #0 barrier, rank 0 called #0 all_reduce Float[2] sum");
+      "the ranks' calls differ: rank 1 called #0 barrier, rank 0 called #0 all_reduce Float[2] sum");
 }
 
 TEST_F(Consistency, ShapeDtypeRootOrReductionDiffers) {
@@ -77,7 +77,7 @@ TEST_F(Consistency, ShapeDtypeRootOrReductionDiffers) {
       "rank 2 called #6 all_reduce Float[2] max, rank 0 called #6 all_reduce Float[2] min");
 }
 
-// The message shows the first sizes; the last ones count too.
+// The message shows only the first sizes, but later sizes are compared too.
 TEST_F(Consistency, LaterSizesDiffer) {
   const std::vector<int64_t> shape = {1, 1, 1, 1, 1, 1, 2, 3};
   expect_difference(

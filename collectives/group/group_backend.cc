@@ -8,7 +8,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// The `size` parts of a contiguous tensor, in the shape of one of them.
+// Views of the `size` equal parts of a contiguous tensor, each in the shape of `part`.
 std::vector<at::Tensor> parts_of(const at::Tensor& whole, const at::Tensor& part, int size) {
   const c10::NoGradGuard no_grad;
   const at::Tensor flat = whole.view({-1});
@@ -20,7 +20,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, const at::Tensor& part
   return parts;
 }
 
-// The rows that go to, or come from, each rank.
+// Views of the rows that go to, or come from, each rank.
 std::vector<at::Tensor> split_rows(const at::Tensor& tensor, const std::vector<int64_t>& splits) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> parts;

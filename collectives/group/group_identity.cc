@@ -31,6 +31,8 @@ std::string GroupIdentity::name_call(const OperationRecord& record, uint64_t seq
 absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
                                    const absl::Status& status) {
   recorder.set_state(entry, FlightRecorder::State::kFailed, coarse_now(), status.code());
+  // The record is logged once. After the first timeout the group is usually broken, and later records would
+  // only repeat it.
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
     log(LogLevel::kError, "an operation timed out; flight record of ", recorder.text());
   }

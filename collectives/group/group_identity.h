@@ -12,21 +12,21 @@
 
 namespace gradwire::collectives {
 
-// Who a group's member is, and what it has done: shared with callbacks that may outlive the group.
-// Thread-safe.
+// The name, ranks and flight record of one member of a group. Shared with callbacks that may outlive the
+// group. Thread-safe.
 struct GroupIdentity {
   GroupIdentity(std::string name, int rank, std::vector<int> ranks, bool is_world);
 
   const std::string name;
-  // In the group.
+  // This process's rank in the group.
   const int rank;
-  // Of the world.
+  // The members' ranks in the world, by their rank in the group.
   const std::vector<int> ranks;
   const bool is_world;
 
-  // Notes how an operation ended. An error gets the operation, the group and the rank before its message, and
-  // what its rank numbers mean after it; the first that is a timeout has the flight record written to the
-  // log.
+  // Records the end of an operation and returns its status. For an error, the operation, the group and the
+  // rank are put in front of the message, and the ranks in the world behind it. The first timeout writes the
+  // flight record to the log.
   absl::Status end(const OperationRecord& record, uint64_t sequence, uint64_t entry, absl::Status status);
 
   FlightRecorder recorder;
@@ -34,7 +34,7 @@ struct GroupIdentity {
  private:
   absl::Status failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
                       const absl::Status& status);
-  // "all_reduce #12 of group "world" (rank 1 of 4)"
+  // For messages, for example: all_reduce #12 of group "world" (rank 1 of 4)
   std::string name_call(const OperationRecord& record, uint64_t sequence) const;
 
   std::atomic<bool> dumped_{false};

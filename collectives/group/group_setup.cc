@@ -1,3 +1,7 @@
+// Making the world (join_world) and the groups in it (make_group). Both end in make_together(). Every step
+// that can fail on one rank only is followed by a round of agreement, so that the other ranks fail too and do
+// not wait for a member that is missing.
+
 #include "gradwire/collectives/group/group_setup.h"
 
 #include <algorithm>
@@ -24,20 +28,21 @@
 namespace gradwire::collectives {
 namespace {
 
-// Raised when the ranks of a group no longer understand those of the last.
+// Increase it with each change after which ranks of the old and the new version cannot form a group.
 constexpr int kProtocolVersion = 1;
 
 absl::Status check_options(const ProcessGroupOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the timeout is ", absl::FormatDuration(options.timeout), "; it must be positive"));
+        absl::StrCat("timeout must be positive, got ", absl::FormatDuration(options.timeout)));
   }
   if (options.world_size == 0 || options.world_size < -1) {
-    return absl::InvalidArgumentError(absl::StrCat("the world size is ", options.world_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size must be positive, or -1 for the default; got ", options.world_size));
   }
   if (options.rank < -1 || (options.world_size > 0 && options.rank >= options.world_size)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " is not one of a world size of ", options.world_size));
+        absl::StrCat("rank is out of range: got rank ", options.rank, ", world size ", options.world_size));
   }
   if (options.store != nullptr && (options.rank < 0 || options.world_size < 0)) {
     return absl::InvalidArgumentError("with a store, rank and world_size are required");
@@ -45,20 +50,21 @@ absl::Status check_options(const ProcessGroupOptions& options) {
   return absl::OkStatus();
 }
 
-// Takes from the launcher of a backend (mpirun) what the caller does not say.
+// Takes the rank, the world size and the store from the launcher of a backend (mpirun), if the caller has not
+// given them.
 absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& options) {
-  if (entry.launch_place == nullptr) return absl::OkStatus();
-  GRADWIRE_ASSIGN_OR_RETURN(const auto place, entry.launch_place());
-  const auto take = [](int own, int& given, absl::string_view name) -> absl::Status {
-    if (given >= 0 && given != own) {
+  if (entry.launch_rank_and_size == nullptr) return absl::OkStatus();
+  GRADWIRE_ASSIGN_OR_RETURN(const auto launched, entry.launch_rank_and_size());
+  const auto take = [](int from_launcher, int& option, absl::string_view name) -> absl::Status {
+    if (option >= 0 && option != from_launcher) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the ", name, " is given as ", given, ", and the launcher says ", own));
+          absl::StrCat(name, " mismatch: the options say ", option, ", the launcher says ", from_launcher));
     }
-    given = own;
+    option = from_launcher;
     return absl::OkStatus();
   };
-  GRADWIRE_RETURN_IF_ERROR(take(place.first, options.rank, "rank"));
-  GRADWIRE_RETURN_IF_ERROR(take(place.second, options.world_size, "world size"));
+  GRADWIRE_RETURN_IF_ERROR(take(launched.first, options.rank, "rank"));
+  GRADWIRE_RETURN_IF_ERROR(take(launched.second, options.world_size, "world size"));
   if (entry.launch_store != nullptr && options.init_method == "env://" &&
       std::getenv("MASTER_PORT") == nullptr) {
     GRADWIRE_ASSIGN_OR_RETURN(options.store, entry.launch_store(options.timeout));
@@ -66,16 +72,17 @@ absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& option
   return absl::OkStatus();
 }
 
-// A name that the rendezvous of an rpc agent at the same address, or in the same store, does not have: a job
-// may have both.
+// The name of the group's rendezvous. It differs from the name that an rpc agent uses, because a job may have
+// a group and an agent at the same address or in the same store.
 std::string rendezvous_name(const ProcessGroupOptions& options) {
   return absl::StrCat("process_group", options.group_name.empty() ? "" : ":", options.group_name);
 }
 
-// Finds the others; afterwards `options` has the rank and world size, and a store that is this world's alone.
-absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options, absl::Time deadline) {
+// Finds the other ranks. Afterwards `options` has the rank, the world size, and a store for this world alone.
+absl::Status find_peers(const BackendEntry& entry, ProcessGroupOptions& options, absl::Time deadline) {
   if (options.store == nullptr) GRADWIRE_RETURN_IF_ERROR(ask_launcher(entry, options));
-  // A group that has been destroyed keeps its store for as long as somebody has a pointer to it.
+  // `again`: an earlier group of this name may still have its store. A destroyed group keeps the store as
+  // long as there is a pointer to the group.
   const store::RendezvousOptions how{
       .timeout = std::max(deadline - Clock::system().now(), absl::ZeroDuration()),
       .group_name = rendezvous_name(options),
@@ -85,7 +92,10 @@ absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options,
           ? store::rendezvous(options.store, options.rank, options.world_size, how)
           : store::rendezvous(options.init_method, options.rank, options.world_size, how);
   GRADWIRE_RETURN_IF_ERROR(found.status());
-  if (found->world_size <= 0) return absl::InvalidArgumentError("a process group has a fixed world size");
+  if (found->world_size <= 0) {
+    return absl::InvalidArgumentError(
+        "a process group needs a fixed world size, but the init method does not give one; pass world_size");
+  }
   options.store = std::move(found->store);
   options.store->set_timeout(options.timeout);
   options.rank = found->rank;
@@ -93,7 +103,7 @@ absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options,
   return absl::OkStatus();
 }
 
-// "name=value" lines: what must be alike on all ranks.
+// The options that must be equal on all ranks, as lines "name=value".
 std::string describe(const BackendChoice& choice, const ProcessGroupOptions& options) {
   std::vector<std::string> lines = {absl::StrCat("version=", kProtocolVersion),
                                     absl::StrCat("backend=", to_string(choice)),
@@ -112,14 +122,15 @@ absl::Status compare_lines(int rank, absl::string_view first, absl::string_view 
     for (const std::string& line : lines) {
       if (std::find(others.begin(), others.end(), line) == others.end()) found.push_back(line.substr(0, 200));
     }
-    return found.empty() ? std::string("nothing of it") : absl::StrJoin(found, ", ");
+    return found.empty() ? std::string("no such option") : absl::StrJoin(found, ", ");
   };
-  return absl::InvalidArgumentError(absl::StrCat("the ranks' options differ: rank 0 says ",
-                                                 only_in(mine, theirs), ", rank ", rank, " says ",
+  return absl::InvalidArgumentError(absl::StrCat("the ranks' options differ: rank 0 has ",
+                                                 only_in(mine, theirs), ", rank ", rank, " has ",
                                                  only_in(theirs, mine)));
 }
 
-// This rank's end of a group whose name, rank and ranks are in `parts`, when all ranks have made theirs.
+// Makes this rank's end of a group; its name, rank and ranks are in `parts`. Returns after all ranks have
+// made their ends.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice& choice, GroupParts parts,
                                                             Agreement round,
                                                             std::shared_ptr<void> world_state) {
@@ -138,12 +149,18 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice&
                             .options = parts.options.options,
                             .world_state = std::move(world_state)});
   const std::string text = backend.ok() ? "" : backend.status().ToString();
+  // 1. Every rank publishes whether its backend was made, also a rank that failed. Otherwise the others would
+  //    wait until the deadline.
+  // 2. A rank that failed returns its own error, which says more than the verdict.
+  // 3. The others return Aborted, which names the rank that failed. Their backends are destroyed here.
   const absl::Status all =
       agree(round, text, [](int rank, absl::string_view, absl::string_view other) -> absl::Status {
         if (other.empty()) return absl::OkStatus();
         return absl::AbortedError(absl::StrCat("rank ", rank, " could not make its backend: ", other));
       });
-  if (!backend.ok()) return with_context(backend.status(), absl::StrCat("the backend ", to_string(choice)));
+  if (!backend.ok()) {
+    return with_context(backend.status(), absl::StrCat("could not make the backend ", to_string(choice)));
+  }
   GRADWIRE_RETURN_IF_ERROR(all);
   log(LogLevel::kInfo, "process group \"", parts.name, "\": joined as rank ", round.rank, " of ", round.size,
       ", backend ", to_string(choice));
@@ -151,9 +168,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice&
   return std::make_shared<ProcessGroupImpl>(std::move(parts));
 }
 
-// The rest of join(), when this rank has its place.
-absl::StatusOr<std::shared_ptr<ProcessGroup>> meet(ProcessGroupOptions options, const BackendChoice& choice,
-                                                   absl::Time deadline) {
+// Compares the options with the other ranks' and makes the world. The rank, world size and store are known.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> agree_and_make(ProcessGroupOptions options,
+                                                             const BackendChoice& choice,
+                                                             absl::Time deadline) {
   const std::shared_ptr<store::Store> store = options.store;
   Agreement round{.store = *store,
                   .key = "members",
@@ -176,11 +194,12 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) 
   GRADWIRE_RETURN_IF_ERROR(check_options(options));
   GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice choice, choose_backend(options.backend));
   const absl::Time deadline = Clock::system().now() + options.timeout;
-  GRADWIRE_RETURN_IF_ERROR(find_place(*find_backend(choice.kind), options, deadline));
-  return meet(std::move(options), choice, deadline);
+  GRADWIRE_RETURN_IF_ERROR(find_peers(*find_backend(choice.kind), options, deadline));
+  return agree_and_make(std::move(options), choice, deadline);
 }
 
-// The members of a group, ascending. InvalidArgument for what cannot be a list of them.
+// The members' ranks in the world, ascending. Errors: InvalidArgument if `ranks` is not a list of distinct
+// ranks of the world.
 absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, int world_size) {
   if (ranks.empty()) {
     ranks.resize(static_cast<std::size_t>(world_size));
@@ -188,12 +207,12 @@ absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, int world_si
   }
   std::sort(ranks.begin(), ranks.end());
   if (ranks.front() < 0 || ranks.back() >= world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks ", absl::StrJoin(ranks, ", "), " are not all of a world of ", world_size));
+    return absl::InvalidArgumentError(absl::StrCat("invalid list of ranks: got ", absl::StrJoin(ranks, ", "),
+                                                   ", expected ranks from 0 to ", world_size - 1));
   }
   if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks ", absl::StrJoin(ranks, ", "), " name one twice"));
+    return absl::InvalidArgumentError(absl::StrCat("invalid list of ranks: got ", absl::StrJoin(ranks, ", "),
+                                                   ", expected each rank only once"));
   }
   return ranks;
 }
@@ -201,7 +220,7 @@ absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, int world_si
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join_world(const ProcessGroupOptions& options) {
-  // Every other error has the name in it.
+  // Check the name first: the messages of all other errors contain it.
   if (!options.group_name.empty()) {
     GRADWIRE_RETURN_IF_ERROR(check_name("name of a process group", options.group_name));
   }
@@ -226,12 +245,14 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
   BackendChoice choice = worlds;
   if (!request.options.backend.empty()) {
     GRADWIRE_ASSIGN_OR_RETURN(choice, choose_backend(request.options.backend));
-    // They are the world's backend's.
+    // The world's options are options of the world's backend.
     if (choice.kind != worlds.kind) options.options.clear();
     options.backend = request.options.backend;
   }
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<int> ranks, members_of(std::move(request.ranks), world.size()));
   auto store = std::make_shared<store::PrefixStore>(absl::StrCat("group/", request.number), request.store);
+  // All ranks of the world take part, also those that will not be members: new_group is a collective of the
+  // world, and each rank must count it.
   Agreement round{.store = *store,
                   .key = "asked",
                   .rank = world.rank(),
@@ -260,6 +281,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
   parts.checks.ranks = ranks;
   parts.options = std::move(options);
   parts.store = store;
+  // The state of the world, for example its mesh, belongs to the world's backend. Another backend cannot use
+  // it.
   const bool same = choice.kind == worlds.kind && choice.with_nccl == worlds.with_nccl;
   absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
       make_together(choice, std::move(parts), round, same ? request.world_state : nullptr);

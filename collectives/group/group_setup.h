@@ -9,15 +9,18 @@
 
 namespace gradwire::collectives {
 
-// How the ranks of a world, or of a group in it, come together: they agree over the store on what they are
-// about to make, each makes its end, and they agree on how that went.
+// How the ranks of a world, or of a group in it, make the group together:
+//   1. They agree over the store that they all ask for the same group.
+//   2. Each rank makes its end of the backend.
+//   3. They agree that no rank failed in step 2.
 
-// ProcessGroup::create with a Status.
+// As ProcessGroup::create, but returns a Status instead of throwing.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join_world(const ProcessGroupOptions& options);
 
+// The arguments of make_group.
 struct GroupRequest {
   const ProcessGroup& world;
-  // How many groups were made in the world before.
+  // Number of groups that were made in the world before.
   int64_t number = 0;
   std::vector<int> ranks;
   const NewGroupOptions& options;
@@ -27,7 +30,7 @@ struct GroupRequest {
   std::function<absl::Status()> interrupted;
 };
 
-// ProcessGroup::new_group with a Status.
+// As ProcessGroup::new_group, but returns a Status instead of throwing.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request);
 
 }  // namespace gradwire::collectives

@@ -23,10 +23,10 @@ class NonMemberGroup final : public ProcessGroup {
   const std::string& name() const override { return name_; }
   absl::Duration timeout() const override { return timeout_; }
   std::shared_ptr<ProcessGroup> new_group(std::vector<int>, const NewGroupOptions&) override {
-    throw Error(
-        absl::FailedPreconditionError(absl::StrCat("new_group in the group \"", name_,
-                                                   "\", of which this rank is no member: groups are made in "
-                                                   "the world")));
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat("new_group of group \"", name_,
+                     "\": new_group needs the world; this is a smaller group, and "
+                     "this rank is not a member")));
   }
 
 #define GRADWIRE_NOTHING(name, ...)                \
@@ -73,7 +73,7 @@ class NonMemberGroup final : public ProcessGroup {
   void warn(const char* operation) {
     if (warned_.exchange(true)) return;
     log(LogLevel::kWarning, operation, " on the group \"", name_, "\" of ranks ", absl::StrJoin(ranks_, ", "),
-        ", of which this rank is no member, does nothing; nor do later calls");
+        " does nothing: this rank is not a member of the group; later calls are not reported");
   }
   WorkPtr nothing(const char* operation) {
     warn(operation);

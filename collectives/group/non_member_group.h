@@ -9,8 +9,8 @@
 
 namespace gradwire::collectives {
 
-// The handle of a group of which this rank is no member: rank() is -1; its operations leave everything alone,
-// and the first one warns.
+// The handle of a group for a rank that is not a member. rank() is -1. Its operations do nothing, and the
+// first one logs a warning.
 std::shared_ptr<ProcessGroup> make_non_member_group(std::string name, std::vector<int> ranks, Backend backend,
                                                     absl::Duration timeout);
 

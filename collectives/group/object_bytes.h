@@ -11,16 +11,18 @@
 
 namespace gradwire::collectives {
 
-// Of the encoded objects of one call, together.
+// The maximum size of all encoded objects of one call together.
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 34;
 
-// An encoded value as one tensor of bytes: the payload, and the memory of its tensors behind it.
-// InvalidArgument for what cannot travel.
+// Returns an encoded value as one tensor of bytes: the payload, followed by the memory of its tensors.
+// Errors: InvalidArgument for a value that cannot be sent.
 absl::StatusOr<at::Tensor> pack_payload(rpc::Encoder& encoder);
 
-// The way back. Everything in `bytes` is hostile: InvalidArgument.
+// The inverse of pack_payload. `bytes` is untrusted: it comes from another process. Errors: InvalidArgument
+// for malformed bytes.
 absl::StatusOr<rpc::IncomingPayload> unpack_payload(const at::Tensor& bytes);
 
+// Encodes an object with its Codec. Errors: as pack_payload, and the errors of the Codec.
 template <class T>
 absl::StatusOr<at::Tensor> pack_object(const T& object) {
   proto::Payload payload;
@@ -29,6 +31,7 @@ absl::StatusOr<at::Tensor> pack_object(const T& object) {
   return pack_payload(encoder);
 }
 
+// The inverse of pack_object. Errors: InvalidArgument if the bytes are malformed or do not hold a T.
 template <class T>
 absl::StatusOr<T> unpack_object(const at::Tensor& bytes) {
   GRADWIRE_ASSIGN_OR_RETURN(const rpc::IncomingPayload in, unpack_payload(bytes));

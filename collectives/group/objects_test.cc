@@ -40,8 +40,8 @@ TEST_P(Objects, EveryOperation) {
     broadcast_object(map, last, group);
     EXPECT_EQ(map, (Map{{"a", {1, 2}}, {"", {}}}));
 
-    // Of sizes that differ.
-    std::vector<std::string> texts = {"stays not"};
+    // Objects of different sizes.
+    std::vector<std::string> texts = {"replaced"};
     all_gather_object(texts, std::string(1000 * rank, 'x'), group);
     ASSERT_EQ(texts.size(), static_cast<std::size_t>(size));
     for (int i = 0; i < size; ++i) EXPECT_EQ(texts[i].size(), 1000u * i);
@@ -73,14 +73,14 @@ TEST(ObjectsTest, TensorsInsideTravel) {
     EXPECT_TRUE(both.second.at(0).equal(at::arange(100'000)));
     EXPECT_TRUE(both.second.at(1).equal(at::ones({3, 2})));
     EXPECT_FALSE(both.second.at(2).defined());
-    // What has come may be changed, and is nobody else's.
+    // Each rank has its own copy: changing it does not change the other rank's tensor.
     both.second[0].add_(group->rank());
     group->barrier();
     EXPECT_EQ(both.second[0][0].item<int64_t>(), group->rank());
   });
 }
 
-TEST(ObjectsTest, AsynchronousOnesWriteBeforeTheyEnd) {
+TEST(ObjectsTest, AsynchronousOperationsWriteBeforeTheyEnd) {
   Ranks ranks(3);
   ranks.run([](const Group& group) {
     std::string text = group->rank() == 1 ? "one" : "";
@@ -103,7 +103,7 @@ TEST(ObjectsTest, AsynchronousOnesWriteBeforeTheyEnd) {
 TEST(ObjectsTest, ObjectThatCannotBeEncodedFailsOnAllRanks) {
   Ranks ranks(3);
   const auto results = ranks.results([](const Group& group) {
-    // A tensor without memory cannot travel.
+    // A tensor without memory cannot be sent.
     const at::Tensor tensor =
         group->rank() == 1 ? at::ones({2}, at::TensorOptions().device(at::kMeta)) : at::ones({2});
     std::vector<at::Tensor> all = {at::zeros({1})};
@@ -162,7 +162,7 @@ TEST(ObjectBytes, HostileBytesAreRefused) {
     return unpack_object<std::vector<at::Tensor>>(bytes).status().code() ==
            absl::StatusCode::kInvalidArgument;
   };
-  // Cut off anywhere.
+  // The bytes are cut off at several places.
   for (int64_t length :
        {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{20}, int64_t{40}, good.numel() - 1}) {
     EXPECT_TRUE(refused(good.slice(0, 0, length).clone())) << length;
@@ -173,7 +173,7 @@ TEST(ObjectBytes, HostileBytesAreRefused) {
     return bytes;
   };
   for (uint64_t value : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0}}) {
-    // The number of pieces, the size of the payload, the size of a buffer.
+    // Index 0 is the number of pieces, 1 the size of the payload, 2 the size of a buffer.
     for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(refused(with_number(index, value))) << index;
   }
 }

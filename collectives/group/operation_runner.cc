@@ -38,10 +38,20 @@ void OperationRunner::abort(const std::string& reason) {
     backend = backend_;
   }
   log(LogLevel::kInfo, "process group \"", identity_->name, "\": rank ", identity_->rank,
-      " aborts it: ", reason);
+      " aborts the group: ", reason);
+  // Called without the lock and without a turn: the operation that is to end holds the turn. The shared
+  // pointer keeps the backend alive if close() takes it away meanwhile.
   if (backend != nullptr) backend->abort(status);
 }
 
+// The backend must not be destroyed while an operation uses it, and no operation may wait indefinitely. So:
+//   1. Refuse new asynchronous operations.
+//   2. Wait for a turn behind all operations that were called. If that takes longer than the timeout of an
+//      operation, abort them, and wait until they have ended.
+//   3. In this turn, mark the runner as closed and take the backend away. Synchronous operations that come
+//      later find the mark.
+//   4. Destroy the backend outside the lock, and join the thread. Its queue is empty: its tasks were before
+//      this turn.
 void OperationRunner::close() {
   MutexLock one_at_a_time(close_mutex_);
   if (close_called_) return;

@@ -24,11 +24,13 @@
 
 namespace gradwire::collectives {
 
-// Runs the collectives of a group's member, one at a time in the order of calls. The caller of a synchronous
-// operation runs it itself; asynchronous ones are run by the runner's thread, or enqueued on a device by
-// their caller. Thread-safe. Owns the backend, which is used by the operation whose turn it is, and by
-// point-to-point operations while they begin. Lives in a shared_ptr: operations that wait for their turn keep
-// it.
+// Runs the collectives of a group's member, one at a time, in the order of the calls. The caller of a
+// synchronous operation runs it itself. An asynchronous operation runs on the runner's thread; an
+// asynchronous operation on a device is enqueued there by its caller.
+//
+// Thread-safe. Owns the backend. Only the operation whose turn it is uses the backend, and point-to-point
+// operations while they begin. Lives in a shared_ptr: operations that wait for their turn keep the runner
+// alive.
 class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
  public:
   enum class Mode { kNow, kLater };
@@ -42,30 +44,34 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   OperationRunner(std::shared_ptr<GroupIdentity> identity, const Options& options,
                   std::shared_ptr<GroupBackend> backend)
       : identity_(std::move(identity)), options_(options), backend_(std::move(backend)) {}
-  // Nobody calls any more: what is queued would hold the runner.
+  // No operation is queued or running here: each of them would keep the runner alive.
   ~OperationRunner() { async_.close(); }
 
-  // Runs absl::Status run(RunContext&) in its turn. `device`: of the tensors. kNow: returns nullptr when it
-  // has run; throws Error. kLater: its Work.
+  // Runs `run`, which is callable as absl::Status(RunContext&), in its turn. `device`: the device of the
+  // tensors. kNow: returns nullptr after it has run; throws its Error. kLater: returns its Work at once, or,
+  // for tensors on a device, after `run` has enqueued the operation.
   template <class Run>
   std::shared_ptr<Work> perform(Mode mode, const OperationRecord& record, c10::Device device, Run run);
 
   const std::shared_ptr<GroupIdentity>& identity() const { return identity_; }
-  // For operations that take no turn; nullptr after close().
+  // The backend, for point-to-point operations, which do not wait for a turn; nullptr after close().
   std::shared_ptr<GroupBackend> backend() const;
   // The context of an operation that begins at `now`.
   RunContext context(GroupBackend& backend, CoarseTime now) const {
     return {backend, deadline(now), options_.stage_to_host, identity_->rank, options_.size, nullptr};
   }
-  // Why nothing runs after close(); why abort() was called, OK until then.
+  // The error of operations that are called after close().
   absl::Status closed_error() const;
+  // Aborted with the reason of abort(); OK if abort() was not called.
   absl::Status interruption() const;
 
-  // Ends what runs and all that comes with Aborted. The first reason holds.
+  // Ends the running operation and all later ones with Aborted. If it is called again, the first reason
+  // stays.
   void abort(const std::string& reason);
+  // Whether the calling thread is the runner's thread.
   bool on_thread() const { return async_.on_thread(); }
-  // Lets what was called end, for as long as an operation may take, aborts the rest, and destroys the
-  // backend. Idempotent. Not on the runner's thread.
+  // Waits, for at most the timeout of an operation, until the operations that were called have ended; aborts
+  // those that remain, and destroys the backend. Idempotent. Must not be called on the runner's thread.
   void close();
 
  private:
@@ -82,9 +88,9 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   const Options options_;
 
   TicketLock ticket_lock_;
-  // Read and written by the operation whose turn it is.
+  // Read and written only by the operation whose turn it is.
   bool closed_ = false;
-  // Changed in turn and under the mutex; read with either.
+  // Written by the operation whose turn it is, with mutex_ held; so either of the two is enough for reading.
   std::shared_ptr<GroupBackend> backend_;
 
   mutable Mutex mutex_;
@@ -120,9 +126,10 @@ absl::Status OperationRunner::run_in_turn(const OperationRecord& record, uint64_
 template <class Run>
 std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord& record, c10::Device device,
                                                Run run) {
-  // The caller's current stream is what an operation on a device is ordered by.
+  // An operation on a device is enqueued behind the caller's current stream, so the caller itself must run
+  // it.
   if (mode == Mode::kLater && device.is_cpu()) return perform_later(record, device, std::move(run));
-  // On a thread of a pool another takes its place meanwhile.
+  // If this is a thread of a pool, the pool starts another thread while this one may block.
   const BlockingScope blocking;
   throw_if_error(blocking.status());
   const uint64_t ticket = ticket_lock_.take();
@@ -146,7 +153,7 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
                                                      Run run) {
   Promise<int> promise;
   auto work = std::make_shared<Work>(promise.future());
-  // The operation goes on when its Work and the group's handle are dropped.
+  // The task keeps the runner alive: the operation continues if its Work and the group's handle are dropped.
   auto task = [self = shared_from_this(), record, device, promise = std::move(promise),
                run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
     self->ticket_lock_.wait(ticket);
@@ -155,14 +162,14 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
     std::unique_ptr<Enqueued> enqueued;
     absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
     self->ticket_lock_.leave(ticket);
-    // The operation releases the caller's tensors before its end is reported.
+    // Release the caller's tensors before the promise reports the end of the operation.
     run.reset();
     promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
   };
-  const auto note = [&](uint64_t ticket) {
+  const auto record_queued = [&](uint64_t ticket) {
     return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued, coarse_now());
   };
-  if (!async_.push(ticket_lock_, std::move(task), note)) throw Error(closed_error());
+  if (!async_.push(ticket_lock_, std::move(task), record_queued)) throw Error(closed_error());
   return work;
 }
 

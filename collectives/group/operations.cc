@@ -1,3 +1,7 @@
+// The collectives as they run in their turn. Each of them has the same steps: Staging replaces tensors that
+// the backend cannot use by temporary ones, the backend runs the operation, and Staging::finish() copies the
+// results back.
+
 #include "gradwire/collectives/group/operations.h"
 
 #include <algorithm>
@@ -29,6 +33,8 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
     whole = whole && static_cast<int64_t>(record.sizes[i]) == sizes[i];
   }
   record.elements = tensor.numel();
+  // The record has a fixed size. If it cannot hold the whole shape, the hash still lets check_consistency()
+  // see a difference.
   if (!whole) [[unlikely]]
     record.shape_hash = hash_of(sizes);
   return record;
@@ -37,7 +43,7 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
 namespace operations {
 namespace {
 
-// What is left to do for the backend once the factor is in the values.
+// The reduction for the backend: Staging has already multiplied the values by the factor.
 Reduction without_factor(const Reduction& op) { return op.op; }
 
 }  // namespace

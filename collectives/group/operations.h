@@ -11,22 +11,23 @@
 #include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group_backend.h"
 
-// From checked arguments to what a backend takes: contiguous tensors of its device, premultiplied. Exceptions
+// The operations with checked arguments. Each prepares the tensors for the backend (contiguous, on its
+// device, multiplied by the factor of premul_sum), calls the backend, and copies the results back. Exceptions
 // of libtorch pass through.
 namespace gradwire::collectives {
 
-// What a call with this tensor is recorded as.
+// The description of a call with this tensor.
 OperationRecord record_of(Operation operation, const at::Tensor& tensor);
 
-// One run of one operation.
+// The context of one run of one operation.
 struct RunContext {
   GroupBackend& backend;
   absl::Time deadline;
-  // CUDA tensors go through the host's memory.
+  // Whether CUDA tensors are copied to the memory of the host for the backend.
   bool stage_to_host = false;
   int rank = 0;
   int size = 1;
-  // What a device still does of it; see GroupBackend::take_enqueued.
+  // The part of the operation that may still run on a device; see GroupBackend::take_enqueued.
   std::unique_ptr<Enqueued> enqueued;
 };
 
@@ -44,33 +45,39 @@ absl::Status reduce_scatter(RunContext& run, at::Tensor output, Tensors inputs, 
 absl::Status all_to_all(RunContext& run, Tensors outputs, Tensors inputs);
 absl::Status all_gather_into_tensor(RunContext& run, at::Tensor output, at::Tensor input);
 absl::Status reduce_scatter_tensor(RunContext& run, at::Tensor output, at::Tensor input, const Reduction& op);
-// One entry of the splits for each rank.
+// The splits have one entry for each rank.
 absl::Status all_to_all_single(RunContext& run, at::Tensor output, at::Tensor input,
                                const std::vector<int64_t>& output_splits,
                                const std::vector<int64_t>& input_splits);
 
 }  // namespace operations
 
-// The tensors that a backend is given for those of the caller, and the way back.
+// Prepares the tensors of one operation. The backend gets the caller's tensor where it can use it; otherwise
+// it gets a temporary copy, and finish() copies the results back.
 class Staging {
  public:
   explicit Staging(RunContext& run) : run_(run) {}
 
-  // A tensor with the values of `tensor`.
+  // An input for the backend: a tensor with the values of `tensor`.
   at::Tensor source(const at::Tensor& tensor);
-  // The same times the factor of `op`, if it has one.
+  // As above, multiplied by the factor of `op` if it has one.
   at::Tensor source(const at::Tensor& tensor, const Reduction& op);
-  // A tensor whose values come to `tensor` by finish(); with `keeps`, with the values of `tensor` now.
+  // An output for the backend; finish() copies its values to `tensor`. `keeps`: it starts with the values of
+  // `tensor`; else its values are undefined.
   at::Tensor target(const at::Tensor& tensor, bool keeps);
-  // With the values of `tensor` now, times the factor of `op`.
+  // An output that starts with the values of `tensor`, multiplied by the factor of `op` if it has one.
   at::Tensor target(const at::Tensor& tensor, const Reduction& op);
+  // source() for each tensor.
   std::vector<at::Tensor> sources(std::vector<at::Tensor> tensors);
+  // target() without values for each tensor.
   std::vector<at::Tensor> targets(std::vector<at::Tensor> tensors);
 
-  // Takes what the backend has enqueued, and copies back unless `status` is an error, which it returns.
+  // Takes the enqueued part of the operation from the backend, and copies the results back unless `status` is
+  // an error. Returns `status`.
   absl::Status finish(absl::Status status);
 
  private:
+  // Whether the backend can use the tensor itself.
   bool direct(const at::Tensor& tensor) const;
   at::Tensor temporary(const at::Tensor& tensor, bool with_values) const;
   at::Tensor multiplied(const at::Tensor& tensor, double factor) const;
@@ -83,15 +90,16 @@ class Staging {
   absl::InlinedVector<Copy, 1> copies_;
 };
 
-// The values of `from`, which is contiguous, to the strided `into`.
+// Copies the values of `from`, which is contiguous, to `into`, which may be strided.
 void copy_into(const at::Tensor& from, const at::Tensor& into);
 
-// Tells autograd that the values have changed.
+// Notifies autograd that the values have changed.
 inline void bump_version(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-// Whether a backend can use its memory as it is, device apart.
+// Whether the tensor's memory holds its values in order, without a pending conjugation or negation. A backend
+// for the tensor's device can then use the memory itself.
 inline bool is_plain(const at::Tensor& tensor) {
   const c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return tensor.is_contiguous() && !tensor.unsafeGetTensorImpl()->key_set().has_any(lazy);

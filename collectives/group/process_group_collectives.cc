@@ -1,4 +1,4 @@
-// The collectives of libtorch's tensors: each is checked, described, and run in its turn.
+// The collectives of tensors. Each checks its arguments, makes its OperationRecord, and runs in its turn.
 #include <type_traits>
 #include <utility>
 
@@ -18,15 +18,15 @@ OperationRecord with_op(OperationRecord record, const Reduction& op) {
   return record;
 }
 
-// For operations whose ranks' sizes may differ.
-OperationRecord dtype_alone(Operation operation, const at::Tensor& tensor) {
+// A record without sizes, for operations in which the sizes may differ between ranks.
+OperationRecord record_without_sizes(Operation operation, const at::Tensor& tensor) {
   OperationRecord record;
   record.operation = operation;
   record.dtype = c10::toString(tensor.scalar_type());
   return record;
 }
 
-// Runs `kOperation`, a function of `operations`, with these arguments in its turn.
+// Runs `kOperation`, a function of the namespace `operations`, with these arguments in its turn.
 template <auto kOperation, class... Arguments>
 ProcessGroup::WorkPtr perform(OperationRunner& runner, OperationRunner::Mode mode,
                               const OperationRecord& record, c10::Device device, Arguments&&... arguments) {
@@ -102,7 +102,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce_scatter(Mode mode, at::Tens
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all(Mode mode, Tensors outputs, Tensors inputs) {
   constexpr Operation kThis = Operation::kAllToAll;
   check(kThis, checks_.all_to_all(outputs, inputs));
-  return perform<&operations::all_to_all>(*runner_, mode, dtype_alone(kThis, inputs.front()),
+  return perform<&operations::all_to_all>(*runner_, mode, record_without_sizes(kThis, inputs.front()),
                                           inputs.front().device(), std::move(outputs), std::move(inputs));
 }
 
@@ -150,9 +150,9 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all_single(Mode mode, at::T
   absl::StatusOr<std::vector<int64_t>> in = checks_.splits(input, input_splits, "input");
   check(kThis, in.status());
   check(kThis, checks_.rows_to_self(output, (*out)[rank()], input, (*in)[rank()]));
-  return perform<&operations::all_to_all_single>(*runner_, mode, dtype_alone(kThis, input), input.device(),
-                                                 std::move(output), std::move(input), *std::move(out),
-                                                 *std::move(in));
+  return perform<&operations::all_to_all_single>(*runner_, mode, record_without_sizes(kThis, input),
+                                                 input.device(), std::move(output), std::move(input),
+                                                 *std::move(out), *std::move(in));
 }
 
 }  // namespace gradwire::collectives

@@ -44,6 +44,8 @@ void ProcessGroupImpl::monitored_barrier(std::optional<absl::Duration> timeout, 
   OperationRecord record;
   record.operation = Operation::kMonitoredBarrier;
   (void)runner_->perform(Mode::kNow, record, c10::Device(at::kCPU), [&](RunContext& run) -> absl::Status {
+    // This operation uses the store and not the backend, so an abort of the backend does not end it. It
+    // checks for an abort itself; new_group() does the same.
     GRADWIRE_RETURN_IF_ERROR(runner_->interruption());
     Agreement round{.store = *store_, .rank = run.rank, .size = run.size, .name_all = wait_all_ranks};
     round.interrupted = [this] { return runner_->interruption(); };
@@ -57,7 +59,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupImpl::new_group(std::vector<int> ranks
   record.operation = Operation::kNewGroup;
   if (!identity_->is_world) {
     refuse(Operation::kNewGroup,
-           absl::FailedPreconditionError("groups are made in the world, not in a group"));
+           absl::FailedPreconditionError("new_group needs the world; this is a smaller group"));
   }
   std::shared_ptr<ProcessGroup> made;
   (void)runner_->perform(Mode::kNow, record, c10::Device(at::kCPU), [&](RunContext& run) -> absl::Status {
@@ -79,14 +81,16 @@ std::shared_ptr<ProcessGroup> ProcessGroupImpl::new_group(std::vector<int> ranks
 
 void ProcessGroupImpl::destroy() {
   if (runner_->on_thread()) {
-    throw Error(absl::FailedPreconditionError(absl::StrCat(
-        "the group \"", name(), "\" cannot be destroyed by a callback of one of its own operations")));
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat("cannot destroy group \"", name(), "\" in a callback of one of its own operations")));
   }
   std::vector<std::weak_ptr<ProcessGroup>> groups;
   {
     MutexLock lock(mutex_);
     groups.swap(groups_);
   }
+  // The groups use state of the world's backend (world_state), so they leave before the world does. A group
+  // that nobody uses any more has already left.
   for (const std::weak_ptr<ProcessGroup>& weak : groups) {
     if (const std::shared_ptr<ProcessGroup> group = weak.lock()) group->destroy();
   }

@@ -20,21 +20,21 @@
 
 namespace gradwire::collectives {
 
-// What a group is made of, when all have come together.
+// The parts of a group, for its constructor.
 struct GroupParts {
   ArgumentChecks::Group checks;
   std::string name;
   bool is_world = true;
-  // CUDA tensors go through the host.
+  // Whether CUDA tensors are copied to the memory of the host for the backend.
   bool stage_to_host = false;
-  // As the world was asked for, with the timeout of this group.
+  // The options of the world, with the timeout of this group.
   ProcessGroupOptions options;
   std::shared_ptr<store::Store> store;
   std::unique_ptr<GroupBackend> backend;
 };
 
-// Checks the arguments of operations and describes them; OperationRunner runs the collectives, Transfer is a
-// message.
+// The handle of a group on a member. Checks the arguments of each operation and makes its OperationRecord.
+// OperationRunner then runs the collectives, and Transfer sends and receives messages.
 class ProcessGroupImpl final : public ProcessGroup {
  public:
   explicit ProcessGroupImpl(GroupParts parts);
@@ -47,8 +47,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   absl::Duration timeout() const override { return options_.timeout; }
   std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const NewGroupOptions& options) override;
 
-// A synchronous and an asynchronous operation of the same body, begin_NAME, which throws for a synchronous
-// one.
+// Defines NAME and NAME_async. Both call begin_NAME; for NAME it throws the operation's Error.
 #define GRADWIRE_OPERATION(name, parameters, ...)                                \
   void name parameters override { (void)begin_##name(Mode::kNow, __VA_ARGS__); } \
   WorkPtr name##_async parameters override { return begin_##name(Mode::kLater, __VA_ARGS__); }
@@ -118,32 +117,35 @@ class ProcessGroupImpl final : public ProcessGroup {
                                   const std::vector<int64_t>& input_splits);
   WorkPtr begin_exchange_objects(Mode mode, ObjectExchange exchange);
 
-  // Throws the check's error, with the operation and the group.
+  // Throws `status` if it is an error, with the operation and the group in the message.
   void check(Operation operation, const absl::Status& status) const {
     if (!status.ok()) refuse(operation, status);
   }
+  // Throws `status`, an error, with the operation and the group in the message.
   [[noreturn]] void refuse(Operation operation, const absl::Status& status) const;
+  // Returns the rank in the group; throws if `world_rank` is not a member. `name`: the name of the argument.
   int check_rank(Operation operation, int world_rank, absl::string_view name) const;
 
   Transfer begin_send(at::Tensor tensor, int dst, int tag) const;
-  // `waits`: the caller does so at once.
+  // `waits`: the caller waits for the message right after this call.
   Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits) const;
 
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;
   const Backend kind_;
   const ProcessGroupOptions options_;
-  // Where operations without tensors of the caller's have theirs.
+  // The device of barriers and of collectives of objects, which get no tensors from the caller.
   const c10::Device own_device_;
   const std::shared_ptr<store::Store> store_;
 
   const std::shared_ptr<OperationRunner> runner_;
 
-  // Read and written by the operation whose turn it is.
+  // Read and written only by the operation whose turn it is.
   MonitoredBarrier monitored_barrier_;
   int64_t groups_made_ = 0;
 
   Mutex mutex_;
+  // The groups made in this world; destroy() destroys them too.
   std::vector<std::weak_ptr<ProcessGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,4 @@
-// One tensor for each GPU of this rank.
+// The collectives with one tensor for each GPU of this rank.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,18 +7,19 @@
 namespace gradwire::collectives {
 namespace {
 
-absl::Status take(RunContext& run, absl::Status status) {
+// Takes the enqueued part of the operation from the backend. Returns `status`.
+absl::Status finish(RunContext& run, absl::Status status) {
   run.enqueued = run.backend.take_enqueued();
   return status;
 }
 
-// Checked before anything is sent; the run checks again, in its turn.
+// Whether the backend has multi-device collectives. Checked before the operation waits for its turn.
 absl::Status check_multi_device(const OperationRunner& runner, Backend kind) {
   const std::shared_ptr<GroupBackend> backend = runner.backend();
   if (backend == nullptr) return runner.closed_error();
   if (backend->multi_device() != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the backend ", to_string(kind), " serves one device for each rank; this needs nccl"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the backend ", to_string(kind), " serves one device for each rank; this operation needs nccl"));
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::broadcast_multigpu_async(Tensors tensors
   const c10::Device device = tensors[0].device();
   return runner_->perform(
       Mode::kLater, record, device, [tensors = std::move(tensors), root](RunContext& run) {
-        return take(run, run.backend.multi_device()->broadcast(tensors, root, run.deadline));
+        return finish(run, run.backend.multi_device()->broadcast(tensors, root, run.deadline));
       });
 }
 
@@ -46,7 +47,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensor
   record.reduction = static_cast<int8_t>(op.op);
   const c10::Device device = tensors[0].device();
   return runner_->perform(Mode::kLater, record, device, [tensors = std::move(tensors), op](RunContext& run) {
-    return take(run, run.backend.multi_device()->all_reduce(tensors, op, run.deadline));
+    return finish(run, run.backend.multi_device()->all_reduce(tensors, op, run.deadline));
   });
 }
 
@@ -62,7 +63,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, i
   const c10::Device device = tensors[0].device();
   return runner_->perform(
       Mode::kLater, record, device, [tensors = std::move(tensors), root, op](RunContext& run) {
-        return take(run, run.backend.multi_device()->reduce(tensors, root, op, run.deadline));
+        return finish(run, run.backend.multi_device()->reduce(tensors, root, op, run.deadline));
       });
 }
 
@@ -76,8 +77,8 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_gather_multigpu_async(std::vector<Te
   const c10::Device device = tensors[0].device();
   return runner_->perform(Mode::kLater, record, device,
                           [lists = std::move(lists), tensors = std::move(tensors)](RunContext& run) {
-                            return take(run,
-                                        run.backend.multi_device()->all_gather(lists, tensors, run.deadline));
+                            return finish(
+                                run, run.backend.multi_device()->all_gather(lists, tensors, run.deadline));
                           });
 }
 

@@ -1,4 +1,5 @@
-// Objects as bytes: sizes first, so that nobody sets memory aside for what he has not agreed to.
+// The collectives of objects, which are encoded as bytes. An exchange has two steps: first the sizes, then
+// the bytes. Every rank checks the sizes against the limit before it allocates memory for the bytes.
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
@@ -14,7 +15,7 @@ namespace {
 using Kind = ObjectExchange::Kind;
 using Tensors = std::vector<at::Tensor>;
 
-// In the place of a size: the object could not be encoded.
+// Sent instead of a size: the object could not be encoded.
 constexpr int64_t kNoObject = -1;
 
 Operation operation_of(Kind kind) {
@@ -33,29 +34,29 @@ Operation operation_of(Kind kind) {
 
 int64_t size_of(const at::Tensor& bytes) { return bytes.defined() ? bytes.numel() : kNoObject; }
 
-// One exchange of one rank.
+// This rank's part of one exchange.
 class Exchange {
  public:
-  Exchange(RunContext& run, ObjectExchange& what, int root, c10::Device device)
-      : run_(run), what_(what), root_(root), device_(device) {}
+  Exchange(RunContext& run, ObjectExchange& exchange, int root, c10::Device device)
+      : run_(run), exchange_(exchange), root_(root), device_(device) {}
 
   absl::Status run() {
     const c10::NoGradGuard no_grad;
     GRADWIRE_RETURN_IF_ERROR(exchange_sizes());
     GRADWIRE_RETURN_IF_ERROR(check_sizes());
-    return what_.kind == Kind::kBroadcast ? broadcast() : exchange();
+    return exchange_.kind == Kind::kBroadcast ? broadcast() : exchange_bytes();
   }
 
  private:
   bool at_root() const { return run_.rank == root_; }
-  bool from_root() const { return what_.kind == Kind::kBroadcast || what_.kind == Kind::kScatter; }
+  bool from_root() const { return exchange_.kind == Kind::kBroadcast || exchange_.kind == Kind::kScatter; }
 
   at::Tensor make(int64_t count, at::ScalarType dtype) const {
     return at::empty({count}, at::TensorOptions().dtype(dtype).device(device_));
   }
 
-  // Waits for what a device still does of the last step.
-  void settle() {
+  // Orders the current stream behind the part of the last step that may still run on a device.
+  void order_behind_last_step() {
     if (run_.enqueued != nullptr) run_.enqueued->order_current_stream();
     run_.enqueued = nullptr;
   }
@@ -63,52 +64,56 @@ class Exchange {
   absl::Status exchange_sizes() {
     Tensors all;
     if (from_root()) {
-      at::Tensor sizes = at::empty({what_.kind == Kind::kScatter ? run_.size : 1}, at::kLong);
+      at::Tensor sizes = at::empty({exchange_.kind == Kind::kScatter ? run_.size : 1}, at::kLong);
       if (at_root()) {
         for (int64_t i = 0; i < sizes.numel(); ++i) {
-          sizes.mutable_data_ptr<int64_t>()[i] = size_of(what_.sent[static_cast<std::size_t>(i)]);
+          sizes.mutable_data_ptr<int64_t>()[i] = size_of(exchange_.sent[static_cast<std::size_t>(i)]);
         }
       }
       all.push_back(sizes.to(device_));
       GRADWIRE_RETURN_IF_ERROR(operations::broadcast(run_, all[0], root_));
     } else {
       at::Tensor own = at::empty({1}, at::kLong);
-      own.mutable_data_ptr<int64_t>()[0] = size_of(what_.sent[0]);
+      own.mutable_data_ptr<int64_t>()[0] = size_of(exchange_.sent[0]);
       for (int rank = 0; rank < run_.size; ++rank) all.push_back(make(1, at::kLong));
       GRADWIRE_RETURN_IF_ERROR(operations::all_gather(run_, own.to(device_), all));
     }
-    settle();
+    order_behind_last_step();
     for (const at::Tensor& tensor : all) {
-      const at::Tensor here = tensor.cpu();
-      const int64_t* values = here.const_data_ptr<int64_t>();
-      sizes_.insert(sizes_.end(), values, values + here.numel());
+      const at::Tensor on_host = tensor.cpu();
+      const int64_t* values = on_host.const_data_ptr<int64_t>();
+      sizes_.insert(sizes_.end(), values, values + on_host.numel());
     }
     return absl::OkStatus();
   }
 
+  // Every rank has the same sizes and returns the same verdict. So no rank waits for bytes that another rank
+  // refuses to send. The running total is checked at each step, so it does not overflow.
   absl::Status check_sizes() const {
     int64_t total = 0;
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      const std::string whose = from_root() ? absl::StrCat("rank ", root_) : absl::StrCat("rank ", i);
+      const std::string sender = from_root() ? absl::StrCat("rank ", root_) : absl::StrCat("rank ", i);
       if (sizes_[i] == kNoObject)
-        return absl::InvalidArgumentError(absl::StrCat(whose, " could not encode its object"));
+        return absl::InvalidArgumentError(absl::StrCat(sender, " could not encode its object"));
       if (sizes_[i] < 0 || sizes_[i] > kMaxObjectBytes || (total += sizes_[i]) > kMaxObjectBytes) {
-        return absl::InvalidArgumentError(absl::StrCat("the object of ", whose, " has ", sizes_[i],
-                                                       " bytes; objects may have ", kMaxObjectBytes,
-                                                       " bytes together"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the objects are too large: the object of ", sender, " has ", sizes_[i],
+                         " bytes; the limit for all objects together is ", kMaxObjectBytes, " bytes"));
       }
     }
     return absl::OkStatus();
   }
 
   absl::Status broadcast() {
-    at::Tensor bytes = at_root() ? what_.sent[0].to(device_) : make(sizes_[0], at::kByte);
+    at::Tensor bytes = at_root() ? exchange_.sent[0].to(device_) : make(sizes_[0], at::kByte);
     GRADWIRE_RETURN_IF_ERROR(operations::broadcast(run_, bytes, root_));
-    settle();
-    return what_.receive({bytes.cpu()});
+    order_behind_last_step();
+    return exchange_.receive({bytes.cpu()});
   }
 
-  absl::Status exchange() {
+  // All-gather, gather and scatter of objects are one all-to-all: the sizes differ between ranks, and ranks
+  // that exchange nothing have empty tensors.
+  absl::Status exchange_bytes() {
     Tensors inputs;
     Tensors outputs;
     for (int other = 0; other < run_.size; ++other) {
@@ -116,22 +121,24 @@ class Exchange {
       outputs.push_back(output_from(other));
     }
     GRADWIRE_RETURN_IF_ERROR(operations::all_to_all(run_, outputs, std::move(inputs)));
-    settle();
-    if (what_.kind == Kind::kScatter) return what_.receive({outputs[static_cast<std::size_t>(root_)].cpu()});
-    if (what_.kind == Kind::kGather && !at_root()) return what_.receive({});
+    order_behind_last_step();
+    if (exchange_.kind == Kind::kScatter)
+      return exchange_.receive({outputs[static_cast<std::size_t>(root_)].cpu()});
+    if (exchange_.kind == Kind::kGather && !at_root()) return exchange_.receive({});
     for (at::Tensor& output : outputs) output = output.cpu();
-    return what_.receive(std::move(outputs));
+    return exchange_.receive(std::move(outputs));
   }
 
   at::Tensor input_for(int other) const {
-    const bool sends = what_.kind == Kind::kAllGather || (what_.kind == Kind::kGather && other == root_) ||
-                       (what_.kind == Kind::kScatter && at_root());
+    const bool sends = exchange_.kind == Kind::kAllGather ||
+                       (exchange_.kind == Kind::kGather && other == root_) ||
+                       (exchange_.kind == Kind::kScatter && at_root());
     if (!sends) return make(0, at::kByte);
-    return what_.sent[what_.kind == Kind::kScatter ? static_cast<std::size_t>(other) : 0].to(device_);
+    return exchange_.sent[exchange_.kind == Kind::kScatter ? static_cast<std::size_t>(other) : 0].to(device_);
   }
 
   at::Tensor output_from(int other) const {
-    switch (what_.kind) {
+    switch (exchange_.kind) {
       case Kind::kAllGather:
         return make(sizes_[static_cast<std::size_t>(other)], at::kByte);
       case Kind::kGather:
@@ -142,10 +149,11 @@ class Exchange {
   }
 
   RunContext& run_;
-  ObjectExchange& what_;
+  ObjectExchange& exchange_;
   const int root_;
   const c10::Device device_;
-  // Of each rank's object, or of the root's for each rank, or of the root's only one.
+  // Sizes in bytes. kAllGather, kGather: of each rank's object. kScatter: of the root's object for each rank.
+  // kBroadcast: of the root's object.
   std::vector<int64_t> sizes_;
 };
 
@@ -155,8 +163,8 @@ absl::Status check_count(const ObjectExchange& exchange, bool at_root, int size)
                                : exchange.kind == Kind::kScatter ? static_cast<std::size_t>(size)
                                                                  : 1;
   if (exchange.sent.size() == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("this rank gives ", exchange.sent.size(), " objects where ", expected, " are expected"));
+  return absl::InvalidArgumentError(absl::StrCat("wrong number of objects on this rank: got ",
+                                                 exchange.sent.size(), ", expected ", expected));
 }
 
 }  // namespace

@@ -32,9 +32,10 @@ absl::Status explain_ranks(const absl::Status& status, const std::vector<int>& w
   const auto named = static_cast<std::ptrdiff_t>(std::min(world_ranks.size(), kMostRanksNamed));
   const std::string ranks = absl::StrJoin(world_ranks.begin(), world_ranks.begin() + named, ", ");
   return with_worker(
-      absl::Status(status.code(),
-                   absl::StrCat(status.message(), " [ranks are those of the group; in the world they are ",
-                                ranks, world_ranks.size() > kMostRanksNamed ? ", ..." : "", "]")),
+      absl::Status(
+          status.code(),
+          absl::StrCat(status.message(), " [these are ranks of the group; its ranks in the world are ", ranks,
+                       world_ranks.size() > kMostRanksNamed ? ", ..." : "", "]")),
       worker_of(status));
 }
 

@@ -1,3 +1,7 @@
+// Staging: temporary tensors for those that a backend cannot use directly, because they are not plain
+// (is_plain), or on a device that is staged through the host. The temporary tensors are plain, so all code
+// after this works with addresses and sizes only.
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/GradMode.h>
@@ -6,8 +10,10 @@
 #include "gradwire/collectives/group/operations.h"
 
 namespace gradwire::collectives {
+
 void copy_into(const at::Tensor& from, const at::Tensor& into) {
-  // Inference tensors may be written to in inference mode alone, whichever thread this is.
+  // libtorch allows writing to an inference tensor only in inference mode, and the mode belongs to the
+  // thread.
   const c10::InferenceMode inference(into.is_inference());
   const c10::NoGradGuard no_grad;
   into.copy_(from.view_as(into));
@@ -18,6 +24,8 @@ bool Staging::direct(const at::Tensor& tensor) const {
 }
 
 at::Tensor Staging::temporary(const at::Tensor& tensor, bool with_values) const {
+  // The caller may be in inference mode. A temporary tensor made there would be an inference tensor, and
+  // another thread, outside that mode, could not write to it.
   const c10::InferenceMode ordinary(false);
   const c10::NoGradGuard no_grad;
   at::TensorOptions options = at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device());
@@ -54,6 +62,7 @@ at::Tensor Staging::target(const at::Tensor& tensor, bool keeps) {
     bump_version(tensor);
     return tensor;
   }
+  // bump_version is not needed here: copy_into() changes the version of the target when it writes the result.
   at::Tensor copy = temporary(tensor, keeps);
   copies_.push_back({copy, tensor});
   return copy;
@@ -70,9 +79,10 @@ std::vector<at::Tensor> Staging::targets(std::vector<at::Tensor> tensors) {
 }
 
 absl::Status Staging::finish(absl::Status status) {
+  // Taken also after an error: the next operation of this thread must not find it.
   run_.enqueued = run_.backend.take_enqueued();
   if (!status.ok() || copies_.empty()) return status;
-  // The copies run on the current stream.
+  // The copies run on the current stream, so it must wait for the operation first.
   if (run_.enqueued != nullptr) run_.enqueued->order_current_stream();
   for (const Copy& copy : copies_) copy_into(copy.from, copy.into);
   return status;

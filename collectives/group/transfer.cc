@@ -1,7 +1,12 @@
+// Point-to-point operations. They do not wait for a turn: a rank may receive while a collective of the group
+// is queued. A transfer has three parts: send() or receive() begins it, the backend ends it, and finish()
+// copies the received data and completes the flight record. wait() and as_work() call finish(), once.
+
 #include "gradwire/collectives/group/transfer.h"
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
@@ -40,6 +45,7 @@ Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int
     sent = backend->send(std::move(memory), to, tag, run.deadline);
     if (sent.done()) at_once = sent.result();
   }
+  // Asked on the thread that began the transfer, right after it began: the backend keeps the value by thread.
   transfer.enqueued_ = backend->take_enqueued();
   if (at_once.has_value()) {
     transfer.result_ = at_once->ok() ? absl::StatusOr<int>(-1) : *std::move(at_once);
@@ -50,6 +56,8 @@ Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int
   sent.on_ready_inline([ended](const absl::Status& status) {
     ended.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(status));
   });
+  // The backend's future has no value; the Work needs a future of an int. So the result and a cancellation
+  // are passed on.
   ended.on_cancel([sent] { sent.cancel(); });
   return transfer;
 }
@@ -61,10 +69,12 @@ Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, 
   Transfer transfer(runner, record_transfer(Operation::kReceive, tensor, src, tag), now);
   RunContext run = runner.context(*backend, now);
   at::Tensor memory = Staging(run).target(tensor, /*keeps=*/false);
+  // The data arrives in temporary memory. finish() copies it.
   if (!memory.is_same(tensor)) {
     transfer.staged_ = memory;
     transfer.target_ = std::move(tensor);
   }
+  // try_receive() may spin for some microseconds. That is worth it only if the caller waits anyway.
   if (waits) transfer.result_ = backend->try_receive(memory, from, tag);
   if (!transfer.result_.has_value()) {
     transfer.ended_ = backend->receive(std::move(memory), from, tag, run.deadline);
@@ -86,7 +96,8 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
   GRADWIRE_RETURN_IF_ERROR(identity_->end(record_, FlightRecorder::kNoSequence, entry_, std::move(status)));
   if (record_.operation == Operation::kSend) return -1;
   if (*result < 0 || static_cast<std::size_t>(*result) >= identity_->ranks.size()) {
-    return absl::InternalError("the backend names a source that is no rank of the group");
+    return absl::InternalError(absl::StrCat("invalid source from the backend: got rank ", *result,
+                                            ", expected a rank below ", identity_->ranks.size()));
   }
   return identity_->ranks[static_cast<std::size_t>(*result)];
 }
@@ -98,24 +109,28 @@ int Transfer::wait() const {
 }
 
 std::shared_ptr<Work> Transfer::as_work() && {
-  // One for all messages that have left at once.
+  // All sends that ended at once share one future, so that no allocation is needed for each.
   static const auto* const sent = new Future<int>(-1);
   if (result_.has_value() || ended_.done()) {
     const absl::StatusOr<int> result = finish(result_.has_value() ? *result_ : ended_.result());
     return std::make_shared<Work>(result.ok() && *result == -1 ? *sent : Future<int>(result),
                                   std::move(enqueued_));
   }
+  // The continuation holds the Transfer. The future is moved out of the Transfer: otherwise the future would
+  // own the continuation, which would own the future.
   auto transfer = std::make_shared<Transfer>(std::move(*this));
   const Future<int> ended = std::exchange(transfer->ended_, Future<int>());
   Promise<int> promise(ended.executor());
   std::shared_ptr<Enqueued> enqueued;
+  // With staged memory, finish() needs it, to copy after the data has arrived on the device. Then the Work is
+  // complete only after the copy.
   if (!transfer->staged_.defined()) enqueued = std::move(transfer->enqueued_);
   auto work = std::make_shared<Work>(promise.future(), std::move(enqueued));
   promise.on_cancel([ended] { ended.cancel(); });
   auto finish = [transfer, promise](const absl::StatusOr<int>& result) {
     promise.set_result(transfer->finish(result));
   };
-  // Copying is more than a transport's thread should be asked for.
+  // Copying can take long, and a transport's thread must not do it: on_ready runs `finish` on the executor.
   if (transfer->staged_.defined()) {
     ended.on_ready(std::move(finish));
   } else {

@@ -14,32 +14,37 @@
 
 namespace gradwire::collectives {
 
-// A message between two members of a group, from its beginning to its end. Holds what it needs, not the
-// group, whose end may complete it. Used by one thread at a time.
+// One message between two members of a group, from its beginning to its end. It does not keep the group
+// alive, because destroying the group may be what completes the message. Used by one thread at a time.
 class Transfer {
  public:
-  // `tensor` has been checked. `dst`, `src`: ranks of the world, for the flight record; `to`, `from`: of the
-  // group, -1 any. `waits`: the caller does so at once. Throws Error: FailedPrecondition after the runner was
-  // closed.
+  // Begin a send or a receive. `tensor` has been checked. `dst` and `src` are ranks of the world, for the
+  // flight record; `to` and `from` are ranks of the group; -1 is any rank. `waits`: the caller waits for the
+  // message right after this call. Throws Error: FailedPrecondition if the runner has been closed.
   static Transfer send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag);
   static Transfer receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag, bool waits);
 
-  // Returns at its end the sender's rank in the world, -1 of a send. Throws Error.
+  // Waits until the message has been sent or received. Returns the sender's rank in the world for a receive,
+  // -1 for a send. Throws Error.
   int wait() const;
+  // Returns a handle that ends when the message has been sent or received.
   std::shared_ptr<Work> as_work() &&;
 
  private:
   Transfer(OperationRunner& runner, const OperationRecord& record, CoarseTime now);
-  // The rank of the world, or the error with its names; brings the tensor where it belongs.
+  // Records the end. Copies a received tensor from the temporary one to the caller's. Returns the sender's
+  // rank in the world, or the error with the operation and the group in its message.
   absl::StatusOr<int> finish(const absl::StatusOr<int>& result) const;
 
   OperationRecord record_;
   uint64_t entry_;
-  // As the backend has it, a rank of the group; -1 of a send: when it ended at once, and else.
+  // The backend's result: the sender's rank in the group for a receive, -1 for a send. result_ is set if the
+  // message ended at once; otherwise ended_ is valid.
   std::optional<absl::StatusOr<int>> result_;
   Future<int> ended_;
   std::unique_ptr<Enqueued> enqueued_;
-  // Where a received tensor goes that was received elsewhere; else undefined.
+  // The temporary tensor that the backend receives into, and the caller's tensor. Both are undefined if the
+  // backend receives into the caller's tensor.
   at::Tensor staged_;
   at::Tensor target_;
   std::shared_ptr<GroupIdentity> identity_;

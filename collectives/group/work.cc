@@ -5,7 +5,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// Where the operation is enqueued it may have ended meanwhile, and not well.
+// The error of an enqueued operation that has already failed on its device; else OK.
 absl::Status ended_on_device(const std::shared_ptr<Enqueued>& enqueued) {
   return enqueued == nullptr ? absl::OkStatus() : enqueued->ended().value_or(absl::OkStatus());
 }
@@ -14,6 +14,8 @@ absl::Status ended_on_device(const std::shared_ptr<Enqueued>& enqueued) {
 
 void Work::wait() const {
   ended_.wait();
+  // ended_ says that the operation was enqueued, not that the device has executed it. An operation that has
+  // failed on the device meanwhile must throw, and not return with a stream that waits for it.
   throw_if_error(ended_on_device(enqueued_));
   if (enqueued_ != nullptr) enqueued_->order_current_stream();
 }
@@ -38,7 +40,7 @@ std::exception_ptr Work::exception() const {
 int Work::source_rank() const {
   const int rank = ended_.wait();
   if (rank < 0)
-    throw Error(absl::FailedPreconditionError("source_rank() of an operation that is no receive"));
+    throw Error(absl::FailedPreconditionError("source_rank() needs a receive; this is another operation"));
   return rank;
 }
 

@@ -9,11 +9,12 @@
 namespace gradwire::collectives {
 namespace {
 
-// Never destroyed: a process that exits with a world joins no threads and sends nothing.
+// The world of this process. Never destroyed: a process that exits with a world joins no threads and sends
+// nothing.
 struct World {
   Mutex mutex;
   Group group ABSL_GUARDED_BY(mutex);
-  // Being made by some thread.
+  // Whether a thread is making the world.
   bool joining ABSL_GUARDED_BY(mutex) = false;
 };
 
@@ -30,14 +31,19 @@ Group init_process_group(const ProcessGroupOptions& options) {
     MutexLock lock(world.mutex);
     if (world.group != nullptr) {
       throw Error(absl::FailedPreconditionError(absl::StrCat(
-          "init_process_group: this process is rank ", world.group->rank(), " of ", world.group->size(),
-          " already; call destroy_process_group first, or use ProcessGroup::create for several")));
+          "init_process_group: this process already has a world and is its rank ", world.group->rank(),
+          " of ", world.group->size(),
+          "; call destroy_process_group first, or use ProcessGroup::create for several worlds")));
     }
     if (world.joining) {
-      throw Error(absl::FailedPreconditionError("init_process_group: another thread is in it"));
+      throw Error(
+          absl::FailedPreconditionError("init_process_group: another thread is already making the world"));
     }
     world.joining = true;
   }
+  // ProcessGroup::create() waits for other ranks and may throw, so the lock must not be held. `joining` keeps
+  // other threads out. The destructor of `joined` clears it in either case, and stores the world, or nullptr
+  // after an exception.
   Group made;
   struct Joined {
     Group& made;
@@ -62,7 +68,7 @@ void destroy_process_group(const Group& group) {
     MutexLock lock(the_world().mutex);
     if (leaving == nullptr || leaving == the_world().group) leaving = std::move(the_world().group);
   }
-  // Outside the lock: it waits and joins threads.
+  // destroy() waits and joins threads, so the lock must not be held.
   if (leaving != nullptr) leaving->destroy();
 }
 

@@ -9,21 +9,24 @@
 
 namespace gradwire::collectives {
 
-// The backend "mpi": Open MPI, whose mpirun has started the processes. Linking this library registers it.
-//
-// make: the ranks may be any processes of one MPI_COMM_WORLD; they find one another in the group's store.
-// Options: "block_bytes", the most that one call of MPI moves (up to and by default 2^30). Errors:
-// InvalidArgument for other options, for ranks of different launches and for two ranks in one process;
-// FailedPrecondition outside of mpirun; DeadlineExceeded that names the first rank that did not come.
+// The backend "mpi" over Open MPI. mpirun must have started the processes. A program that links this library
+// registers the backend.
+
+// Makes one member's end of a group. The ranks may be any processes of one MPI_COMM_WORLD; they find one
+// another in the group's store. Options: "block_bytes", the maximum number of bytes that one call of MPI
+// moves (at most 2^30, which is the default). Errors: InvalidArgument for other options, for ranks of
+// different launches, and for two ranks in one process; FailedPrecondition if no MPI launcher started the
+// process; DeadlineExceeded that names the first rank that did not arrive.
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_mpi_backend(const BackendContext& context);
 
-// Rank and size in MPI_COMM_WORLD.
-absl::StatusOr<std::pair<int, int>> mpi_launch_place();
+// The rank and the size in MPI_COMM_WORLD.
+absl::StatusOr<std::pair<int, int>> mpi_launch_rank_and_size();
 
-// A TcpStore that rank 0 holds, whose address travels by MPI. Called by all that were launched.
+// Makes a TcpStore on rank 0 of MPI_COMM_WORLD; the others get its address through MPI. All launched
+// processes must call it.
 absl::StatusOr<std::shared_ptr<store::Store>> mpi_launch_store(absl::Duration timeout);
 
-// What Open MPI says of itself.
+// Whether Open MPI reports that it supports CUDA tensors.
 bool mpi_takes_cuda();
 
 }  // namespace gradwire::collectives

@@ -14,32 +14,33 @@
 
 namespace gradwire::collectives {
 
-// How far a member is in its group's collectives, which are numbered from 1 up.
+// The progress of a member in its group's collectives, which are numbered from 1.
 struct MpiProgress {
-  // Only for the one thread that calls collectives.
+  // The number of the last collective that has begun. Used only by the thread that calls collectives.
   uint64_t begun = 0;
-  // Read when the group is left, too.
+  // The number of the last collective that has ended. Also read by the thread that leaves the group.
   std::atomic<uint64_t> finished{0};
 };
 
-// One collective of one member: MPI's nonblocking calls, polled until they have ended or the deadline has
-// come.
+// One collective of one member. It uses MPI's nonblocking calls and polls them until they have ended or the
+// deadline has passed.
 //
-//   1. begin() starts a call of MPI's, or several.
-//   2. finish() polls until all have ended. When that is slow it writes into the store that this rank waits
-//      here, and asks there who has left.
-//   3. An error breaks the group, since the others may have begun theirs: what is under way is left to MPI.
+//   1. begin() starts one call of MPI; it may be called several times.
+//   2. finish() polls until all calls have ended. If that is slow, it writes to the store that this rank
+//      waits in this collective, and reads there which ranks have left.
+//   3. An error breaks the group, because the other ranks may already be in the collective. MPI keeps the
+//      requests and tensors of calls that have not ended.
 //
-// For the thread that calls collectives.
+// Used only by the thread that calls collectives.
 class MpiCollective {
  public:
   // `progress.begun` is this collective's number.
   MpiCollective(MpiMember& member, const MpiProgress& progress, const char* name, absl::Time deadline)
       : member_(member), progress_(progress), name_(name), deadline_(deadline) {}
 
-  // Keeps tensors while MPI uses them, in the place of those kept before.
+  // Keeps these tensors alive while MPI uses them. Releases the tensors of the call before.
   void keep(std::vector<at::Tensor> tensors) { tensors_ = std::move(tensors); }
-  // Begins a call of MPI's: `start` is given its request.
+  // Begins one call of MPI. `start` gets the request to fill in, and returns a Status.
   template <class Start>
   absl::Status begin(Start start) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -48,8 +49,11 @@ class MpiCollective {
     requests_.push_back(request);
     return absl::OkStatus();
   }
+  // Waits until all calls have ended. Errors break the group: DeadlineExceeded names the ranks that did not
+  // arrive; Unavailable or Aborted names a rank that has left; the group's reason if it is broken; MPI's
+  // errors.
   absl::Status finish();
-  // One call, from begin() to finish(); `start` returns MPI's code.
+  // Runs one call: begin() and finish(). `start` gets the request to fill in, and returns MPI's code.
   template <class Start>
   absl::Status run(std::vector<at::Tensor> tensors, Start start) {
     keep(std::move(tensors));
@@ -58,10 +62,10 @@ class MpiCollective {
         [&](MPI_Request* request) { return member_.runtime().call(name_, [&] { return start(request); }); }));
     return finish();
   }
-  // Breaks the group. Returns `reason`.
+  // Breaks the group with `reason`, and leaves the requests and tensors to MPI. Returns `reason`.
   absl::Status break_off(const absl::Status& reason);
 
-  // After finish(): of each call, in the order of begin().
+  // After finish(): the status of each call, in the order of begin().
   const std::vector<MPI_Status>& statuses() const { return statuses_; }
 
  private:

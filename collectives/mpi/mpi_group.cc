@@ -12,14 +12,14 @@
 namespace gradwire::collectives {
 
 MpiGroup::~MpiGroup() {
-  // A member that broke off has said so.
-  if (member_->leave()) member_->witness().leave(progress_.finished.load(), "");
+  // If the group is broken, its error has already been reported to the other members.
+  if (member_->leave()) member_->witness().report_leaving(progress_.finished.load(), "");
 }
 
 void MpiGroup::abort(const absl::Status& reason) {
   if (member_->broken()) return;
   (void)member_->break_with(reason);
-  member_->witness().leave(progress_.finished.load(), reason.message());
+  member_->witness().report_leaving(progress_.finished.load(), reason.message());
 }
 
 Future<void> MpiGroup::send(at::Tensor tensor, int dst, int tag, absl::Time deadline) {
@@ -66,6 +66,7 @@ absl::Status MpiGroup::reduce(MpiCollective& call, const at::Tensor& tensor, int
   // MPI reduces in the host's memory.
   at::Tensor host = tensor.is_cpu() ? tensor : tensor.cpu();
   const bool result = root < 0 || root == member_->rank();
+  // The counts of MPI are ints, so long tensors are reduced in blocks of whole elements.
   const auto size = static_cast<int64_t>(host.element_size());
   const int64_t most = std::max<int64_t>(1, member_->block() / size);
   for (int64_t first = 0; first < host.numel(); first += most) {
@@ -75,6 +76,7 @@ absl::Status MpiGroup::reduce(MpiCollective& call, const at::Tensor& tensor, int
       if (root < 0) {
         return MPI_Iallreduce(MPI_IN_PLACE, data, count, how.type, how.op, member_->collectives(), request);
       }
+      // Only the root has a result. MPI wants MPI_IN_PLACE there, and the input elsewhere.
       return MPI_Ireduce(result ? MPI_IN_PLACE : data, result ? data : nullptr, count, how.type, how.op, root,
                          member_->collectives(), request);
     }));

@@ -11,10 +11,12 @@
 
 namespace gradwire::collectives {
 
-// A group over Open MPI: every collective is MPI's nonblocking one, polled until it has ended or the deadline
-// has come. A collective that has begun cannot be taken back, so after an error the tensors in it stay MPI's
-// for as long as the process lives, and MPI is not finalised. MPI's collectives want one buffer where
-// GroupBackend's have lists: lists that lie one behind the other are used as they are, others are copied.
+// A group over Open MPI. Every collective uses MPI's nonblocking form and polls it until it has ended or the
+// deadline has passed. MPI cannot cancel a collective. So after an error its tensors are kept until the
+// process ends, because MPI may still write to them, and MPI is not finalised.
+//
+// MPI's collectives need one buffer where GroupBackend's have a list of tensors. If the tensors of a list are
+// adjacent in memory, their memory is that buffer; otherwise they are copied.
 class MpiGroup final : public GroupBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -47,9 +49,9 @@ class MpiGroup final : public GroupBackend {
     progress_.finished.store(progress_.begun, std::memory_order_relaxed);
     return absl::OkStatus();
   }
-  // `root` -1: everybody's tensor becomes the result.
+  // `root` -1: the tensor of every rank becomes the result.
   absl::Status reduce(MpiCollective& call, const at::Tensor& tensor, int root, const Reduction& op);
-  // `root` -1: everybody's lists.
+  // `root` -1: the lists of every rank get the tensors.
   absl::Status gather(MpiCollective& call, const at::Tensor& tensor, const Tensors& outputs, int root);
 
   const std::shared_ptr<MpiMember> member_;

@@ -1,4 +1,4 @@
-// The collectives with a tensor for each rank.
+// The collectives that have one tensor for each rank.
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
@@ -38,7 +38,9 @@ absl::Status MpiGroup::gather(MpiCollective& call, const at::Tensor& tensor, con
   synchronize(tensor);
   const bool receives = root < 0 || root == member_->rank();
   const auto total = static_cast<int64_t>(tensor.nbytes());
+  // A piece of every rank together must fit a block, because the buffer has one part for each rank.
   const int64_t most = std::max<int64_t>(1, member_->block() / member_->size());
+  // MPI uses the list itself if it is one buffer, in one call. MPI forbids input and output to overlap.
   const bool direct = receives && total <= most && is_one_buffer(outputs) && !overlaps(tensor, outputs);
   for (int64_t offset = 0; offset < total; offset += most) {
     const int64_t bytes = std::min(most, total - offset);
@@ -125,8 +127,8 @@ absl::Status MpiGroup::reduce_scatter(at::Tensor output, Tensors inputs, const R
 
 absl::Status MpiGroup::all_to_all(Tensors outputs, Tensors inputs, absl::Time deadline) {
   return collective("all_to_all", deadline, [&](MpiCollective& call) -> absl::Status {
-    // Pairs may differ in size, and no rank knows the sizes of others' pairs: one message for each pair, and
-    // no agreement on pieces.
+    // The sizes may differ between pairs of ranks, and a rank knows only the sizes of its own pairs. So the
+    // ranks cannot agree on a division into pieces: each pair uses one message.
     Tensors used = outputs;
     used.insert(used.end(), inputs.begin(), inputs.end());
     call.keep(std::move(used));
@@ -152,23 +154,24 @@ absl::Status MpiGroup::all_to_all(Tensors outputs, Tensors inputs, absl::Time de
       const int dst = (rank + step) % size;
       GRADWIRE_RETURN_IF_ERROR(begin(true, inputs[static_cast<std::size_t>(dst)], dst));
     }
+    // The block of this rank for itself is copied, not sent.
     const at::Tensor& to_self = inputs[static_cast<std::size_t>(rank)];
     const at::Tensor& from_self = outputs[static_cast<std::size_t>(rank)];
     if (to_self.nbytes() != from_self.nbytes()) {
       return call.break_off(absl::InvalidArgumentError(
-          absl::StrCat("all_to_all: what this rank sends to itself has ", to_self.nbytes(),
-                       " bytes, the output ", from_self.nbytes())));
+          absl::StrCat("all_to_all: size mismatch on rank ", rank, ": it sends itself ", to_self.nbytes(),
+                       " bytes, but its output has ", from_self.nbytes())));
     }
     if (to_self.numel() > 0) copy_bytes(to_self, from_self);
     GRADWIRE_RETURN_IF_ERROR(call.finish());
     for (int step = 1; step < size; ++step) {
       const std::size_t src = source(step);
       MPI_Count bytes = 0;
-      // The receives were begun first.
+      // The receives were begun first, in the order of `step`, so their statuses come first.
       MPI_Get_elements_x(&call.statuses()[static_cast<std::size_t>(step - 1)], MPI_BYTE, &bytes);
       if (bytes != static_cast<MPI_Count>(outputs[src].nbytes())) {
-        return absl::InvalidArgumentError(absl::StrCat("all_to_all: rank ", src, " sent ", bytes,
-                                                       " bytes, the output for it has ",
+        return absl::InvalidArgumentError(absl::StrCat("all_to_all: size mismatch: rank ", src, " sent ",
+                                                       bytes, " bytes, but its output on this rank has ",
                                                        outputs[src].nbytes()));
       }
     }

@@ -1,5 +1,5 @@
 #pragma once
 
-// MPI's C interface alone: its old C++ one would have to be linked.
+// Includes only MPI's C interface: the old C++ interface would need an additional library.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>

@@ -12,13 +12,16 @@
 namespace gradwire::collectives {
 namespace {
 
-// What rank 0 tells the others: where the store is, or why there is none.
+// The message of rank 0 to the others: the store's address, or the reason why rank 0 could not make the
+// store.
 struct Notice {
+  // The store's port; 0 if there is no store.
   int port = 0;
+  // The store's host, or the reason.
   char text[508] = {};
 };
 
-// Whether all that were launched live on this host.
+// Whether all launched processes are on this host.
 absl::StatusOr<bool> all_on_one_host(MpiRuntime& runtime) {
   MPI_Comm host = MPI_COMM_NULL;
   int size = 0;
@@ -30,7 +33,7 @@ absl::StatusOr<bool> all_on_one_host(MpiRuntime& runtime) {
   return size == runtime.size();
 }
 
-absl::Status tell(MpiRuntime& runtime, Notice& notice, absl::Time deadline) {
+absl::Status broadcast_notice(MpiRuntime& runtime, Notice& notice, absl::Time deadline) {
   MPI_Request request = MPI_REQUEST_NULL;
   GRADWIRE_RETURN_IF_ERROR(runtime.call("MPI_Ibcast", [&] {
     return MPI_Ibcast(&notice, sizeof notice, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
@@ -41,14 +44,15 @@ absl::Status tell(MpiRuntime& runtime, Notice& notice, absl::Time deadline) {
         runtime.call("MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); }));
     if (done != 0) return absl::OkStatus();
     if (!pause.pause() || pause.now() < deadline) continue;
+    // The broadcast may never end, and MPI_Finalize would wait for it.
     runtime.give_up_finalising();
-    return absl::DeadlineExceededError("mpi: rank 0 did not say in time where the store is");
+    return absl::DeadlineExceededError("mpi: rank 0 did not send the address of the store in time");
   }
 }
 
 }  // namespace
 
-absl::StatusOr<std::pair<int, int>> mpi_launch_place() {
+absl::StatusOr<std::pair<int, int>> mpi_launch_rank_and_size() {
   GRADWIRE_ASSIGN_OR_RETURN(MpiRuntime* const runtime, MpiRuntime::get());
   return std::make_pair(runtime->rank(), runtime->size());
 }
@@ -57,7 +61,7 @@ absl::StatusOr<std::shared_ptr<store::Store>> mpi_launch_store(absl::Duration ti
   const absl::Time deadline = Clock::system().now() + timeout;
   GRADWIRE_ASSIGN_OR_RETURN(MpiRuntime* const runtime, MpiRuntime::get());
   GRADWIRE_ASSIGN_OR_RETURN(const bool one_host, all_on_one_host(*runtime));
-  // Not freed when rank 0 is late: MPI may still write to it.
+  // On the heap, because it is not freed after a timeout: MPI may still write to it.
   auto* const notice = new Notice;
   std::shared_ptr<store::Store> held;
   absl::Status failure;
@@ -72,18 +76,21 @@ absl::StatusOr<std::shared_ptr<store::Store>> mpi_launch_store(absl::Duration ti
     const std::string text = failure.ok() ? host : std::string(failure.message());
     text.copy(notice->text, sizeof notice->text - 1);
   }
-  GRADWIRE_RETURN_IF_ERROR(tell(*runtime, *notice, deadline));
-  const Notice heard = *notice;
+  GRADWIRE_RETURN_IF_ERROR(broadcast_notice(*runtime, *notice, deadline));
+  const Notice received = *notice;
   delete notice;
   if (runtime->rank() == 0) {
+    // Rank 0 has sent the notice even after its own failure, so the others do not wait for it.
     if (!failure.ok()) return failure;
     return held;
   }
-  const std::string text(heard.text, strnlen(heard.text, sizeof heard.text));
-  if (heard.port <= 0) return absl::UnavailableError(absl::StrCat("mpi: rank 0 has no store: ", text));
+  const std::string text(received.text, strnlen(received.text, sizeof received.text));
+  if (received.port <= 0) {
+    return absl::UnavailableError(absl::StrCat("mpi: rank 0 could not make the store: ", text));
+  }
   GRADWIRE_ASSIGN_OR_RETURN(
       std::shared_ptr<store::Store> joined,
-      store::TcpStore::open(text, heard.port, {.timeout = deadline - Clock::system().now()}));
+      store::TcpStore::open(text, received.port, {.timeout = deadline - Clock::system().now()}));
   return joined;
 }
 

@@ -7,24 +7,27 @@
 
 namespace gradwire::collectives {
 
-// Lists of tensors of one size as MPI has them: one buffer, a part for each rank.
+// Helpers for lists of tensors of one size. MPI needs them as one buffer, with one part for each rank.
 
+// The tensor's memory, from byte `offset` on.
 inline char* bytes_of(const at::Tensor& tensor, int64_t offset = 0) {
   return static_cast<char*>(tensor.data_ptr()) + offset;
 }
 
-// Whether they lie one behind the other.
+// Whether the tensors are adjacent in memory, in the order of the list.
 bool is_one_buffer(const std::vector<at::Tensor>& list);
-// Whether the tensor shares memory with one of them, which MPI does not allow.
+// Whether the tensor shares memory with a tensor of the list. MPI does not allow that between input and
+// output.
 bool overlaps(const at::Tensor& tensor, const std::vector<at::Tensor>& list);
-// `size` parts of `bytes` bytes each, on the device of `like`.
+// A buffer of `size` parts of `bytes` bytes each, on the device of `like`.
 at::Tensor make_buffer(int64_t size, int64_t bytes, const at::Tensor& like);
-// Bytes [offset, offset + bytes) of each tensor, to and from the parts.
+// Copies bytes [offset, offset + bytes) of each tensor to its part of the buffer.
 void pack(const std::vector<at::Tensor>& list, int64_t offset, int64_t bytes, const at::Tensor& buffer);
+// Copies the parts of the buffer to bytes [offset, offset + bytes) of the tensors.
 void unpack(const at::Tensor& buffer, int64_t offset, int64_t bytes, const std::vector<at::Tensor>& list);
-// Of the same number of bytes; the dtypes may differ, as MPI's bytes may.
+// Copies the bytes of a tensor to one with the same number of bytes. The dtypes may differ.
 void copy_bytes(const at::Tensor& from, const at::Tensor& into);
-// Waits for what the current stream of the tensor's device is still to write: MPI knows no streams.
+// Waits until the current stream of the tensor's device has ended its work: MPI is not ordered by streams.
 void synchronize(const at::Tensor& tensor);
 
 }  // namespace gradwire::collectives

@@ -13,37 +13,39 @@
 
 namespace gradwire::collectives {
 
-// What collectives and point to point of one member of a group have in common: where it is, and whether it is
-// broken. Thread-safe.
+// The state of one member of a group that its collectives and its messages share: its rank and communicators,
+// and whether the group is broken. Thread-safe.
 class MpiMember {
  public:
-  // Takes the communicators over.
+  // Takes ownership of the communicators.
   MpiMember(MpiRuntime& runtime, MPI_Comm collectives, MPI_Comm messages, int rank, int size, int64_t block,
             MpiWitness witness);
-  // Gives the communicators back if the group was left in order: to a broken one messages may still be on
-  // their way.
+  // Frees the communicators if leave() returned true. If the group is broken, it does not: messages may still
+  // arrive on them.
   ~MpiMember();
 
   MpiRuntime& runtime() { return runtime_; }
-  // Two, so that the one's messages are not taken for the other's.
+  // Collectives and messages have different communicators, so that MPI does not confuse the messages of the
+  // two.
   MPI_Comm collectives() const { return collectives_; }
   MPI_Comm messages() const { return messages_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // The most bytes of one call; what is larger goes in pieces.
+  // The maximum number of bytes of one call of MPI; larger tensors are sent in pieces.
   int64_t block() const { return block_; }
   MpiWitness& witness() { return witness_; }
 
   bool broken() const { return is_broken_.load(std::memory_order_acquire); }
-  // Aborted with the first reason; OK while it is whole.
+  // The error of new operations: Aborted with the first reason if the group is broken, else OK.
   absl::Status refusal();
-  // The first reason counts. Returns `reason`.
+  // Marks the group as broken; if it is broken already, its first reason stays. Returns `reason`.
   absl::Status break_with(const absl::Status& reason);
 
-  // This rank leaves. Whether that is in order: the group was whole.
+  // Marks the group as left; later operations fail. Returns true if the group was not broken.
   bool leave();
 
-  // Of requests that cannot be taken back: MPI may write to the tensors as long as the process lives.
+  // Keeps requests that MPI cannot cancel, and their tensors, until the process ends: MPI may still write to
+  // the tensors.
   void abandon(std::vector<MPI_Request> requests, std::vector<at::Tensor> tensors);
 
  private:
@@ -61,16 +63,18 @@ class MpiMember {
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How to spend the time until MPI_Test is called again: at once, then giving way, after a while sleeping a
-// little.
+// The wait between two calls of MPI_Test: first none, then yields, and after a while short sleeps.
 class MpiPause {
  public:
   MpiPause() : began_(absl::InfinitePast()) {}
-  // Looks at the clock now and then; that is when it returns true, and there is time for what takes longer.
+  // Waits. Returns true in those calls in which it has read the clock; then the caller has time for work that
+  // takes longer.
   bool pause();
+  // Starts again without waits.
   void reset() { *this = MpiPause(); }
-  // Since the first look at the clock.
+  // The time since the first reading of the clock.
   absl::Duration waited() const { return waited_; }
+  // The last reading of the clock.
   absl::Time now() const { return now_; }
 
  private:

@@ -1,4 +1,4 @@
-// What mpirun starts in mpi_test: one member of a group. Prints "done" when everything was as it should be.
+// The program that mpirun starts in mpi_test: one member of a group. It prints "done" if all checks passed.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
@@ -50,14 +50,14 @@ std::unique_ptr<GroupBackend> make(const Launch& launch, const std::string& name
   return value_or_throw(make_mpi_backend(context));
 }
 
-std::vector<int> everybody(const Launch& launch) {
+std::vector<int> all_ranks(const Launch& launch) {
   std::vector<int> ranks;
   for (int rank = 0; rank < launch.size; ++rank) ranks.push_back(rank);
   return ranks;
 }
 
 void conformance() {
-  // The second in many pieces.
+  // With the second block size most tensors are sent in many pieces.
   for (const char* block : {"1073741824", "4096"}) {
     const auto world = ProcessGroup::create(
         {.backend = "mpi", .timeout = absl::Minutes(2), .options = {{"block_bytes", block}}});
@@ -90,7 +90,7 @@ void oracle(const Launch& launch) {
 }
 
 void sizes_differ(const Launch& launch) {
-  const auto group = make(launch, "sizes", everybody(launch));
+  const auto group = make(launch, "sizes", all_ranks(launch));
   at::Tensor small = at::zeros({2});
   at::Tensor large = at::zeros({4});
   if (launch.rank == 0) {
@@ -113,19 +113,20 @@ void no_such_option(const Launch& launch) {
   expect(absl::StrContains(status.message(), "speed"), status.ToString());
 }
 
-// The last rank does not come; the others say so, and go on saying that the group is broken.
+// The last rank does not arrive. The other ranks name it, and afterwards they report that the group is
+// broken.
 void late(const Launch& launch) {
-  const auto group = make(launch, "late", everybody(launch));
+  const auto group = make(launch, "late", all_ranks(launch));
   const int last = launch.size - 1;
   const std::string done = "late/done";
   if (launch.rank != last) {
     const absl::Status status = group->all_reduce(at::zeros({4}), ReduceOp::kSum, in(absl::Seconds(1)));
     expect(status.code() == absl::StatusCode::kDeadlineExceeded, status.ToString());
-    expect(absl::StrContains(status.message(), absl::StrCat("no word from rank ", last)) ||
+    expect(absl::StrContains(status.message(), absl::StrCat("no report from rank ", last)) ||
                absl::StrContains(status.message(), absl::StrCat(", rank ", last)),
            status.ToString());
     const absl::Status after = group->barrier(in(absl::Seconds(1)));
-    expect(after.code() == absl::StatusCode::kAborted && absl::StrContains(after.message(), "no word from"),
+    expect(after.code() == absl::StatusCode::kAborted && absl::StrContains(after.message(), "no report from"),
            after.ToString());
     launch.store->add(done, 1);
   } else {
@@ -133,9 +134,9 @@ void late(const Launch& launch) {
   }
 }
 
-// The last rank leaves the group, while the others wait for it.
+// The last rank leaves the group while the others wait for it.
 void left(const Launch& launch) {
-  auto group = make(launch, "left", everybody(launch));
+  auto group = make(launch, "left", all_ranks(launch));
   const int last = launch.size - 1;
   throw_if_error(group->barrier(in(absl::Seconds(30))));
   if (launch.rank == last) {
@@ -145,27 +146,30 @@ void left(const Launch& launch) {
     const absl::Status status =
         launch.rank == 0 ? group->receive(at::zeros({4}), last, 0, in(absl::Seconds(60))).result().status()
                          : group->barrier(in(absl::Seconds(60)));
-    // Who does not hear of the rank itself hears of one that has.
+    // A rank that does not see that the last rank has left learns it from another rank, which gave up with
+    // that reason.
     expect(status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kAborted,
            status.ToString());
     expect(absl::StrContains(status.message(), absl::StrCat("rank ", last)), status.ToString());
-    expect(Clock::system().now() - begin < absl::Seconds(20), "it took long to hear of it");
+    expect(Clock::system().now() - begin < absl::Seconds(20),
+           "it took too long to notice that a rank has left");
   }
 }
 
-// One rank gives up, while the others wait for it.
+// One rank aborts the group while the others wait for it.
 void aborted(const Launch& launch) {
-  const auto group = make(launch, "aborted", everybody(launch));
+  const auto group = make(launch, "aborted", all_ranks(launch));
   throw_if_error(group->barrier(in(absl::Seconds(30))));
   if (launch.rank == 0) {
     const Future<int> pending = group->receive(at::zeros({4}), 1, 0, in(absl::Seconds(60)));
-    group->abort(absl::AbortedError("enough"));
-    expect(absl::StrContains(pending.result().status().message(), "enough"),
+    group->abort(absl::AbortedError("requested by the test"));
+    expect(absl::StrContains(pending.result().status().message(), "requested by the test"),
            pending.result().status().ToString());
     return;
   }
   const absl::Status status = group->barrier(in(absl::Seconds(60)));
-  expect(status.code() == absl::StatusCode::kAborted && absl::StrContains(status.message(), "enough"),
+  expect(status.code() == absl::StatusCode::kAborted &&
+             absl::StrContains(status.message(), "requested by the test"),
          status.ToString());
 }
 
@@ -177,7 +181,7 @@ void wait_for_all(const Launch& launch, const std::string& key) {
 void run(const std::string& scenario) {
   at::set_num_threads(1);
   Launch launch;
-  std::tie(launch.rank, launch.size) = value_or_throw(mpi_launch_place());
+  std::tie(launch.rank, launch.size) = value_or_throw(mpi_launch_rank_and_size());
   launch.store = value_or_throw(mpi_launch_store(absl::Seconds(30)));
   if (scenario == "conformance") {
     conformance();
@@ -192,13 +196,13 @@ void run(const std::string& scenario) {
   } else if (scenario == "aborted") {
     aborted(launch);
   } else {
-    throw std::runtime_error("no scenario " + scenario);
+    throw std::runtime_error("unknown scenario: " + scenario);
   }
-  // In one piece: mpirun mixes the ranks' output.
+  // Write the line with one call: mpirun mixes the output of the ranks.
   const std::string line = absl::StrCat("rank ", launch.rank, " done\n");
   (void)!write(STDOUT_FILENO, line.data(), line.size());
-  // mpirun kills the others when one ends without MPI_Finalize, so nobody goes before all have said it; and
-  // the store goes with rank 0, which therefore goes last.
+  // mpirun kills the other ranks when one ends without MPI_Finalize. So no rank exits before all have written
+  // their line. Rank 0 hosts the store, so it exits last.
   wait_for_all(launch, "said");
   launch.store->add("gone", 1);
   while (launch.rank == 0 && launch.store->add("gone", 0) < launch.size) usleep(10'000);
@@ -213,7 +217,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const std::exception& e) {
     std::cerr << "failed: " << e.what() << std::endl;
-    // mpirun ends the others.
+    // mpirun then ends the other ranks.
     _exit(1);
   }
 }

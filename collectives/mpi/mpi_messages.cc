@@ -1,3 +1,7 @@
+// Point-to-point messages over MPI. begin() starts a request and tests it once. A request that has not ended
+// goes to the thread, which tests all of them in turn: MPI has no call that waits for requests that are added
+// meanwhile. A request ends when MPI ends it, at its deadline, or when its peer has left.
+
 #include "gradwire/collectives/mpi/mpi_messages.h"
 
 #include <sched.h>
@@ -14,10 +18,10 @@
 namespace gradwire::collectives {
 namespace {
 
-// How long the thread polls for more before it sleeps: waking it costs as much.
+// How often the idle thread yields before it sleeps. Waking it would cost about as much.
 constexpr int kLingerYields = 200;
-// How often it asks whether a sender is still there.
-constexpr absl::Duration kLooks = absl::Milliseconds(250);
+// The interval at which the thread asks the store which peers have left.
+constexpr absl::Duration kStoreInterval = absl::Milliseconds(250);
 
 }  // namespace
 
@@ -40,7 +44,7 @@ absl::Status MpiMessages::check_tag(int tag) {
       "MPI_Comm_get_attr", [&] { return MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &known); }));
   if (known != 0 && tag > *static_cast<int*>(most)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tag ", tag, ": MPI's go up to ", *static_cast<int*>(most)));
+        absl::StrCat("tag is too large for MPI: got ", tag, ", expected at most ", *static_cast<int*>(most)));
   }
   return absl::OkStatus();
 }
@@ -61,6 +65,7 @@ Future<int> MpiMessages::receive(at::Tensor tensor, int src, int tag, absl::Time
 
 absl::Status MpiMessages::begin(Pending pending) {
   GRADWIRE_RETURN_IF_ERROR(check_tag(pending.tag));
+  // MPI reads and writes memory without regard to streams, so the work on the tensor must have ended.
   synchronize(pending.tensor);
   const MpiMessage message{.comm = member_->messages(),
                            .sends = pending.sent.has_value(),
@@ -84,8 +89,9 @@ std::optional<absl::StatusOr<int>> MpiMessages::test(Pending& pending) {
       member_->runtime().call("MPI_Test", [&] { return MPI_Test(&pending.request, &done, &about); });
   if (!status.ok()) {
     if (status.code() == absl::StatusCode::kInvalidArgument && pending.received.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", about.MPI_SOURCE, " sent more than the ",
-                                                     pending.tensor.nbytes(), " bytes of the tensor"));
+      return absl::InvalidArgumentError(absl::StrCat("message size mismatch: rank ", about.MPI_SOURCE,
+                                                     " sent more bytes than the tensor has (",
+                                                     pending.tensor.nbytes(), ")"));
     }
     return status;
   }
@@ -94,15 +100,17 @@ std::optional<absl::StatusOr<int>> MpiMessages::test(Pending& pending) {
   MPI_Count bytes = 0;
   (void)member_->runtime().call("MPI_Get_elements_x",
                                 [&] { return MPI_Get_elements_x(&about, MPI_BYTE, &bytes); });
+  // MPI accepts a message that is shorter than the receive.
   if (bytes != static_cast<MPI_Count>(pending.tensor.nbytes())) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", about.MPI_SOURCE, " sent ", bytes,
-                                                   " bytes, the tensor has ", pending.tensor.nbytes()));
+    return absl::InvalidArgumentError(absl::StrCat("message size mismatch: rank ", about.MPI_SOURCE, " sent ",
+                                                   bytes, " bytes, the tensor has ",
+                                                   pending.tensor.nbytes()));
   }
   return about.MPI_SOURCE;
 }
 
 void MpiMessages::complete(Pending& pending, absl::StatusOr<int> result) {
-  // The tensor goes first: it is the caller's again.
+  // Release the tensor before completing the promise: then the caller has the only reference again.
   pending.tensor = at::Tensor();
   if (pending.received.has_value()) {
     pending.received->set_result(std::move(result));
@@ -116,14 +124,22 @@ void MpiMessages::complete(Pending& pending, absl::StatusOr<int> result) {
 void MpiMessages::enqueue(Pending pending) {
   MutexLock lock(mutex_);
   arrived_.push_back(std::move(pending));
+  // The thread starts with the first message that does not end at once. Many groups never need it.
   if (!thread_.joinable() && !closing_) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
 }
 
+// Each round:
+// 1. Take new requests. Without any, the thread yields for a while and then sleeps until enqueue() notifies
+//    it.
+// 2. Pause, longer and longer while nothing ends (MpiPause).
+// 3. Test every request. The clock and the store are checked only in some rounds, because they cost more than
+//    a test.
+// At the end, requests that remain are given up, so that no future stays open.
 void MpiMessages::run() {
   std::vector<Pending> pending;
   MpiPause pause;
-  absl::Time next_look = Clock::system().now() + kLooks;
+  absl::Time next_store_check = Clock::system().now() + kStoreInterval;
   for (int idle = 0;;) {
     bool closing = false;
     {
@@ -143,15 +159,15 @@ void MpiMessages::run() {
       continue;
     }
     idle = 0;
-    const bool timely = pause.pause();
-    const bool look = timely && pause.now() >= next_look;
-    if (look) next_look = pause.now() + kLooks;
+    const bool clock_read = pause.pause();
+    const bool check_store = clock_read && pause.now() >= next_store_check;
+    if (check_store) next_store_check = pause.now() + kStoreInterval;
     for (std::size_t i = 0; i < pending.size();) {
       if (auto ended = test(pending[i]); ended.has_value()) {
         complete(pending[i], *std::move(ended));
       } else if (member_->broken()) {
         give_up(pending[i], member_->refusal());
-      } else if (!timely || !failed(pending[i], pause.now(), look)) {
+      } else if (!clock_read || !failed(pending[i], pause.now(), check_store)) {
         ++i;
         continue;
       }
@@ -159,35 +175,38 @@ void MpiMessages::run() {
       pause.reset();
     }
   }
-  for (Pending& rest : pending) give_up(rest, absl::AbortedError("the group was left"));
+  for (Pending& rest : pending) give_up(rest, absl::AbortedError("this rank has left the group"));
 }
 
-bool MpiMessages::failed(Pending& pending, absl::Time now, bool look) {
+bool MpiMessages::failed(Pending& pending, absl::Time now, bool check_store) {
   const bool late = now >= pending.deadline;
   bool lost = false;
-  if (!late && look && pending.peer >= 0 && member_->witness().has_left(pending.peer)) {
-    // A message that it sent before it left may be on its way: it has the time until the next look.
+  if (!late && check_store && pending.peer >= 0 && member_->witness().has_left(pending.peer)) {
+    // A message that the peer sent before it left may still arrive: it has time until the next check.
     lost = pending.orphaned;
     pending.orphaned = true;
   }
   if (!late && !lost) return false;
   const std::string what =
-      absl::StrCat(pending.received.has_value() ? "no message from " : "the message was not taken by ",
+      absl::StrCat(pending.received.has_value() ? "no message received from " : "message not received by ",
                    pending.peer < 0 ? std::string("any rank") : absl::StrCat("rank ", pending.peer), ", tag ",
                    pending.tag);
-  give_up(pending, member_->break_with(late ? absl::DeadlineExceededError(what + ", in time")
-                                            : absl::UnavailableError(what + ": it has left the group")));
+  give_up(pending,
+          member_->break_with(late ? absl::DeadlineExceededError(what + ": the deadline has passed")
+                                   : absl::UnavailableError(what + ": the rank has left the group")));
   return true;
 }
 
 void MpiMessages::give_up(Pending& pending, const absl::Status& reason) {
-  // Open MPI takes back receives, not sends; what it has taken back touches no memory any more.
+  // Open MPI can cancel a receive, but not a send. After a receive has been cancelled, MPI does not write to
+  // its tensor. Otherwise the tensor must stay alive until the process ends.
   int done = 0;
   if (pending.received.has_value()) {
     (void)member_->runtime().call("MPI_Cancel", [&] { return MPI_Cancel(&pending.request); });
     (void)member_->runtime().call("MPI_Test",
                                   [&] { return MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE); });
   }
+  // MPI may still use the memory. A tensor that was freed would be overwritten under its next owner.
   if (done == 0) member_->abandon({pending.request}, {pending.tensor});
   complete(pending, reason);
 }

@@ -14,16 +14,17 @@
 
 namespace gradwire::collectives {
 
-// Point to point of one member. What does not end at once is looked after by a thread that the first such
-// message starts, and that sleeps when nothing is under way. Thread-safe.
+// The point-to-point messages of one member. A thread polls the messages that do not end at once. The first
+// such message starts the thread; it sleeps when no message is under way. Thread-safe.
 class MpiMessages {
  public:
   explicit MpiMessages(std::shared_ptr<MpiMember> member) : member_(std::move(member)) {}
   // Messages under way fail with Aborted.
   ~MpiMessages();
 
+  // As GroupBackend's methods. A message that is late, or whose peer has left, breaks the group.
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline);
-  // `src`: -1 for any.
+  // `src` -1: from any rank.
   Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline);
 
  private:
@@ -33,22 +34,24 @@ class MpiMessages {
     absl::Time deadline;
     int peer = -1;
     int tag = 0;
-    // One of them.
+    // Exactly one of the two is set.
     std::optional<Promise<void>> sent;
     std::optional<Promise<int>> received;
-    // A receive whose sender was gone at the last look.
+    // Whether the peer had left at the last check of the store.
     bool orphaned = false;
   };
 
   absl::Status check_tag(int tag);
   absl::Status begin(Pending pending);
-  // Whether it has ended, and then how: the rank that it came from.
+  // The result: the sender's rank for a receive, -1 for a send. nullopt if the message has not ended.
   std::optional<absl::StatusOr<int>> test(Pending& pending);
   static void complete(Pending& pending, absl::StatusOr<int> result);
   void enqueue(Pending pending);
   void run();
-  // Checks one pending message that has not ended; returns whether it has failed.
-  bool failed(Pending& pending, absl::Time now, bool look);
+  // Checks one pending message that has not ended; returns whether it has failed. `check_store`: also checks
+  // whether its peer has left.
+  bool failed(Pending& pending, absl::Time now, bool check_store);
+  // Cancels a message, if MPI can, and completes it with `reason`.
   void give_up(Pending& pending, const absl::Status& reason);
 
   const std::shared_ptr<MpiMember> member_;

@@ -8,7 +8,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// Open MPI's mpirun, PMIx (srun, prun), older PMI.
+// A launcher sets one of these: Open MPI's mpirun, PMIx (srun, prun), older PMI.
 constexpr const char* kLauncherVariables[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
 
 bool launched() {
@@ -41,7 +41,8 @@ absl::Status MpiRuntime::start() {
   if (initialised != 0) {
     MPI_Query_thread(&level);
   } else {
-    // Alone it would start a daemon of its own, and be rank 0 of 1 whatever the program says.
+    // Without a launcher, MPI_Init would start a daemon and make this process rank 0 of 1, even if the
+    // program expects more ranks.
     if (!launched()) {
       return absl::FailedPreconditionError(
           "the backend mpi needs a process that MPI has started: mpirun -n 2 program (neither "
@@ -49,6 +50,7 @@ absl::Status MpiRuntime::start() {
     }
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     if (code != MPI_SUCCESS) return error("MPI_Init_thread", code);
+    // By default MPI ends the process after an error.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     finalises_.store(true);
     g_started = this;
@@ -64,6 +66,8 @@ absl::Status MpiRuntime::start() {
   return absl::OkStatus();
 }
 
+// The program may have called MPI_Finalize itself. After give_up_finalising() a request may never end, and
+// MPI_Finalize would wait for it.
 void MpiRuntime::at_exit() {
   if (g_started->finalises_.load() && !g_started->finalised()) MPI_Finalize();
 }

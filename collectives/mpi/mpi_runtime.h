@@ -10,22 +10,23 @@
 
 namespace gradwire::collectives {
 
-// The MPI of this process: there is one. Thread-safe.
+// The MPI library in this process; there is only one. Thread-safe.
 class MpiRuntime {
  public:
-  // The first call initialises MPI, with MPI_THREAD_MULTIPLE where it is to be had, unless the program has
-  // done so; what was initialised here is finalised when the process ends. FailedPrecondition where MPI has
-  // been finalised, and where no MPI launcher has started the process.
+  // The first call initialises MPI, with MPI_THREAD_MULTIPLE if MPI supports it, unless the program has
+  // already done so. If this call initialised MPI, MPI is finalised when the process exits. Errors:
+  // FailedPrecondition if MPI has been finalised, or if no MPI launcher started the process.
   static absl::StatusOr<MpiRuntime*> get();
 
-  // In MPI_COMM_WORLD.
+  // The rank and the size in MPI_COMM_WORLD.
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // The same for all that were launched together, different otherwise; empty where the launcher does not say.
+  // An id that is equal for all processes of one launch and differs between launches; empty if the launcher
+  // gives none.
   const std::string& job() const { return job_; }
 
-  // Calls into MPI, one at a time where MPI wants that; `function` returns MPI's code. `name` is for
-  // messages.
+  // Calls a function of MPI. If MPI does not support concurrent calls, the calls run one at a time.
+  // `function` returns MPI's code; `name` is used in messages. Errors: as error().
   template <class Function>
   absl::Status call(const char* name, Function function) {
     int code;
@@ -38,10 +39,11 @@ class MpiRuntime {
     return code == MPI_SUCCESS ? absl::OkStatus() : error(name, code);
   }
 
-  // InvalidArgument for what the caller gave, ResourceExhausted, else Unavailable; with MPI's own words.
+  // The Status for MPI's code, with MPI's own message: InvalidArgument for errors in arguments,
+  // ResourceExhausted if memory is missing, else Unavailable.
   static absl::Status error(const char* name, int code);
 
-  // Something is under way that may never end: the process will leave without MPI_Finalize, which would wait
+  // The process will exit without MPI_Finalize. Called when a request may never end: MPI_Finalize would wait
   // for it.
   void give_up_finalising() { finalises_.store(false); }
   bool finalised() const;

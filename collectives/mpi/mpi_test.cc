@@ -8,7 +8,7 @@
 #include "gradwire/base/testing/test_needs.h"
 #include "gtest/gtest.h"
 
-// Groups over Open MPI, as programs that mpirun starts.
+// Tests groups over Open MPI: mpirun starts the member program on several ranks.
 namespace gradwire::collectives {
 namespace {
 
@@ -34,12 +34,12 @@ class MpiGroups : public testing::TestWithParam<int> {
   static void SetUpTestSuite() {
     const Outcome probe = run("mpirun --version");
     if (probe.status != 0) {
-      mpi_ = absl::NotFoundError(absl::StrCat("mpirun does not run here: ", probe.output));
+      mpi_ = absl::NotFoundError(absl::StrCat("mpirun does not run on this machine: ", probe.output));
     }
   }
   void SetUp() override { GRADWIRE_NEEDS("mpi", mpi_); }
 
-  // `timeout` ends what hangs.
+  // The program `timeout` ends a run that hangs.
   static Outcome launch(const std::string& scenario, int ranks) {
     return run(absl::StrCat("timeout 250 mpirun -n ", ranks,
                             " --oversubscribe --allow-run-as-root --mca mpi_yield_when_idle 1 ",
@@ -55,30 +55,30 @@ class MpiGroups : public testing::TestWithParam<int> {
   static inline absl::Status mpi_;
 };
 
-// The conformance suite of tests/collectives.
+// Runs the conformance suite of tests/collectives.
 TEST_P(MpiGroups, DoEveryOperationOnEveryDtype) {
   const Outcome outcome = launch("conformance", GetParam());
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   expect_done(outcome, GetParam());
 }
 
-// Open MPI is the oracle: what it makes of random tensors is what our own backend makes of them.
+// Open MPI is the oracle: for random tensors, the cpu backend must give the same results.
 TEST_P(MpiGroups, GiveWhatTheCpuBackendGives) {
   const Outcome outcome = launch("oracle", GetParam());
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   expect_done(outcome, GetParam());
 }
 
-// A broken group leaves MPI unfinalised, which mpirun calls a failure.
-TEST_P(MpiGroups, NameWhoDidNotComeInTime) { expect_done(launch("late", GetParam()), GetParam()); }
+// The exit status is not checked: a broken group does not finalise MPI, and mpirun reports that as a failure.
+TEST_P(MpiGroups, NameRanksThatDidNotArriveInTime) { expect_done(launch("late", GetParam()), GetParam()); }
 
-TEST_P(MpiGroups, HearOfARankThatHasLeft) { expect_done(launch("left", GetParam()), GetParam()); }
+TEST_P(MpiGroups, DetectARankThatHasLeft) { expect_done(launch("left", GetParam()), GetParam()); }
 
-TEST_P(MpiGroups, HearOfARankThatGaveUp) { expect_done(launch("aborted", GetParam()), GetParam()); }
+TEST_P(MpiGroups, DetectARankThatAborted) { expect_done(launch("aborted", GetParam()), GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiGroups, testing::Values(2, 4));
 
-TEST(Mpi, SaysThatItNeedsMpirun) {
+TEST(Mpi, ErrorWithoutALauncherNamesMpirun) {
   // The test itself may run under a launcher.
   const Outcome outcome =
       run("env -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK -u PMI_RANK collectives/mpi/mpi_member_program late");

@@ -1,3 +1,7 @@
+// Reductions with libtorch's meaning, and messages longer than MPI's counts. MPI's own operations are used
+// where they give the same result as libtorch. For other dtypes and operations this file makes its own, which
+// call libtorch.
+
 #include "gradwire/collectives/mpi/mpi_types.h"
 
 #include <ATen/ops/from_blob.h>
@@ -18,7 +22,7 @@ using c10::ScalarType;
 
 template <ScalarType kDtype, ReduceOp kOp>
 void reduce_in_mpi(void* from, void* into, int* count, MPI_Datatype*) {
-  // MPI calls this from whatever thread moves things along. It cannot throw: probe() has tried the same.
+  // MPI may call this on any thread. It does not throw: probe() has already run the same reduction.
   const c10::InferenceMode no_grad;
   at::Tensor to = at::from_blob(into, {*count}, kDtype);
   combine_tensors(kOp, to, to, at::from_blob(from, {*count}, kDtype));
@@ -124,11 +128,12 @@ MPI_Op own_op_of_mpi(ReduceOp op) {
   return MPI_OP_NULL;
 }
 
-// Whether MPI's operation gives what libtorch's gives, where it has one.
+// Whether MPI's operation gives the same result as libtorch's, for dtypes that MPI has.
 bool agrees_with_libtorch(ScalarType dtype, ReduceOp op) {
-  // NaN must win.
+  // If an argument is NaN, libtorch's minimum and maximum are NaN; MPI does not promise that.
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return !c10::isFloatingType(dtype);
-  // Open MPI 4.1's vector code saturates sums of 8 and 16 bits; what does not fill a vector wraps around.
+  // In Open MPI 4.1, sums of 8 and 16 bit integers saturate in the vector code but wrap around in the
+  // remaining elements. libtorch's sums always wrap around.
   const bool narrow = c10::isIntegralType(dtype, /*includeBool=*/false) && c10::elementSize(dtype) <= 2;
   return !(op == ReduceOp::kSum && narrow);
 }
@@ -141,7 +146,7 @@ absl::Status probe(ScalarType dtype, ReduceOp op) {
     return absl::OkStatus();
   } catch (const std::exception&) {
     return absl::InvalidArgumentError(
-        absl::StrCat("libtorch has no ", to_string(op), " of ", c10::toString(dtype)));
+        absl::StrCat("libtorch does not support ", to_string(op), " of ", c10::toString(dtype)));
   }
 }
 
@@ -158,7 +163,7 @@ absl::StatusOr<MpiReduction> make_own(MpiRuntime& runtime, ScalarType dtype, Red
     }));
     GRADWIRE_RETURN_IF_ERROR(runtime.call("MPI_Type_commit", [&] { return MPI_Type_commit(&made.type); }));
   }
-  // All of them commute.
+  // 1: the operation is commutative, as all reductions here are.
   GRADWIRE_RETURN_IF_ERROR(
       runtime.call("MPI_Op_create", [&] { return MPI_Op_create(function, 1, &made.op); }));
   return made;
@@ -171,7 +176,7 @@ absl::StatusOr<MpiReduction> mpi_reduction(MpiRuntime& runtime, ScalarType dtype
   if (type != MPI_DATATYPE_NULL && agrees_with_libtorch(dtype, op)) {
     return MpiReduction{.type = type, .op = own_op_of_mpi(op)};
   }
-  // They live as long as the process.
+  // The types and operations are kept until the process ends.
   static Mutex* mutex = new Mutex;
   static auto& made = *new std::map<std::pair<ScalarType, ReduceOp>, MpiReduction>;
   MutexLock lock(*mutex);
@@ -191,7 +196,7 @@ absl::Status start(MpiRuntime& runtime, const MpiMessage& message, int64_t block
     });
   };
   if (message.bytes <= block) return start_elements(static_cast<int>(message.bytes), MPI_BYTE);
-  // Blocks, and bytes behind them.
+  // A type for the whole message: as many blocks as fit, followed by the remaining bytes.
   MPI_Datatype whole = MPI_DATATYPE_NULL;
   MPI_Datatype both = MPI_DATATYPE_NULL;
   GRADWIRE_RETURN_IF_ERROR(runtime.call(
@@ -205,7 +210,7 @@ absl::Status start(MpiRuntime& runtime, const MpiMessage& message, int64_t block
   (void)runtime.call("MPI_Type_free", [&] { return MPI_Type_free(&whole); });
   if (!status.ok()) return status;
   status = start_elements(1, both);
-  // The call that has begun keeps what it needs of the type.
+  // MPI keeps a freed type until the calls that use it have ended.
   (void)runtime.call("MPI_Type_free", [&] { return MPI_Type_free(&both); });
   return status;
 }

@@ -11,15 +11,16 @@
 
 namespace gradwire::collectives {
 
-// How MPI combines elements.
+// The type and the operation that MPI needs for a reduction.
 struct MpiReduction {
   MPI_Datatype type;
   MPI_Op op;
 };
 
-// MPI's own type and operation for a dtype where they mean what libtorch's do, else one of ours that calls
-// libtorch (half, bfloat16, bool; minimum and maximum of floats, of which NaN must be the result where it is
-// an argument). kAvg is the sum. InvalidArgument where libtorch cannot do it either. Thread-safe.
+// Returns MPI's own type and operation for a dtype if their results equal libtorch's. Otherwise it makes an
+// operation that calls libtorch: for half, bfloat16 and bool, and for minimum and maximum of floating
+// numbers, whose result must be NaN if an argument is NaN. For kAvg it returns the sum. Errors:
+// InvalidArgument if libtorch does not support the reduction either. Thread-safe.
 absl::StatusOr<MpiReduction> mpi_reduction(MpiRuntime& runtime, c10::ScalarType dtype, ReduceOp op);
 
 // One message, to or from a rank of the communicator.
@@ -28,11 +29,12 @@ struct MpiMessage {
   bool sends = false;
   void* data = nullptr;
   int64_t bytes = 0;
-  int peer = 0;  // of a receive also MPI_ANY_SOURCE
+  int peer = 0;  // For a receive it may be MPI_ANY_SOURCE.
   int tag = 0;
 };
 
-// Begins it. MPI counts with an int: more than `block` bytes are sent in elements of `block` bytes.
+// Begins the send or receive. MPI's counts are ints, so a message of more than `block` bytes is described as
+// elements of `block` bytes.
 absl::Status start(MpiRuntime& runtime, const MpiMessage& message, int64_t block, MPI_Request* request);
 
 }  // namespace gradwire::collectives

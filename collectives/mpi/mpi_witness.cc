@@ -11,7 +11,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// The store is a help, not a condition.
+// The limit for each request to the store. The group works without the store; only its messages say less.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(1);
 constexpr std::size_t kLongestReason = 1000;
 
@@ -36,31 +36,32 @@ Departure parse_departure(absl::string_view value) {
 MpiWitness::MpiWitness(std::shared_ptr<store::Store> store, int rank, int size)
     : store_(std::move(store)), rank_(rank), size_(size) {}
 
-void MpiWitness::wait_in(uint64_t number) {
-  if (store_ == nullptr || said_ == number) return;
-  said_ = number;
+void MpiWitness::report_waiting(uint64_t number) {
+  if (store_ == nullptr || reported_ == number) return;
+  reported_ = number;
   (void)store_->try_set(key("at", rank_), absl::StrCat(number), kStoreTimeout);
 }
 
-std::optional<std::string> MpiWitness::look(absl::string_view what, int rank) {
+std::optional<std::string> MpiWitness::read(absl::string_view what, int rank) {
   if (store_ == nullptr) return std::nullopt;
   auto value = store_->try_get(key(what, rank), absl::ZeroDuration());
   if (!value.ok()) return std::nullopt;
   return *std::move(value);
 }
 
-bool MpiWitness::has_left(int rank) { return look("left", rank).has_value(); }
+bool MpiWitness::has_left(int rank) { return read("left", rank).has_value(); }
 
-absl::Status MpiWitness::departures(uint64_t number) {
+absl::Status MpiWitness::check_departures(uint64_t number) {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
-    const std::optional<std::string> value = look("left", rank);
+    const std::optional<std::string> value = read("left", rank);
     if (!value.has_value()) continue;
     const Departure departure = parse_departure(*value);
+    // The rank left after it had finished this collective, so it has done its part. The collective can end.
     if (departure.finished >= number) continue;
     return departure.reason.empty()
                ? absl::UnavailableError(absl::StrCat("rank ", rank, " has left the group"))
-               : absl::AbortedError(absl::StrCat("rank ", rank, " has given up: ", departure.reason));
+               : absl::AbortedError(absl::StrCat("rank ", rank, " has failed: ", departure.reason));
   }
   return absl::OkStatus();
 }
@@ -70,15 +71,15 @@ std::string MpiWitness::missing(uint64_t number) {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     uint64_t at = 0;
-    const std::optional<std::string> value = look("at", rank);
+    const std::optional<std::string> value = read("at", rank);
     if (!value.has_value() || !absl::SimpleAtoi(*value, &at) || at < number) {
       names.push_back(absl::StrCat("rank ", rank));
     }
   }
-  return names.empty() ? "" : absl::StrCat("no word from ", absl::StrJoin(names, ", "));
+  return names.empty() ? "" : absl::StrCat("no report from ", absl::StrJoin(names, ", "));
 }
 
-void MpiWitness::leave(uint64_t finished, absl::string_view reason) {
+void MpiWitness::report_leaving(uint64_t finished, absl::string_view reason) {
   if (store_ == nullptr) return;
   (void)store_->try_set(key("left", rank_), absl::StrCat(finished, " ", reason.substr(0, kLongestReason)),
                         kStoreTimeout);

@@ -20,46 +20,46 @@ class Witnesses : public testing::Test {
   MpiWitness third_{store_, 2, 3};
 };
 
-TEST_F(Witnesses, NameWhoHasNotSaidThatItWaits) {
-  first_.wait_in(5);
-  second_.wait_in(5);
-  third_.wait_in(4);
-  EXPECT_EQ(first_.missing(5), "no word from rank 2");
-  third_.wait_in(6);
+TEST_F(Witnesses, NameRanksThatHaveNotReportedThatTheyWait) {
+  first_.report_waiting(5);
+  second_.report_waiting(5);
+  third_.report_waiting(4);
+  EXPECT_EQ(first_.missing(5), "no report from rank 2");
+  third_.report_waiting(6);
   EXPECT_EQ(first_.missing(5), "");
 }
 
-TEST_F(Witnesses, TellWhoLeftBeforeItHadFinished) {
-  EXPECT_TRUE(first_.departures(1).ok());
-  third_.leave(7, "");
-  EXPECT_TRUE(first_.departures(7).ok());
-  const absl::Status status = first_.departures(8);
+TEST_F(Witnesses, ReportARankThatLeftBeforeItHadFinished) {
+  EXPECT_TRUE(first_.check_departures(1).ok());
+  third_.report_leaving(7, "");
+  EXPECT_TRUE(first_.check_departures(7).ok());
+  const absl::Status status = first_.check_departures(8);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 has left"));
   EXPECT_TRUE(first_.has_left(2));
   EXPECT_FALSE(first_.has_left(1));
 }
 
-TEST_F(Witnesses, TellWhyARankGaveUp) {
-  second_.leave(0, "out of memory");
-  const absl::Status status = first_.departures(1);
+TEST_F(Witnesses, ReportWhyARankGaveUp) {
+  second_.report_leaving(0, "out of memory");
+  const absl::Status status = first_.check_departures(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has given up: out of memory"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 has failed: out of memory"));
 }
 
-TEST_F(Witnesses, DoNotTrustWhatTheStoreHolds) {
+TEST_F(Witnesses, DoNotTrustTheValuesInTheStore) {
   store_->set("mpi/at/1", "many");
   store_->set("mpi/at/2", "99999999999999999999999999");
-  EXPECT_EQ(first_.missing(1), "no word from rank 1, rank 2");
+  EXPECT_EQ(first_.missing(1), "no report from rank 1, rank 2");
   store_->set("mpi/left/1", std::string(100'000, 'x'));
-  EXPECT_LT(first_.departures(1).message().size(), 2000u);
+  EXPECT_LT(first_.check_departures(1).message().size(), 2000u);
 }
 
-TEST(Witness, WithoutAStoreKnowsNothingAndSaysSo) {
+TEST(Witness, WithoutAStoreNoRankIsKnownToHaveArrived) {
   MpiWitness alone(nullptr, 0, 2);
-  alone.wait_in(1);
-  EXPECT_EQ(alone.missing(1), "no word from rank 1");
-  EXPECT_TRUE(alone.departures(1).ok());
+  alone.report_waiting(1);
+  EXPECT_EQ(alone.missing(1), "no report from rank 1");
+  EXPECT_TRUE(alone.check_departures(1).ok());
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ at::Tensor random(int64_t count, c10::ScalarType dtype) {
     case DtypeClass::kComplex:
       return at::randn({count}, dtype);
     default:
-      // Whatever fits: what overflows wraps around on both sides.
+      // Any value: a sum that overflows wraps around in both backends.
       return at::randint(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), {count},
                          at::kLong)
           .to(dtype);
@@ -42,7 +42,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() && std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-// What the sum of a few numbers near 1 may differ by.
+// The maximum difference between two correctly rounded sums of a few numbers near 1.
 double tolerance(c10::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16:
@@ -113,15 +113,16 @@ class Comparison {
   }
 
  private:
-  // `call` leaves what there is to compare in its tensors; the inputs are random, the outputs zero.
+  // Runs `call` on both groups with the same random inputs, and outputs that are zero, and compares all its
+  // tensors afterwards.
   void compare(const std::string& what, int inputs, int outputs,
                const std::function<void(ProcessGroup&, const Tensors&, Tensors&)>& call) {
-    Tensors brought;
-    for (int i = 0; i < inputs; ++i) brought.push_back(random(count_, dtype_));
+    Tensors values;
+    for (int i = 0; i < inputs; ++i) values.push_back(random(count_, dtype_));
     Tensors results[2];
     for (int i = 0; i < 2; ++i) {
       Tensors in, out;
-      for (const at::Tensor& tensor : brought) in.push_back(tensor.clone());
+      for (const at::Tensor& tensor : values) in.push_back(tensor.clone());
       for (int j = 0; j < outputs; ++j) out.push_back(at::zeros({count_}, dtype_));
       call(*groups_[i], in, out);
       results[i] = std::move(in);

@@ -6,10 +6,11 @@
 
 namespace gradwire::collectives {
 
-// Gives two groups of the same ranks, of the cpu backend and of Open MPI's, the same random tensors for every
-// operation, dtype and reduction, and throws std::runtime_error where they differ. Copies, and reductions
-// whose order makes no difference, must be the same bits; sums and products of floats over more than two
-// ranks may round differently. Called by all ranks, each a process of its own.
+// Compares the cpu backend with Open MPI. Runs every operation, dtype and reduction with the same random
+// tensors on two groups of the same ranks, one of each backend. Throws std::runtime_error if the results
+// differ. Copies, and reductions whose result does not depend on the order, must be equal bit by bit; sums
+// and products of floating numbers over more than two ranks may round differently. All ranks must call it,
+// each in its own process.
 void compare_groups(ProcessGroup& cpu, ProcessGroup& mpi, uint64_t seed);
 
 }  // namespace gradwire::collectives

@@ -18,7 +18,8 @@ namespace {
 constexpr std::size_t kMostDevices = 128;
 constexpr std::size_t kMostText = 512;
 
-// Fields are told apart by blanks, lines by newlines; "-" stands for nothing.
+// The encoded form has one line for the process and one for each device. Blanks separate the fields of a
+// line; "-" is an empty field.
 std::string field(absl::string_view text) { return text.empty() ? "-" : std::string(text); }
 
 bool plain(absl::string_view text) {
@@ -28,13 +29,12 @@ bool plain(absl::string_view text) {
 
 std::string unfield(absl::string_view text) { return text == "-" ? "" : std::string(text); }
 
-absl::Status malformed() {
-  return absl::InvalidArgumentError("what a rank has told of its devices is malformed");
-}
+absl::Status malformed() { return absl::InvalidArgumentError("malformed record of a rank's devices"); }
 
 bool same_gpu(const RankRecord& one, const DeviceRecord& a, const RankRecord& other, const DeviceRecord& b) {
   if (!a.uuid.empty() && !b.uuid.empty()) return a.uuid == b.uuid;
-  // The first half of the space names the host.
+  // Without a UUID, the host and the bus address identify the GPU. The part of `space` before the comma is
+  // the host.
   const auto host = [](const RankRecord& record) {
     return absl::string_view(record.process.space).substr(0, record.process.space.find(','));
   };
@@ -45,7 +45,7 @@ std::string describe(const DeviceRecord& device) {
   return absl::StrCat("GPU ", device.bus, device.uuid.empty() ? "" : absl::StrCat(" (", device.uuid, ")"));
 }
 
-absl::Status twice(int rank, const DeviceRecord& device, int other, const DeviceRecord& same) {
+absl::Status duplicate_error(int rank, const DeviceRecord& device, int other, const DeviceRecord& same) {
   if (rank == other) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " has ", describe(device),
                                                    " twice, as cuda:", device.index,
@@ -54,7 +54,7 @@ absl::Status twice(int rank, const DeviceRecord& device, int other, const Device
   return absl::InvalidArgumentError(absl::StrCat(
       "ranks ", rank, " and ", other, " are both on ", describe(device), ", which is cuda:", device.index,
       " of rank ", rank, " and cuda:", same.index, " of rank ", other,
-      "; nccl needs a GPU of its own for each rank (device_id, or the device of the tensors)"));
+      "; nccl needs a different GPU for each rank (set device_id, or use tensors on different GPUs)"));
 }
 
 }  // namespace
@@ -96,17 +96,20 @@ absl::StatusOr<RankRecord> decode(absl::string_view text) {
 absl::Status check_devices(const std::vector<RankRecord>& records, const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (records[i].devices.size() != records[0].devices.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", ranks[i], " brings ", records[i].devices.size(), " devices and rank ",
-                       ranks[0], " ", records[0].devices.size(), "; all must bring equally many"));
+      return absl::InvalidArgumentError(absl::StrCat("the number of devices differs between ranks: rank ",
+                                                     ranks[i], " has ", records[i].devices.size(), ", rank ",
+                                                     ranks[0], " has ", records[0].devices.size()));
     }
     for (std::size_t a = 0; a < records[i].devices.size(); ++a) {
       const DeviceRecord& device = records[i].devices[a];
       for (std::size_t j = 0; j <= i; ++j) {
+        // Each pair of devices is compared once: with the devices of earlier ranks, and with earlier devices
+        // of the same rank.
         const std::size_t end = j == i ? a : records[j].devices.size();
         for (std::size_t b = 0; b < end; ++b) {
           const DeviceRecord& same = records[j].devices[b];
-          if (same_gpu(records[j], same, records[i], device)) return twice(ranks[j], same, ranks[i], device);
+          if (same_gpu(records[j], same, records[i], device))
+            return duplicate_error(ranks[j], same, ranks[i], device);
         }
       }
     }
@@ -115,28 +118,29 @@ absl::Status check_devices(const std::vector<RankRecord>& records, const std::ve
 }
 
 absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gathering, const RankRecord& own) {
-  const auto key = [&](std::size_t place) {
-    return absl::StrCat(gathering.key, "/", gathering.ranks[place]);
+  const auto key = [&](std::size_t index) {
+    return absl::StrCat(gathering.key, "/", gathering.ranks[index]);
   };
   const absl::Duration left = std::max(gathering.deadline - Clock::system().now(), absl::Seconds(1));
-  GRADWIRE_RETURN_IF_ERROR(gathering.store.try_set(key(gathering.place), encode(own), left));
+  GRADWIRE_RETURN_IF_ERROR(gathering.store.try_set(key(gathering.index), encode(own), left));
   std::vector<RankRecord> records(gathering.ranks.size());
   std::vector<int> missing;
-  for (std::size_t place = 0; place < records.size(); ++place) {
+  for (std::size_t index = 0; index < records.size(); ++index) {
     const absl::StatusOr<std::string> text =
-        wait_for_key(gathering.store, key(place), gathering.deadline, gathering.interrupted);
+        wait_for_key(gathering.store, key(index), gathering.deadline, gathering.interrupted);
     if (!text.ok()) {
       if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
-      missing.push_back(gathering.ranks[place]);
+      // Go on after the deadline: wait_for_key() returns at once then, and the error names all missing ranks.
+      missing.push_back(gathering.ranks[index]);
       continue;
     }
     absl::StatusOr<RankRecord> record = decode(*text);
-    if (!record.ok()) return with_context(record.status(), absl::StrCat("rank ", gathering.ranks[place]));
-    records[place] = *std::move(record);
+    if (!record.ok()) return with_context(record.status(), absl::StrCat("rank ", gathering.ranks[index]));
+    records[index] = *std::move(record);
   }
   if (!missing.empty()) {
     return absl::DeadlineExceededError(
-        absl::StrCat(name_ranks(missing), " did not come to set up NCCL's communicator"));
+        absl::StrCat(name_ranks(missing), " did not arrive to set up NCCL's communicator"));
   }
   GRADWIRE_RETURN_IF_ERROR(check_devices(records, gathering.ranks));
   return records;

@@ -11,47 +11,51 @@
 #include "gradwire/base/process/process_identity.h"
 #include "gradwire/store/store.h"
 
-// Ranks exchange their devices through the store before NCCL is started: two of them on one GPU would wait
-// indefinitely, or fail with a message that names no rank.
+// The ranks exchange their devices through the store before NCCL starts. If two ranks used one GPU, NCCL
+// would wait indefinitely, or fail with a message that names no rank.
 namespace gradwire::collectives::nccl {
 
+// One GPU of a rank.
 struct DeviceRecord {
-  // As CUDA has it, in hexadecimal; empty where it has none.
+  // CUDA's UUID of the GPU, in hexadecimal; empty if it has none.
   std::string uuid;
-  // "0000:3b:00.0"
+  // The PCI address, for example "0000:3b:00.0".
   std::string bus;
   // The N of cuda:N in its process.
   int index = 0;
 };
 
-// A rank, with the devices that it brings.
+// The process of a rank, and its GPUs.
 struct RankRecord {
   ProcessIdentity process;
   std::vector<DeviceRecord> devices;
 };
 
+// Encodes a record as text.
 std::string encode(const RankRecord& record);
-// InvalidArgument for text that is not a record. At most 128 devices.
+// Decodes a record with at most 128 devices. Errors: InvalidArgument for text that is not a record.
 absl::StatusOr<RankRecord> decode(absl::string_view text);
 
-// `ranks`: how each is called in messages. InvalidArgument when two ranks, or one twice, have a GPU, which
-// names both and the device on both; or when they bring different numbers of devices.
+// Checks that all GPUs are different and that all ranks have the same number of GPUs. `ranks`: the numbers of
+// the ranks in messages. Errors: InvalidArgument, which names both ranks, and the GPU as both of them number
+// it.
 absl::Status check_devices(const std::vector<RankRecord>& records, const std::vector<int>& ranks);
 
-// One member's part in gathering the records of `ranks`, of which it is entry `place`. All come to the same
-// result.
+// An exchange of records between the ranks in `ranks`. All of them get the same result.
 struct Gathering {
   store::Store& store;
-  // Used by this gathering alone.
+  // The prefix of the keys; no other exchange uses it.
   std::string key;
   std::vector<int> ranks;
-  std::size_t place = 0;
+  // This rank's index in `ranks`.
+  std::size_t index = 0;
   absl::Time deadline = absl::InfiniteFuture();
-  // Asked now and then while waiting; its error ends the wait.
+  // Called about every 100 ms while this rank waits; an error ends the wait.
   std::function<absl::Status()> interrupted;
 };
 
-// Checked already. DeadlineExceeded that names the ranks that did not come.
+// Writes this rank's record, and reads and checks the records of all ranks. Errors: as decode() and
+// check_devices(); DeadlineExceeded that names the ranks that did not arrive.
 absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gathering, const RankRecord& own);
 
 }  // namespace gradwire::collectives::nccl

@@ -25,7 +25,7 @@ std::string refusal(const absl::Status& status) {
   return std::string(status.message());
 }
 
-TEST(DeviceRecords, TravelAsText) {
+TEST(DeviceRecords, AreDecodedFromTheirText) {
   const auto back = decode(encode(record("host", {{"ab12", "0000:3b:00.0", 0}, {"", "0000:5e:00.0", 1}})));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->process.space, "host,pid:[1]");
@@ -69,11 +69,11 @@ TEST(DeviceRecords, OneGpuSeenFromTwoContainersIsOneGpu) {
           .ok());
 }
 
-TEST(DeviceRecords, WithoutUuidHostAndBusTell) {
-  const RankRecord here = record("h", {{"", "0000:01:00.0", 0}});
-  EXPECT_FALSE(check_devices({here, here}, {0, 1}).ok());
-  EXPECT_TRUE(check_devices({here, record("g", {{"", "0000:01:00.0", 0}})}, {0, 1}).ok());
-  EXPECT_TRUE(check_devices({here, record("h", {{"", "0000:02:00.0", 0}})}, {0, 1}).ok());
+TEST(DeviceRecords, WithoutUuidHostAndBusIdentifyAGpu) {
+  const RankRecord first = record("h", {{"", "0000:01:00.0", 0}});
+  EXPECT_FALSE(check_devices({first, first}, {0, 1}).ok());
+  EXPECT_TRUE(check_devices({first, record("g", {{"", "0000:01:00.0", 0}})}, {0, 1}).ok());
+  EXPECT_TRUE(check_devices({first, record("h", {{"", "0000:02:00.0", 0}})}, {0, 1}).ok());
 }
 
 TEST(DeviceRecords, EqualBusOnDifferentGpusIsFine) {
@@ -91,7 +91,7 @@ TEST(DeviceRecords, OneRankWithOneGpuTwice) {
 TEST(DeviceRecords, DifferentNumbersOfDevicesAreNamed) {
   EXPECT_THAT(refusal(check_devices(
                   {record("h", {{"aa", "b", 0}, {"bb", "c", 1}}), record("h", {{"cc", "d", 2}})}, {0, 1})),
-              AllOf(HasSubstr("rank 1 brings 1"), HasSubstr("rank 0 2")));
+              AllOf(HasSubstr("rank 1 has 1"), HasSubstr("rank 0 has 2")));
 }
 
 TEST(GatherRecords, AllRanksComeToTheSameError) {
@@ -100,7 +100,7 @@ TEST(GatherRecords, AllRanksComeToTheSameError) {
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto found = gather_records({.store = store, .key = "k", .ranks = {0, 1, 2}, .place = rank},
+      const auto found = gather_records({.store = store, .key = "k", .ranks = {0, 1, 2}, .index = rank},
                                         record("h", {{rank == 0 ? "aa" : "bb", "0000:01:00.0", 0}}));
       errors[rank] = std::string(found.status().message());
     });
@@ -116,11 +116,11 @@ TEST(GatherRecords, MissingRanksAreNamed) {
   const auto found = gather_records({.store = store,
                                      .key = "k",
                                      .ranks = {0, 2, 5},
-                                     .place = 1,
+                                     .index = 1,
                                      .deadline = Clock::system().now() + absl::Milliseconds(20)},
                                     record("h", {{"aa", "b", 0}}));
   EXPECT_EQ(found.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("ranks 0, 5 did not come"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("ranks 0, 5 did not arrive"));
 }
 
 TEST(GatherRecords, AnInterruptionEndsTheWait) {
@@ -128,7 +128,7 @@ TEST(GatherRecords, AnInterruptionEndsTheWait) {
   const auto found = gather_records({.store = store,
                                      .key = "k",
                                      .ranks = {0, 1},
-                                     .place = 0,
+                                     .index = 0,
                                      .interrupted = [] { return absl::AbortedError("stop"); }},
                                     record("h", {{"aa", "b", 0}}));
   EXPECT_EQ(found.status().code(), absl::StatusCode::kAborted);

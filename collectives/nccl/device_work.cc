@@ -8,12 +8,16 @@
 namespace gradwire::collectives::nccl {
 
 void DeviceWork::record(const std::vector<c10::cuda::CUDAStream>& streams) {
+  // Recorded without the lock, because CUDA calls may block; stored in one step, so that done() never sees a
+  // part of them.
   std::vector<c10::cuda::CUDAEvent> events(streams.size());
   for (std::size_t i = 0; i < streams.size(); ++i) events[i].record(streams[i]);
   MutexLock lock(mutex_);
   events_ = std::move(events);
 }
 
+// The first verdict stays: an error from fail() before the events have ended, or the result of the events.
+// Before record() no events exist, and the operation is under way.
 bool DeviceWork::done_locked() {
   if (verdict_.has_value()) return true;
   if (events_.empty()) return false;
@@ -59,7 +63,7 @@ LastWork& last_work() {
 void EnqueuedWork::order_current_stream() {
   work_->order_current_streams();
   if (!blocks_) return;
-  // The watchdog ends it when its time is over.
+  // The loop ends at the latest at the operation's deadline: then the watchdog fails the work.
   std::optional<absl::Status> ended;
   for (int round = 0; !(ended = work_->ended()).has_value(); ++round) {
     if (round < 100) {

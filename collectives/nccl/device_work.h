@@ -15,18 +15,20 @@
 
 namespace gradwire::collectives::nccl {
 
-// An operation on the streams of one or more devices: to be launched, under way, ended. Thread-safe.
+// An operation on the streams of one or more devices. States: not yet launched, under way after record(),
+// ended. Thread-safe.
 class DeviceWork final : public WatchedWork {
  public:
-  // It has ended when what is in these streams now has. Once; throws CUDA's errors.
+  // The operation ends when the work that is now in these streams has ended. Called once. Throws CUDA's
+  // errors.
   void record(const std::vector<c10::cuda::CUDAStream>& streams);
 
   bool done() override;
   void fail(const absl::Status& reason) override;
 
-  // None while it is under way.
+  // The result; nullopt until the operation has ended.
   std::optional<absl::Status> ended();
-  // The current stream of each of its devices goes on behind it.
+  // Makes the current stream of each of its devices wait for the operation.
   void order_current_streams();
 
  private:
@@ -37,19 +39,21 @@ class DeviceWork final : public WatchedWork {
   std::optional<absl::Status> verdict_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Device work that the calling thread's last operation left, and its group.
+// The device work of the calling thread's last operation, and the group of that operation.
 struct LastWork {
   const GroupWatch* group = nullptr;
   std::shared_ptr<DeviceWork> work;
-  // As EnqueuedWork's.
+  // See EnqueuedWork.
   bool blocks = false;
 };
+// The calling thread's last work.
 LastWork& last_work();
 
-// The form in which the group hands it out.
+// A DeviceWork as the result of GroupBackend::take_enqueued.
 class EnqueuedWork final : public Enqueued {
  public:
-  // `blocks`: ordering the stream also waits on the host until it has ended, and throws its Error: a barrier.
+  // `blocks`: order_current_stream() also blocks the host until the operation has ended, and throws its
+  // Error. A barrier needs that.
   EnqueuedWork(std::shared_ptr<DeviceWork> work, bool blocks) : work_(std::move(work)), blocks_(blocks) {}
 
   std::optional<absl::Status> ended() const override { return work_->ended(); }

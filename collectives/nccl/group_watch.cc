@@ -1,3 +1,6 @@
+// Health checks of one NCCL group. poll() runs on the watchdog's thread, and begin(), add() and leave() on
+// the threads of operations. A failure found by any of them goes through fail_with() once.
+
 #include "gradwire/collectives/nccl/group_watch.h"
 
 #include <algorithm>
@@ -13,14 +16,15 @@
 namespace gradwire::collectives::nccl {
 namespace {
 
-// Between looks at the device while something is under way, and at the store.
+// While operations are under way: the interval between polls of the device, and of the store.
 constexpr absl::Duration kDeviceInterval = absl::Milliseconds(5);
 constexpr absl::Duration kStoreInterval = absl::Milliseconds(250);
-// Between looks when nothing is under way.
+// The interval between polls when no operation is under way.
 constexpr absl::Duration kIdleInterval = absl::Seconds(1);
-// How long a write for the others may take.
-constexpr absl::Duration kTellTimeout = absl::Seconds(1);
-// A device is not asked about more that has not ended than this: most of it is queued behind the first.
+// The limit for a write to the store.
+constexpr absl::Duration kWriteTimeout = absl::Seconds(1);
+// A poll stops asking the device after this number of operations that have not ended: most others are queued
+// behind them.
 constexpr int kMostOpenAsked = 16;
 constexpr std::size_t kMostReason = 4096;
 
@@ -29,12 +33,13 @@ std::string to_text(const absl::Status& status, int rank) {
                       status.message().substr(0, kMostReason));
 }
 
+// The text comes from another process: a malformed one still means that a rank has failed.
 absl::Status from_text(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   int code = 0;
   if (!absl::SimpleAtoi(parts.first, &code) || code <= 0 ||
       code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::AbortedError("a rank has given up, and what it wrote of the reason is malformed");
+    return absl::AbortedError("a rank has failed, and the reason that it wrote to the store is malformed");
   }
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second.substr(0, kMostReason + 32));
 }
@@ -49,6 +54,9 @@ uint64_t GroupWatch::begin() {
   return ++begun_;
 }
 
+// Either fail_with() finds the entry in entries_, or this function finds failure_: both use the lock. So no
+// operation is left without its error. Only the first entry wakes the watchdog: with entries under way it
+// polls at short intervals anyway.
 void GroupWatch::add(Entry entry) {
   absl::Status failed;
   bool first = false;
@@ -75,7 +83,7 @@ absl::Status GroupWatch::failure() const {
       absl::StrCat("the group \"", options_.group, "\" is broken: ", failure_.message()));
 }
 
-void GroupWatch::fail_with(const absl::Status& reason, bool tell) {
+void GroupWatch::fail_with(const absl::Status& reason, bool notify) {
   std::deque<Entry> entries;
   {
     MutexLock lock(mutex_);
@@ -83,14 +91,18 @@ void GroupWatch::fail_with(const absl::Status& reason, bool tell) {
     failure_ = reason;
     entries.swap(entries_);
   }
-  // Before the communicators end, which lets kernels return with nothing done.
+  // Fail the work before the communicators end: ending them makes kernels return without a result, and their
+  // events would then report success.
   for (const Entry& entry : entries) {
+    // done() keeps the success of an operation that ended before the failure.
     if (!entry.work->done()) entry.work->fail(reason);
   }
   if (options_.abort != nullptr) options_.abort(reason);
-  if (tell) {
+  if (notify) {
+    // The first reason of all ranks stays: later ones are mostly consequences. This comes last, because the
+    // store may be slow or gone.
     (void)options_.store->try_compare_set("failed", "", to_text(reason, options_.ranks[options_.rank]),
-                                          kTellTimeout);
+                                          kWriteTimeout);
   }
 }
 
@@ -101,10 +113,15 @@ void GroupWatch::leave() {
     if (std::exchange(left_, true)) return;
     begun = begun_;
   }
-  (void)options_.store->try_set(absl::StrCat("left/", options_.rank), absl::StrCat(begun), kTellTimeout);
+  (void)options_.store->try_set(absl::StrCat("left/", options_.rank), absl::StrCat(begun), kWriteTimeout);
 }
 
-absl::Duration GroupWatch::look() {
+//   1. Under the lock, copy the entries.
+//   2. Without the lock, ask the devices which operations have ended.
+//   3. Under the lock, remove the entries that have ended; destroy them without the lock.
+//   4. Check deadlines, processes and communicators.
+//   5. At the store's interval, check the store.
+absl::Duration GroupWatch::poll() {
   std::vector<Entry> open;
   bool used = false;
   {
@@ -115,17 +132,18 @@ absl::Duration GroupWatch::look() {
   }
   const absl::Time now = options_.clock->now();
   std::vector<WatchedWork*> ended;
-  int asked_in_vain = 0;
+  int still_open = 0;
   std::erase_if(open, [&](const Entry& entry) {
-    if (asked_in_vain == kMostOpenAsked && entry.deadline > now) return false;
+    // An entry whose deadline has passed is always asked: it fails the group below, if it has not ended.
+    if (still_open == kMostOpenAsked && entry.deadline > now) return false;
     if (!entry.work->done()) {
-      ++asked_in_vain;
+      ++still_open;
       return false;
     }
     ended.push_back(entry.work.get());
     return true;
   });
-  // Entries that have ended are destroyed without the lock.
+  // Holds the entries that have ended until the lock has been released.
   std::vector<Entry> dropped;
   {
     MutexLock lock(mutex_);
@@ -138,18 +156,20 @@ absl::Duration GroupWatch::look() {
       entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  absl::Status status = look_at_work(open, now);
+  absl::Status status = check_work(open, now);
   if (status.ok() && options_.check != nullptr) status = options_.check();
   if (!status.ok()) {
     fail(status);
     return kIdleInterval;
   }
+  // A group that was never used only publishes its process, so that others recognise its end.
   if (!used) {
-    introduce();
-  } else if (now >= next_store_look_) {
-    next_store_look_ = now + (open.empty() ? kIdleInterval : kStoreInterval);
-    status = look_at_store(open);
-    if (!status.ok()) fail_with(status, /*tell=*/false);
+    publish_process();
+  } else if (now >= next_store_check_) {
+    next_store_check_ = now + (open.empty() ? kIdleInterval : kStoreInterval);
+    status = check_store(open);
+    // The failure came from the store, or every member finds it there: do not write it again.
+    if (!status.ok()) fail_with(status, /*notify=*/false);
   }
   return open.empty() ? kIdleInterval : kDeviceInterval;
 }
@@ -160,15 +180,15 @@ std::string GroupWatch::describe(const Entry& entry) const {
                       " of group \"", options_.group, "\", ranks ", absl::StrJoin(options_.ranks, ", "));
 }
 
-absl::Status GroupWatch::look_at_work(const std::vector<Entry>& open, absl::Time now) {
+absl::Status GroupWatch::check_work(const std::vector<Entry>& open, absl::Time now) {
   for (const Entry& entry : open) {
     if (now >= entry.deadline) return expired(entry);
   }
-  // Asked of the system as seldom as the store.
-  return open.empty() || now < next_store_look_ ? absl::OkStatus() : look_who_is_gone(open);
+  // Check processes as seldom as the store: each check is a system call.
+  return open.empty() || now < next_store_check_ ? absl::OkStatus() : check_processes(open);
 }
 
-absl::Status GroupWatch::look_who_is_gone(const std::vector<Entry>& open) {
+absl::Status GroupWatch::check_processes(const std::vector<Entry>& open) {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     const std::optional<ProcessIdentity>& process = processes_[rank];
     if (static_cast<int>(rank) == options_.rank || !process.has_value() || !has_ended(*process)) continue;
@@ -176,56 +196,58 @@ absl::Status GroupWatch::look_who_is_gone(const std::vector<Entry>& open) {
       return entry.peer < 0 || entry.peer == static_cast<int>(rank);
     };
     const auto entry = std::find_if(open.begin(), open.end(), needs);
-    // One that has left first may have ended rightly; what it owes is seen by its number.
+    // A rank that left before its process ended may have taken part in all operations under way.
+    // check_departures() decides that by the number of collectives that it had begun.
     if (entry == open.end() ||
         options_.store->try_get(absl::StrCat("left/", rank), absl::ZeroDuration()).ok()) {
       continue;
     }
-    return absl::UnavailableError(absl::StrCat("rank ", options_.ranks[rank], " is gone, its process (",
-                                               process->id, ") has ended; under way was ", describe(*entry)));
+    return absl::UnavailableError(absl::StrCat("rank ", options_.ranks[rank], " is lost: its process (",
+                                               process->id, ") has ended during ", describe(*entry)));
   }
   return absl::OkStatus();
 }
 
-void GroupWatch::introduce() {
-  if (introduced_) return;
-  introduced_ =
-      options_.store->try_set(absl::StrCat("process/", options_.rank), encode(options_.process), kTellTimeout)
+void GroupWatch::publish_process() {
+  if (process_published_) return;
+  process_published_ =
+      options_.store
+          ->try_set(absl::StrCat("process/", options_.rank), encode(options_.process), kWriteTimeout)
           .ok();
 }
 
-void GroupWatch::look_for_processes() {
+void GroupWatch::read_processes() {
   store::Store& store = *options_.store;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].has_value()) continue;
     const absl::StatusOr<std::string> text =
         store.try_get(absl::StrCat("process/", rank), absl::ZeroDuration());
-    // Nothing is known of a process whose record is malformed.
+    // A malformed record becomes an unknown process, which has_ended() never reports as ended.
     if (text.ok()) processes_[rank] = decode_process(*text).value_or(ProcessIdentity());
   }
 }
 
-absl::Status GroupWatch::look_at_store(const std::vector<Entry>& open) {
+absl::Status GroupWatch::check_store(const std::vector<Entry>& open) {
   store::Store& store = *options_.store;
   const absl::StatusOr<std::string> failed = store.try_get("failed", absl::ZeroDuration());
   if (failed.ok()) return from_text(*failed);
-  // A store that is gone ends no group: the communicators need it no more.
+  // If the store cannot be reached, the group continues: its communicators no longer need the store.
   if (failed.status().code() != absl::StatusCode::kDeadlineExceeded) return absl::OkStatus();
-  introduce();
-  look_for_processes();
+  publish_process();
+  read_processes();
   uint64_t begun = 0;
   {
     MutexLock lock(mutex_);
     begun = begun_;
   }
   if (begun != published_ &&
-      store.try_set(absl::StrCat("progress/", options_.rank), absl::StrCat(begun), kTellTimeout).ok()) {
+      store.try_set(absl::StrCat("progress/", options_.rank), absl::StrCat(begun), kWriteTimeout).ok()) {
     published_ = begun;
   }
-  return open.empty() ? absl::OkStatus() : look_who_left(open);
+  return open.empty() ? absl::OkStatus() : check_departures(open);
 }
 
-absl::Status GroupWatch::look_who_left(const std::vector<Entry>& open) {
+absl::Status GroupWatch::check_departures(const std::vector<Entry>& open) {
   store::Store& store = *options_.store;
   const absl::StatusOr<int64_t> left = store.try_num_keys_under("left/", absl::ZeroDuration());
   if (!left.ok() || *left == 0) return absl::OkStatus();
@@ -234,6 +256,8 @@ absl::Status GroupWatch::look_who_left(const std::vector<Entry>& open) {
     uint64_t count = 0;
     if (!text.ok() || !absl::SimpleAtoi(*text, &count)) continue;
     for (const Entry& entry : open) {
+      // A collective needs every rank, so it never ends if the rank left before it began that collective. A
+      // message needs only its peer.
       const bool never = entry.number > count || entry.peer == static_cast<int>(rank);
       if (!never || entry.work->done()) continue;
       return absl::UnavailableError(absl::StrCat("rank ", options_.ranks[rank], " has left after ", count,
@@ -243,8 +267,10 @@ absl::Status GroupWatch::look_who_left(const std::vector<Entry>& open) {
   return absl::OkStatus();
 }
 
+// The progress of the other ranks in the store may be a little old: they write it at the interval of the
+// store. A rank whose progress is malformed or cannot be read is not accused.
 absl::Status GroupWatch::expired(const Entry& entry) {
-  const std::string what = absl::StrCat(describe(entry), ": did not end within its time");
+  const std::string what = absl::StrCat(describe(entry), ": did not end before its deadline");
   if (entry.peer >= 0) {
     return absl::DeadlineExceededError(
         absl::StrCat(what, "; rank ", options_.ranks[entry.peer], " did not arrive"));
@@ -259,7 +285,7 @@ absl::Status GroupWatch::expired(const Entry& entry) {
     if (unknown || (text.ok() && !absl::SimpleAtoi(*text, &count)) || count >= entry.number) continue;
     late.push_back(options_.ranks[rank]);
   }
-  if (late.empty()) return absl::DeadlineExceededError(absl::StrCat(what, "; all ranks had begun it"));
+  if (late.empty()) return absl::DeadlineExceededError(absl::StrCat(what, "; all ranks have begun it"));
   return absl::DeadlineExceededError(absl::StrCat(what, "; ", name_ranks(late), " did not arrive"));
 }
 

@@ -17,92 +17,110 @@
 
 namespace gradwire::collectives::nccl {
 
-// Something that a device does, or waits for.
+// An operation on a device that GroupWatch observes.
 class WatchedWork {
  public:
   virtual ~WatchedWork() = default;
-  // Asks the device; does not block. What it has said counts, whatever fail() is told later.
+  // Asks the device whether the operation has ended; does not block. After it has returned true, fail() has
+  // no effect.
   virtual bool done() = 0;
-  // It ends here with this error, unless it was done.
+  // Ends the operation with this error, if it has not ended before.
   virtual void fail(const absl::Status& reason) = 0;
 };
 
-// What one member knows of how its group fares: the work that is under way and until when it may be, who has
-// ended, who has given up. Healthy until fail(); then for ever with the first reason, which the others hear
-// through the store. NCCL itself notices little of this: a kernel that waits for a dead peer waits for ever.
+// Observes the health of one member's group: the deadlines of the operations under way, errors of the
+// communicators, and processes that have ended, left the group or reported a failure. NCCL itself detects
+// little of that: a kernel that waits for a dead peer waits indefinitely.
 //
-// Keys in the store, which is the group's alone: process/RANK, failed (a status), progress/RANK (how many
-// collectives it has begun), left/RANK (the same, when it left). Thread-safe; calls nothing with a lock held.
+// States: healthy; after fail(), failed with the first reason, which does not change any more. The other
+// members learn the reason through the store.
+//
+// Keys in the group's store: process/RANK (the process of the rank), failed (the Status of the first
+// failure), progress/RANK (the number of collectives that the rank has begun), left/RANK (the same number,
+// written when the rank leaves). Thread-safe; holds no lock while it calls functions of others.
 class GroupWatch {
  public:
   struct Options {
     std::string group;
     int rank = 0;
-    // The name of each rank in messages.
+    // The number of each rank in messages.
     std::vector<int> ranks;
     std::shared_ptr<store::Store> store;
     Clock* clock = &Clock::system();
     ProcessIdentity process;
-    // What the communicators say.
+    // Returns the error that the communicators report; OK if they report none.
     std::function<absl::Status()> check;
-    // Ends the communicators; called once, by whoever fails the group first.
+    // Ends the communicators. Called once, on the thread that fails the group.
     std::function<void(const absl::Status&)> abort;
-    // Work has come, and look() should be called soon.
+    // Called after work has been added: poll() should be called soon.
     std::function<void()> wake;
   };
+  // One operation under way.
   struct Entry {
     std::shared_ptr<WatchedWork> work;
-    // "all_reduce"
+    // The operation's name, for example "all_reduce".
     std::string what;
-    // begin()'s, or 0 for what is no collective.
+    // The number from begin(); 0 for an operation that is not a collective.
     uint64_t number = 0;
-    // Index into `ranks` of the only other rank that it needs, or -1: all.
+    // The index in `ranks` of the only other rank that the operation needs; -1: it needs all ranks.
     int peer = -1;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
   explicit GroupWatch(Options options);
 
-  // The number of a collective that begins here, from 1.
+  // Counts a collective that begins, and returns its number; numbers start at 1.
   uint64_t begin();
+  // Observes an operation until it has ended. If the group has failed, the operation fails at once.
   void add(Entry entry);
 
-  // OK while the group is healthy; then Aborted with the first reason.
+  // OK while the group is healthy; afterwards Aborted with the first reason.
   absl::Status failure() const;
-  // Fails what is under way with `reason`, ends the communicators, tells the others. Only the first call does
-  // anything.
-  void fail(const absl::Status& reason) { fail_with(reason, /*tell=*/true); }
-  // Tells the others that this rank takes part no more. Nothing is looked at from now on.
+  // Fails the operations under way with `reason`, ends the communicators, and notifies the other members.
+  // Only the first call has an effect.
+  void fail(const absl::Status& reason) { fail_with(reason, /*notify=*/true); }
+  // Notifies the other members that this rank leaves. poll() checks nothing afterwards.
   void leave();
 
-  // One look at everything; by one thread at a time. Returns how long the next may wait.
-  absl::Duration look();
+  // Checks everything once. Called by one thread at a time. Returns the time after which it must be called
+  // again.
+  absl::Duration poll();
 
  private:
-  void fail_with(const absl::Status& reason, bool tell);
+  // `notify`: also writes the failure to the store.
+  void fail_with(const absl::Status& reason, bool notify);
   std::string describe(const Entry& entry) const;
-  // Work that can never end, or has not in time; OK if there is none.
-  absl::Status look_at_work(const std::vector<Entry>& open, absl::Time now);
-  absl::Status look_at_store(const std::vector<Entry>& open);
-  absl::Status look_who_is_gone(const std::vector<Entry>& open);
-  void introduce();
-  void look_for_processes();
-  absl::Status look_who_left(const std::vector<Entry>& open);
+  // The next five return an error if the group must fail.
+  // Checks deadlines, and from time to time the processes of the other ranks.
+  absl::Status check_work(const std::vector<Entry>& open, absl::Time now);
+  // Reads failures and departures of other ranks, and writes this rank's progress.
+  absl::Status check_store(const std::vector<Entry>& open);
+  // Finds a rank whose process has ended and that an operation under way needs.
+  absl::Status check_processes(const std::vector<Entry>& open);
+  // Finds a rank that has left and that an operation under way needs.
+  absl::Status check_departures(const std::vector<Entry>& open);
+  // Makes the error for an operation that did not end in time.
   absl::Status expired(const Entry& entry);
+  // Writes this rank's process to the store, once.
+  void publish_process();
+  // Reads the processes of ranks that are not known yet.
+  void read_processes();
 
   const Options options_;
 
-  // Of look() alone.
-  absl::Time next_store_look_ = absl::InfinitePast();
+  // Used only by poll().
+  absl::Time next_store_check_ = absl::InfinitePast();
+  // The last progress that was written to the store.
   uint64_t published_ = 0;
-  bool introduced_ = false;
-  // Of each rank, once it has said.
+  bool process_published_ = false;
+  // The process of each rank, after it was read.
   std::vector<std::optional<ProcessIdentity>> processes_;
 
   mutable Mutex mutex_;
   std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
-  // A group beside a cpu backend's may never be: it asks the store for nothing.
+  // Whether an operation has begun. A group that has nccl together with cpu may never use nccl; then it does
+  // not poll the store.
   bool used_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -43,7 +43,7 @@ class FakeWork : public WatchedWork {
   std::optional<absl::Status> failed_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The members of one group, in one process, looked at by hand.
+// The members of one group in one process; the test itself polls them.
 class GroupWatchTest : public testing::Test {
  protected:
   std::unique_ptr<GroupWatch> member(int rank, std::vector<int> ranks = {3, 5, 8}) {
@@ -65,10 +65,10 @@ class GroupWatchTest : public testing::Test {
     return work;
   }
 
-  // The next look at the store is made.
-  void look(GroupWatch& watch) {
+  // Polls after the store's interval has passed.
+  void poll(GroupWatch& watch) {
     clock_.advance(absl::Seconds(1));
-    watch.look();
+    watch.poll();
   }
 
   ManualClock clock_;
@@ -81,28 +81,28 @@ TEST_F(GroupWatchTest, WorkThatEndsInTimeIsForgotten) {
   const auto watch = member(0);
   const auto work = begin(*watch, absl::Seconds(10));
   const std::weak_ptr<FakeWork> weak = work;
-  EXPECT_LT(watch->look(), absl::Milliseconds(50));
+  EXPECT_LT(watch->poll(), absl::Milliseconds(50));
   work->end();
-  EXPECT_EQ(watch->look(), absl::Seconds(1));
+  EXPECT_EQ(watch->poll(), absl::Seconds(1));
   EXPECT_EQ(work.use_count(), 1);
   clock_.advance(absl::Hours(1));
-  watch->look();
+  watch->poll();
   EXPECT_TRUE(watch->failure().ok());
   EXPECT_FALSE(work->failed().has_value());
 }
 
-TEST_F(GroupWatchTest, DeadlineFailsTheGroupAndNamesWhoDidNotArrive) {
+TEST_F(GroupWatchTest, DeadlineFailsTheGroupAndNamesRanksThatDidNotArrive) {
   const auto first = member(0);
   const auto second = member(1);
   const auto third = member(2);
   const auto work = begin(*first, absl::Seconds(10));
   const auto theirs = begin(*second, absl::Seconds(100));
-  look(*second);
-  look(*third);
+  poll(*second);
+  poll(*third);
   clock_.advance(absl::Seconds(7));
-  first->look();
+  first->poll();
   EXPECT_TRUE(first->failure().ok());
-  look(*first);
+  poll(*first);
   ASSERT_TRUE(work->failed().has_value());
   EXPECT_EQ(work->failed()->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(work->failed()->message()),
@@ -111,7 +111,7 @@ TEST_F(GroupWatchTest, DeadlineFailsTheGroupAndNamesWhoDidNotArrive) {
   EXPECT_EQ(aborts_, 1);
   EXPECT_EQ(first->failure().code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(theirs->failed().has_value());
-  look(*second);
+  poll(*second);
   ASSERT_TRUE(theirs->failed().has_value());
   EXPECT_EQ(theirs->failed()->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(theirs->failed()->message()),
@@ -119,7 +119,7 @@ TEST_F(GroupWatchTest, DeadlineFailsTheGroupAndNamesWhoDidNotArrive) {
   EXPECT_EQ(aborts_, 2);
 }
 
-TEST_F(GroupWatchTest, WorkThatEndedBeforeTheFailureStaysWell) {
+TEST_F(GroupWatchTest, WorkThatEndedBeforeTheFailureStaysOk) {
   const auto watch = member(0);
   const auto ended = begin(*watch, absl::Seconds(10));
   const auto open = begin(*watch, absl::Seconds(10));
@@ -142,24 +142,24 @@ TEST_F(GroupWatchTest, FirstReasonStaysAndLaterWorkGetsIt) {
 
 TEST_F(GroupWatchTest, CommunicatorsErrorFailsTheGroupAlsoWhenIdle) {
   const auto watch = member(0);
-  watch->look();
+  watch->poll();
   EXPECT_TRUE(watch->failure().ok());
   communicators_ = absl::UnavailableError("ncclRemoteError");
-  watch->look();
+  watch->poll();
   EXPECT_THAT(std::string(watch->failure().message()), HasSubstr("ncclRemoteError"));
 }
 
-TEST_F(GroupWatchTest, RankThatLeftBeforeFailsWhatNeedsIt) {
+TEST_F(GroupWatchTest, RankThatHasLeftFailsLaterCollectives) {
   const auto first = member(0, {0, 1});
   const auto second = member(1, {0, 1});
   const auto done_together = begin(*first, absl::Hours(1));
   second->begin();
   second->leave();
-  // It has had its part in the first.
-  look(*first);
+  // The second rank took part in the first collective, so that is not an error.
+  poll(*first);
   EXPECT_TRUE(first->failure().ok());
   const auto alone = begin(*first, absl::Hours(1));
-  look(*first);
+  poll(*first);
   ASSERT_TRUE(alone->failed().has_value());
   EXPECT_EQ(alone->failed()->code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(alone->failed()->message()), HasSubstr("rank 1 has left after 1 collectives"));
@@ -171,7 +171,7 @@ TEST_F(GroupWatchTest, MessageOfRankThatLeftNamesIt) {
   auto work = std::make_shared<FakeWork>();
   first->add({.work = work, .what = "recv", .peer = 1});
   second->leave();
-  look(*first);
+  poll(*first);
   ASSERT_TRUE(work->failed().has_value());
   EXPECT_THAT(std::string(work->failed()->message()), HasSubstr("rank 1 has left"));
 }
@@ -180,7 +180,7 @@ TEST_F(GroupWatchTest, MessageThatIsLateNamesItsPeer) {
   const auto watch = member(0);
   auto work = std::make_shared<FakeWork>();
   watch->add({.work = work, .what = "recv", .peer = 2, .deadline = clock_.now() + absl::Milliseconds(10)});
-  look(*watch);
+  poll(*watch);
   ASSERT_TRUE(work->failed().has_value());
   EXPECT_THAT(std::string(work->failed()->message()), HasSubstr("rank 8 did not arrive"));
 }
@@ -197,46 +197,46 @@ TEST_F(GroupWatchTest, KilledProcessIsNamedLongBeforeTheDeadline) {
   other.started = 0;
   store_->set("process/1", encode(other));
   const auto work = begin(*watch, absl::Hours(1));
-  look(*watch);
+  poll(*watch);
   EXPECT_TRUE(watch->failure().ok());
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-  look(*watch);
+  poll(*watch);
   ASSERT_TRUE(work->failed().has_value());
   EXPECT_EQ(work->failed()->code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(work->failed()->message()), HasSubstr("rank 1 is gone"));
+  EXPECT_THAT(std::string(work->failed()->message()), HasSubstr("rank 1 is lost"));
 }
 
 TEST_F(GroupWatchTest, MalformedReasonStillEndsTheGroup) {
   const auto watch = member(0);
   watch->begin();
   store_->set("failed", "99999 x");
-  look(*watch);
+  poll(*watch);
   EXPECT_EQ(watch->failure().code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(GroupWatchTest, GroupThatIsNotUsedOnlySaysWhoItIs) {
+TEST_F(GroupWatchTest, UnusedGroupOnlyPublishesItsProcess) {
   const auto watch = member(0);
-  store_->set("failed", "14 rank 1: gone");
-  look(*watch);
-  look(*watch);
+  store_->set("failed", "14 rank 1: lost");
+  poll(*watch);
+  poll(*watch);
   EXPECT_TRUE(watch->failure().ok());
   EXPECT_EQ(store_->num_keys(), 2);
   watch->begin();
-  look(*watch);
-  EXPECT_THAT(std::string(watch->failure().message()), HasSubstr("rank 1: gone"));
+  poll(*watch);
+  EXPECT_THAT(std::string(watch->failure().message()), HasSubstr("rank 1: lost"));
 }
 
-TEST_F(GroupWatchTest, NothingIsLookedAtAfterLeaving) {
+TEST_F(GroupWatchTest, NothingIsCheckedAfterLeaving) {
   const auto watch = member(0);
   watch->begin();
   watch->leave();
-  store_->set("failed", "14 rank 1: gone");
-  look(*watch);
+  store_->set("failed", "14 rank 1: lost");
+  poll(*watch);
   EXPECT_TRUE(watch->failure().ok());
 }
 
-TEST(Watchdog, LooksWhenTheDeadlineComesAndForgets) {
+TEST(Watchdog, PollsAtTheDeadlineAndForgetsGroups) {
   ManualClock clock;
   Watchdog dog(clock);
   std::promise<void> aborted;
@@ -251,9 +251,9 @@ TEST(Watchdog, LooksWhenTheDeadlineComesAndForgets) {
   dog.watch(watch);
   const auto work = std::make_shared<FakeWork>();
   watch->add({.work = work, .what = "barrier", .deadline = clock.now() + absl::Seconds(30)});
-  std::future<void> heard = aborted.get_future();
+  std::future<void> notified = aborted.get_future();
   clock.advance(absl::Seconds(31));
-  ASSERT_EQ(heard.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  ASSERT_EQ(notified.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   dog.forget(watch.get());
   EXPECT_EQ(watch.use_count(), 1);
 }

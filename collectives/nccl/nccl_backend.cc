@@ -1,4 +1,4 @@
-// The backend "nccl".
+// Registers the backend "nccl".
 #include <memory>
 #include <utility>
 
@@ -12,13 +12,13 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context) {
   if (!context.options.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("the nccl backend has no option ",
-                                                   context.options.begin()->first,
-                                                   "; NCCL reads its own from the environment (NCCL_...)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown option of the backend nccl: ", context.options.begin()->first,
+                     "; the backend has no options, and NCCL reads its own from the environment (NCCL_...)"));
   }
   auto watchdog = std::static_pointer_cast<Watchdog>(context.world_state);
   if (watchdog == nullptr) watchdog = std::make_shared<Watchdog>();
-  // A cpu backend may use the store beside it.
+  // The group's cpu backend may use the same store, so use a prefix.
   BackendContext own = context;
   own.store = std::make_shared<store::PrefixStore>("nccl", context.store);
   return std::make_unique<NcclGroup>(own, std::move(watchdog));

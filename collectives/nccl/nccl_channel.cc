@@ -11,6 +11,7 @@
 
 namespace gradwire::collectives::nccl {
 
+// thread_ is the last member, so all others exist when the thread starts.
 NcclChannel::NcclChannel(Options options) : options_(std::move(options)), thread_([this] { run(); }) {}
 
 void NcclChannel::post(Message message) {
@@ -35,6 +36,9 @@ std::shared_ptr<NcclComms> NcclChannel::comms() const {
   return comms_;
 }
 
+// Messages are delivered in the order of post(). Both sides of a channel post the same messages in the same
+// order, so the n-th send meets the n-th receive. After stop(), the remaining messages are taken one by one
+// and failed, so that none of their futures stays open.
 void NcclChannel::run() {
   for (;;) {
     Message message;
@@ -47,34 +51,37 @@ void NcclChannel::run() {
       messages_.pop_front();
       stopped = stop_;
     }
-    absl::Status status = stopped ? absl::AbortedError("the group is being left") : options_.watch->failure();
+    absl::Status status =
+        stopped ? absl::AbortedError("this rank is leaving the group") : options_.watch->failure();
     if (status.ok()) status = guarded([&] { return deliver(message); });
     if (status.ok()) {
       message.ended.set_value();
       continue;
     }
-    // The other side waits for a message that does not come; NCCL has no way to skip it.
+    // The other side would wait for this message, and NCCL cannot skip a message: so the group must fail.
     options_.watch->fail(status);
     message.work->fail(status);
+    // The work may have an earlier error, from the failure of the group. That one is nearer to the cause.
     message.ended.set_error(message.work->ended().value_or(status));
   }
 }
 
 absl::Status NcclChannel::deliver(Message& message) {
   const WaitLimit limit{message.deadline, [this]() -> absl::Status {
-                           GRADWIRE_RETURN_IF_ERROR(options_.watch->failure());
-                           MutexLock lock(mutex_);
-                           return stop_ ? absl::AbortedError("the group is being left") : absl::OkStatus();
-                         }};
+                          GRADWIRE_RETURN_IF_ERROR(options_.watch->failure());
+                          MutexLock lock(mutex_);
+                          return stop_ ? absl::AbortedError("this rank is leaving the group")
+                                       : absl::OkStatus();
+                        }};
   std::shared_ptr<NcclComms> comms = this->comms();
   if (comms == nullptr) {
-    // The one that sends is rank 0 of the two.
+    // The channel has its own communicator of two ranks: the sender is rank 0, the receiver is rank 1.
     const auto [from, to] =
         options_.sends ? std::pair(options_.rank, options_.peer) : std::pair(options_.peer, options_.rank);
     GRADWIRE_ASSIGN_OR_RETURN(comms, connect({.store = *options_.store,
                                               .key = options_.key,
                                               .ranks = {from, to},
-                                              .place = options_.sends ? 0U : 1U,
+                                              .index = options_.sends ? 0U : 1U,
                                               .deadline = limit.deadline,
                                               .interrupted = limit.interrupted},
                                              {options_.device}));
@@ -82,7 +89,8 @@ absl::Status NcclChannel::deliver(Message& message) {
       MutexLock lock(mutex_);
       comms_ = comms;
     }
-    // A failure meanwhile has not ended this communicator.
+    // If the group has failed in the meantime, that failure did not end this communicator: it was not in the
+    // list yet.
     const absl::Status failed = options_.watch->failure();
     if (!failed.ok()) {
       comms->abort();
@@ -92,6 +100,8 @@ absl::Status NcclChannel::deliver(Message& message) {
   const c10::cuda::CUDAStream stream = comms->streams()[0];
   message.ready.block(stream);
   const at::Tensor& tensor = message.tensor;
+  // The caller may release the tensor while the transfer still runs. The allocator then gives the memory away
+  // only after the work in this stream.
   c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream);
   const int other = options_.sends ? 1 : 0;
   GRADWIRE_RETURN_IF_ERROR(comms->launch(

@@ -17,15 +17,15 @@
 
 namespace gradwire::collectives::nccl {
 
-// Messages of one tag from one rank to another, in their order: a communicator of the two, a stream, and a
-// thread that waits for the other side, so that nobody's call does and no message waits for one of another
-// channel. CUDA gives streams a limited number of queues (CUDA_DEVICE_MAX_CONNECTIONS): who lets many
-// channels wait at once raises it.
+// The messages with one tag from one rank to another, in their order. A channel has a communicator of the two
+// ranks, a stream, and a thread. The thread waits for the other side, so no caller waits, and no message
+// waits for a message of another channel. CUDA has a limited number of queues for streams: a program in which
+// many channels wait at the same time must raise CUDA_DEVICE_MAX_CONNECTIONS.
 class NcclChannel {
  public:
   struct Options {
     std::shared_ptr<store::Store> store;
-    // The same on both sides, and used by this channel alone.
+    // The prefix of the channel's keys in the store: equal on both sides, and used by no other channel.
     std::string key;
     bool sends = false;
     int rank = 0;
@@ -35,11 +35,11 @@ class NcclChannel {
   };
   struct Message {
     at::Tensor tensor;
-    // Behind what the caller's stream had then.
+    // Recorded in the caller's stream when the message was posted; the transfer waits for it.
     c10::cuda::CUDAEvent ready;
     std::shared_ptr<DeviceWork> work;
     absl::Time deadline;
-    // Done when it is in the stream.
+    // Completed when the transfer has been enqueued in the stream.
     Promise<void> ended;
   };
 
@@ -47,14 +47,16 @@ class NcclChannel {
   ~NcclChannel() { stop(); }
 
   c10::Device device() const { return options_.device; }
+  // Adds a message; returns at once.
   void post(Message message);
-  // Messages that are posted and not yet in the stream fail.
+  // Ends the thread. Posted messages that are not in the stream yet fail with Aborted.
   void stop();
-  // nullptr before there is one.
+  // The communicator; nullptr before the first message has made it.
   std::shared_ptr<NcclComms> comms() const;
 
  private:
   void run();
+  // Enqueues the transfer of one message; the first one makes the communicator.
   absl::Status deliver(Message& message);
 
   const Options options_;

@@ -1,7 +1,7 @@
-// Every operation of the nccl backend on 1 to G ranks of a machine with G GPUs, against sums made on the CPU;
-// what it refuses, and how it ends. Prints a line for each part and exits with 1 if one failed; without a
-// GPU, or with a driver that CUDA cannot use, it only makes and destroys groups, and prints why it does no
-// more.
+// Checks the nccl backend on a machine with G GPUs: every operation on 1 to G ranks, compared with results
+// from the CPU; calls that it must refuse; timeouts, aborts and ranks that leave. Prints a line for each
+// part, and exits with 1 if a check failed. Without a GPU, or with a driver that CUDA cannot use, it only
+// makes and destroys groups, and prints the reason.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
@@ -34,11 +34,11 @@ void check_one_gpu_twice() {
   std::printf("two ranks on one GPU: done\n");
 }
 
-// What one rank tells the other that is in the same process.
+// A flag from one rank to the other, which is in the same process.
 class Flag {
  public:
   void raise() { raised_ = true; }
-  // For at most half a minute.
+  // Waits for the flag, for at most half a minute.
   void wait() const {
     for (int i = 0; i < 3000 && !raised_; ++i) absl::SleepFor(absl::Milliseconds(10));
   }
@@ -61,7 +61,7 @@ void check_end(End end, const absl::Status& status, const std::string& what) {
   check(status.code() == wanted && named, absl::StrCat(what, ", ", to_string(end), ": ", status.ToString()));
 }
 
-// Rank 1 does not come while the communicator is being made.
+// Rank 1 does not arrive while rank 0 makes the communicator.
 void check_absent_rank(End end) {
   Flag over;
   run_world({0, 0}, absl::Seconds(end == End::kDeadline ? 2 : 60), [&](const Group& group, int rank) {
@@ -70,19 +70,19 @@ void check_absent_rank(End end) {
       return;
     }
     std::thread other;
-    if (end == End::kAbort) other = std::thread([group] { group->abort("enough"); });
+    if (end == End::kAbort) other = std::thread([group] { group->abort("requested by the test"); });
     const absl::Status status = error_of([&] {
       at::Tensor tensor = at::ones({4}, at::TensorOptions().device(at::kCUDA, 0));
       group->all_reduce(tensor);
     });
     over.raise();
     if (other.joinable()) other.join();
-    check_end(end, status, "a rank that does not come");
+    check_end(end, status, "a rank that does not arrive");
   });
-  std::printf("a rank that does not come, %s: done\n", to_string(end).c_str());
+  std::printf("a rank that does not arrive, %s: done\n", to_string(end).c_str());
 }
 
-// A kernel that waits: rank 1 does not take part in the second all_reduce.
+// Checks the end of a kernel that waits: rank 1 does not take part in the second all_reduce.
 void check_watchdog(End end) {
   Flag over;
   run_world({0, 1}, absl::Seconds(end == End::kDeadline ? 4 : 60), [&](const Group& group, int rank) {
@@ -93,15 +93,15 @@ void check_watchdog(End end) {
     if (rank == 1) {
       if (end == End::kLeaves) return;
       over.wait();
-      // It hears of it at its next look at the store.
+      // Rank 1 learns of the failure when it polls the store next.
       absl::SleepFor(absl::Seconds(2));
       const absl::Status status = error_of([&] { group->all_reduce(tensor); });
       check(status.code() == absl::StatusCode::kAborted,
-            absl::StrCat("the other rank hears: ", status.ToString()));
+            absl::StrCat("the other rank's operations fail: ", status.ToString()));
       return;
     }
     const auto work = group->all_reduce_async(tensor);
-    if (end == End::kAbort) group->abort("enough");
+    if (end == End::kAbort) group->abort("requested by the test");
     std::exception_ptr error;
     for (int i = 0; i < 3000 && error == nullptr; ++i) {
       error = work->exception();
@@ -111,13 +111,13 @@ void check_watchdog(End end) {
     check(error != nullptr, "the watchdog ends a kernel that waits");
     if (error == nullptr) return;
     check_end(end, error_of([&] { std::rethrow_exception(error); }), "a kernel that waits");
-    // The device goes on.
+    // The device is still usable.
     c10::cuda::device_synchronize();
   });
-  std::printf("an operation that nobody joins, %s: done\n", to_string(end).c_str());
+  std::printf("an operation that the other rank does not join, %s: done\n", to_string(end).c_str());
 }
 
-// Groups are made and destroyed, and what they are asked fails, without a GPU as well.
+// Without a GPU, groups can still be made and destroyed, and their operations fail with errors.
 void check_without_gpu() {
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
@@ -145,7 +145,7 @@ int run() {
   if (found != cudaSuccess || count == 0) {
     check_without_gpu();
     std::printf("skipped: no GPU that CUDA can use (%s)\n",
-                found == cudaSuccess ? "there is none" : cudaGetErrorString(found));
+                found == cudaSuccess ? "no GPU found" : cudaGetErrorString(found));
     return failures() == 0 ? 0 : 1;
   }
   std::printf("%d GPUs\n", count);
@@ -156,7 +156,7 @@ int run() {
     check_several_devices(count);
     for (const End end : {End::kDeadline, End::kAbort, End::kLeaves}) check_watchdog(end);
   } else {
-    std::printf("not run: what needs two GPUs\n");
+    std::printf("skipped: checks that need two GPUs\n");
   }
   std::printf(failures() == 0 ? "all good\n" : "%d failed\n", failures());
   return failures() == 0 ? 0 : 1;

@@ -67,12 +67,13 @@ absl::Status error_of(const std::function<void()>& run) {
 namespace {
 
 void same(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
-  const at::Tensor here = got.cpu();
-  const bool shaped = here.sizes() == want.sizes() && here.scalar_type() == want.scalar_type();
-  check(shaped && at::allclose(here.to(at::kComplexDouble), want.to(at::kComplexDouble), 1e-2, 1e-2), what);
+  const at::Tensor on_host = got.cpu();
+  const bool shaped = on_host.sizes() == want.sizes() && on_host.scalar_type() == want.scalar_type();
+  check(shaped && at::allclose(on_host.to(at::kComplexDouble), want.to(at::kComplexDouble), 1e-2, 1e-2),
+        what);
 }
 
-// What rank r brings: small whole numbers, so that half has them exactly.
+// The input of a rank: small whole numbers, which half can represent exactly.
 at::Tensor values(int rank, at::ScalarType dtype, at::IntArrayRef shape = {3, 5}) {
   at::Tensor numbers = at::arange(at::empty(shape).numel(), at::kLong).view(shape);
   numbers = (numbers + rank).remainder(3) + (dtype == at::kBool ? 0 : 1);
@@ -182,7 +183,8 @@ void check_moves(const Group& group, int rank, int size, c10::Device device) {
   group->barrier({});
 }
 
-// All at once, in both directions, tags crossed.
+// All messages are under way at the same time, in both directions, and the tags are received in another order
+// than they are sent.
 void check_messages(const Group& group, int rank, int size, c10::Device device) {
   if (size < 2) return;
   const int next = (rank + 1) % size;
@@ -199,7 +201,7 @@ void check_messages(const Group& group, int rank, int size, c10::Device device) 
   group->all_reduce(between);
   for (const auto& work : works) work->wait();
   for (int tag = 0; tag < 2; ++tag) same(got[tag], at::full({3}, before * 2.0 + tag), "messages with tags");
-  same(between, at::full({4}, static_cast<double>(size)), "all_reduce beside messages");
+  same(between, at::full({4}, static_cast<double>(size)), "all_reduce while messages are under way");
 }
 
 }  // namespace

@@ -11,22 +11,24 @@
 #include "absl/time/time.h"
 #include "gradwire/collectives/process_group.h"
 
-// What the parts of nccl_check share.
+// Functions that the parts of nccl_check share.
 namespace gradwire::collectives::nccl_check {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// How many checks failed so far.
+// Number of checks that have failed so far.
 int failures();
+// Counts and prints a failure unless `good`.
 void check(bool good, const std::string& what);
-// Runs body(group, rank) as one rank for each of `devices`, rank r on cuda:devices[r].
+// Runs body(group, rank) on one thread for each of `devices`: rank r uses cuda:devices[r].
 void run_world(const std::vector<int>& devices, absl::Duration timeout,
                const std::function<void(Group, int)>& body);
+// The Status of the Error that `run` throws; OK if it throws none.
 absl::Status error_of(const std::function<void()>& run);
 
-// Every operation on `size` ranks with a GPU each, against what the CPU makes of the same values.
+// Checks every operation on `size` ranks with one GPU each, against results from the CPU.
 void check_world(int size);
-// The forms for one rank with the first `count` GPUs.
+// Checks the multigpu operations on one rank with the first `count` GPUs.
 void check_several_devices(int count);
 
 }  // namespace gradwire::collectives::nccl_check

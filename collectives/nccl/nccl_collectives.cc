@@ -22,32 +22,32 @@ std::vector<c10::Device> devices_of(const Tensors& tensors) {
   return devices;
 }
 
-// As NCCL takes them.
+// The plan's type, operation and number of elements, as arguments for NCCL.
 ncclDataType_t type_of(const Plan& plan) { return static_cast<ncclDataType_t>(plan.type); }
 ncclRedOp_t op_of(const Plan& plan) { return static_cast<ncclRedOp_t>(plan.op); }
 std::size_t count_of(const at::Tensor& tensor, const Plan& plan) {
   return static_cast<std::size_t>(tensor.numel() * plan.per_element);
 }
 
-// The tensor, or its values as int32 where the plan has it so.
+// The tensor, or a copy of its values as int32 if the plan needs that.
 at::Tensor widened(const at::Tensor& tensor, const Plan& plan) {
   const c10::NoGradGuard no_grad;
   return plan.widened ? tensor.detach().to(at::kInt) : tensor;
 }
 
-// Uninitialised, `parts` times the size of `part`, in one dimension.
+// An uninitialised tensor of one dimension with `parts` times the elements of `part`.
 at::Tensor flat_like(const at::Tensor& part, std::size_t parts) {
   const c10::NoGradGuard no_grad;
   return at::empty({static_cast<int64_t>(parts) * part.numel()}, part.options().requires_grad(false));
 }
 
-// The part at `index` in the shape of `part`.
+// A view of the part at `index` of `flat`, in the shape of `part`.
 at::Tensor part_of(const at::Tensor& flat, const at::Tensor& part, std::size_t index) {
   const c10::NoGradGuard no_grad;
   return at::narrow(flat, 0, static_cast<int64_t>(index) * part.numel(), part.numel()).view(part.sizes());
 }
 
-// Whether the tensors lie one behind the other in memory, so that the first one's address stands for all.
+// Whether the tensors are adjacent in memory, so NCCL can use the address of the first one for all of them.
 bool adjacent(const Tensors& tensors) {
   const char* expected = static_cast<const char*>(tensors.front().const_data_ptr());
   for (const at::Tensor& tensor : tensors) {
@@ -60,8 +60,8 @@ bool adjacent(const Tensors& tensors) {
   return true;
 }
 
-// Whether NCCL may gather `tensor` into `list`, where it belongs at `slot`: it reads and writes the same
-// memory there only.
+// Whether NCCL can gather `tensor` directly into `list`, at index `slot`. NCCL allows that the input is part
+// of the output only if it is exactly this rank's slot.
 bool takes_directly(const Tensors& list, const at::Tensor& tensor, std::size_t slot) {
   return adjacent(list) && (tensor.storage().data_ptr() != list.front().storage().data_ptr() ||
                             tensor.const_data_ptr() == list[slot].const_data_ptr());
@@ -90,6 +90,8 @@ absl::Status NcclCollectives::reduce_to(const char* what, const Tensors& tensors
                                         const Reduction& op, absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(tensors.front().scalar_type(), op.op));
   Tensors values = tensors;
+  // prepare and put_back run in the stream of the operation, before and after it, so that no thread waits for
+  // the device.
   const auto prepare = [&](std::size_t i) {
     const c10::NoGradGuard no_grad;
     values[i] = op.multiplies ? at::mul(tensors[i].detach(), op.factor) : widened(tensors[i], plan);
@@ -109,7 +111,7 @@ absl::Status NcclCollectives::reduce_to(const char* what, const Tensors& tensors
                    if (!root.has_value()) {
                      return ncclAllReduce(data, data, count, type_of(plan), op_of(plan), comm, stream);
                    }
-                   // Only the root's is written to.
+                   // NCCL writes the result only on the root.
                    return ncclReduce(data, data, count, type_of(plan), op_of(plan),
                                      *root * static_cast<int>(tensors.size()), comm, stream);
                  });
@@ -149,7 +151,7 @@ absl::Status NcclCollectives::gather_parts(const char* what, const std::vector<T
 absl::Status NcclCollectives::reduce_parts(const char* what, const at::Tensor& output, const Tensors& inputs,
                                            const Reduction& op, absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(output.scalar_type(), op.op));
-  // Widening takes one tensor.
+  // Widening needs all parts in one tensor.
   const bool direct = adjacent(inputs) && (!plan.widened || inputs.size() == 1);
   at::Tensor flat = inputs.front();
   at::Tensor into = output;

@@ -16,17 +16,18 @@
 
 namespace gradwire::collectives::nccl {
 
-// The collectives of one member, with a tensor for each of its devices, which may be one. Communicators are
-// made by the first collective that needs them: one for one device of each rank, and one for several; later
-// collectives must be on the same devices. Rank r of the group has the communicator's ranks r * devices, r *
-// devices + 1, ...
+// The collectives of one member, with one tensor for each of its devices; it may have one device or several.
+// There are two communicators: one for collectives with one device for each rank, and one for collectives
+// with several. The first collective of each kind makes its communicator; later ones must use the same
+// devices. With D devices for each rank, rank r of the group has D ranks of the communicator,
+// from r * D on.
 //
-// Each collective
-//   1. is counted and given to the GroupWatch, unless its devices are refused;
-//   2. makes the communicator if it is the first;
-//   3. is enqueued on an internal stream of each device, behind its caller's current one;
-//   4. leaves what is under way to LastWork, for GroupBackend::take_enqueued.
-// Collectives come one at a time; comms() may be called from any thread.
+// Steps of a collective:
+//   1. Check its devices. Then count it, and add it to the GroupWatch.
+//   2. Make the communicator, if it is the first collective.
+//   3. Enqueue it on an internal stream of each device, which waits for the caller's current stream.
+//   4. Store the work under way in LastWork, for GroupBackend::take_enqueued.
+// Collectives are called one at a time; comms() may be called from any thread.
 class NcclCollectives final : public MultiDevice {
  public:
   using Comms = std::shared_ptr<NcclComms>;
@@ -41,37 +42,41 @@ class NcclCollectives final : public MultiDevice {
   absl::Status all_gather(std::vector<Tensors> outputs, Tensors tensors, absl::Time deadline) override {
     return gather_parts("all_gather", outputs, tensors, deadline);
   }
-  // As all_gather. outputs[i] may also be one tensor for all parts.
+  // As all_gather, but outputs[i] may also be one tensor that holds all parts.
   absl::Status gather_parts(const char* what, const std::vector<Tensors>& outputs, const Tensors& tensors,
                             absl::Time deadline);
-  // `output` becomes the reduction of this rank's part of `inputs`: a tensor for each rank, or one for all
-  // parts.
+  // `output` becomes the reduction, over all ranks, of this rank's part of their `inputs`. `inputs`: one
+  // tensor for each rank, or one tensor that holds all parts.
   absl::Status reduce_parts(const char* what, const at::Tensor& output, const Tensors& inputs,
                             const Reduction& op, absl::Time deadline);
 
+  // The description of one collective.
   struct Call {
-    // "all_reduce"
+    // The operation's name, for example "all_reduce".
     const char* what;
     std::vector<c10::Device> devices;
-    // All that NCCL reads or writes of the caller's.
+    // The caller's tensors that NCCL reads or writes.
     Tensors tensors;
-    // For each device, with the internal stream as the current one; may be empty.
+    // Called for each device before and after `body`, with the internal stream as the current stream; may be
+    // empty.
     std::function<void(std::size_t)> before;
     std::function<void(std::size_t)> after;
-    // As EnqueuedWork's.
+    // See EnqueuedWork.
     bool blocks = false;
   };
-  // `body` calls NCCL for each device.
+  // Runs a collective; `body` calls NCCL for each device.
   absl::Status perform(const Call& call, absl::Time deadline, NcclComms::Call body);
 
-  // The device of collectives with one; none before the first of them.
+  // The device of collectives with one device for each rank; nullopt before the first of them.
   std::optional<c10::Device> single_device() const;
-  // All communicators that there are.
+  // The communicators that have been made.
   std::vector<Comms> comms() const;
 
  private:
-  // nullptr before there are any; InvalidArgument when they are on other devices.
+  // The communicator for these devices; nullptr if it has not been made. InvalidArgument if it was made for
+  // other devices.
   absl::StatusOr<Comms> existing(const std::vector<c10::Device>& devices) const;
+  // As existing(), but makes the communicator if needed.
   absl::StatusOr<Comms> comms_for(const std::vector<c10::Device>& devices, absl::Time deadline);
   absl::Status enqueue(const Call& call, DeviceWork& work, absl::Time deadline, NcclComms::Call body);
   absl::Status reduce_to(const char* what, const Tensors& tensors, std::optional<int> root,
@@ -80,11 +85,11 @@ class NcclCollectives final : public MultiDevice {
   const BackendContext context_;
   const std::shared_ptr<GroupWatch> watch_;
 
-  // Used by collectives alone, which come one at a time.
+  // Number of attempts to make a communicator. Used only by collectives, which are called one at a time.
   int setups_ = 0;
 
   mutable Mutex mutex_;
-  // With one device for each rank, and with several.
+  // The communicators for one device for each rank, and for several.
   Comms single_ ABSL_GUARDED_BY(mutex_);
   Comms several_ ABSL_GUARDED_BY(mutex_);
 };

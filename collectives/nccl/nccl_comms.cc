@@ -1,3 +1,7 @@
+// Calls of NCCL that never block. Every call is made with mutex_ held, and returns at once with
+// ncclInProgress if it takes longer. wait_until_done() then polls, and takes the lock only for each poll. So
+// abort() gets the lock within a moment, on any thread, also while another thread waits.
+
 #include "gradwire/collectives/nccl/nccl_comms.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -16,6 +20,7 @@
 namespace gradwire::collectives::nccl {
 namespace {
 
+// Streams that no StreamLease holds, by device.
 struct FreeStreams {
   Mutex mutex;
   std::map<c10::DeviceIndex, std::vector<c10::cuda::CUDAStream>> of ABSL_GUARDED_BY(mutex);
@@ -36,15 +41,16 @@ c10::cuda::CUDAStream take_stream(c10::DeviceIndex device) {
       return stream;
     }
   }
-  // Not of libtorch's pool, whose streams are shared: a receive that waits would hold up whatever else is in
-  // its stream.
+  // Do not use libtorch's pool: its streams are shared, and a receive that waits would delay all other work
+  // in its stream.
   const c10::cuda::CUDAGuard guard(device);
   cudaStream_t made = nullptr;
   C10_CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
   return c10::cuda::getStreamFromExternal(made, device);
 }
 
-// Most calls are through at once; then not to burn a core.
+// Waits before the next poll: yields at first, because most calls end at once; later sleeps, to save CPU
+// time.
 void pause(int round) {
   if (round < 200) {
     std::this_thread::yield();
@@ -78,6 +84,8 @@ absl::StatusOr<std::shared_ptr<NcclComms>> NcclComms::create(const ncclUniqueId&
     MutexLock lock(made->mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    // A thread that makes several communicators must do that inside one group of NCCL: each of them waits for
+    // the others.
     GRADWIRE_RETURN_IF_ERROR(to_status(ncclGroupStart(), "ncclGroupStart"));
     ncclResult_t result = ncclSuccess;
     for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -86,11 +94,12 @@ absl::StatusOr<std::shared_ptr<NcclComms>> NcclComms::create(const ncclUniqueId&
           ncclCommInitRankConfig(&made->comms_[i], total, id, first + static_cast<int>(i), &config);
       if (one != ncclSuccess && one != ncclInProgress) result = one;
     }
+    // The group is closed also after an error: NCCL would add the next call of this thread to it.
     const ncclResult_t end = ncclGroupEnd();
     GRADWIRE_RETURN_IF_ERROR(to_status(result, "ncclCommInitRankConfig"));
     GRADWIRE_RETURN_IF_ERROR(to_status(end, "ncclCommInitRankConfig"));
   }
-  GRADWIRE_RETURN_IF_ERROR(made->settle("ncclCommInitRankConfig", limit));
+  GRADWIRE_RETURN_IF_ERROR(made->wait_until_done("ncclCommInitRankConfig", limit));
   return made;
 }
 
@@ -98,15 +107,16 @@ absl::Status NcclComms::ended_locked() const {
   return comms_.empty() ? absl::AbortedError("NCCL's communicator has been ended") : absl::OkStatus();
 }
 
-absl::Status NcclComms::settle(absl::string_view call, const WaitLimit& limit) {
+absl::Status NcclComms::wait_until_done(absl::string_view call, const WaitLimit& limit) {
   for (int round = 0;; ++round) {
     bool busy = false;
     {
       MutexLock lock(mutex_);
+      // abort() may have run since the last round.
       GRADWIRE_RETURN_IF_ERROR(ended_locked());
       for (ncclComm_t comm : comms_) {
         ncclResult_t state = ncclInProgress;
-        // One that is being made may not be there yet.
+        // The handle of a communicator that is being made may not be set yet; that counts as busy.
         if (comm != nullptr)
           GRADWIRE_RETURN_IF_ERROR(to_status(ncclCommGetAsyncError(comm, &state), call, comm));
         GRADWIRE_RETURN_IF_ERROR(to_status(state, call, comm));
@@ -116,7 +126,7 @@ absl::Status NcclComms::settle(absl::string_view call, const WaitLimit& limit) {
     if (!busy) return absl::OkStatus();
     if (limit.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(limit.interrupted());
     if (Clock::system().now() >= limit.deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(call, " was not through in time"));
+      return absl::DeadlineExceededError(absl::StrCat(call, " did not end before its deadline"));
     }
     pause(round);
   }
@@ -132,12 +142,12 @@ absl::Status NcclComms::launch(Call call, const WaitLimit& limit) {
       const c10::cuda::CUDAGuard guard(devices_[i]);
       status = to_status(call(i, comms_[i], streams_[i].stream()), "NCCL", comms_[i]);
     }
-    // Also after an error: the group is open.
+    // Close NCCL's group also after an error.
     const absl::Status end = to_status(ncclGroupEnd(), "ncclGroupEnd", comms_[0]);
     GRADWIRE_RETURN_IF_ERROR(status);
     GRADWIRE_RETURN_IF_ERROR(end);
   }
-  return settle("NCCL", limit);
+  return wait_until_done("NCCL", limit);
 }
 
 absl::Status NcclComms::error() {
@@ -151,8 +161,8 @@ absl::Status NcclComms::error() {
   return absl::OkStatus();
 }
 
-// With the lock held: nobody may be inside a communicator that goes. Waits are outside of it, so it is never
-// held long.
+// Holds the lock: no other thread may be inside a call on a communicator that is destroyed. All waits are
+// outside the lock, so it is never held for long.
 void NcclComms::abort() {
   MutexLock lock(mutex_);
   for (ncclComm_t comm : std::exchange(comms_, {})) {
@@ -160,6 +170,8 @@ void NcclComms::abort() {
   }
 }
 
+// ncclCommFinalize lets the operations under way end, which abort() does not. It is not blocking either, so
+// it is followed by a wait with a limit. A communicator that cannot be finalised in time is aborted.
 absl::Status NcclComms::finish(const WaitLimit& limit) {
   absl::Status status;
   {
@@ -172,12 +184,13 @@ absl::Status NcclComms::finish(const WaitLimit& limit) {
     const absl::Status end = to_status(ncclGroupEnd(), "ncclCommFinalize");
     if (status.ok()) status = end;
   }
-  if (status.ok()) status = settle("ncclCommFinalize", limit);
+  if (status.ok()) status = wait_until_done("ncclCommFinalize", limit);
   if (!status.ok()) {
     abort();
     return status;
   }
   MutexLock lock(mutex_);
+  // If abort() has run since the wait, comms_ is empty.
   for (ncclComm_t comm : std::exchange(comms_, {})) (void)ncclCommDestroy(comm);
   return absl::OkStatus();
 }

@@ -16,8 +16,8 @@
 
 namespace gradwire::collectives::nccl {
 
-// A stream of a device that nobody else has meanwhile. It is handed on, never destroyed: the allocator of
-// libtorch may still wait for what was in it.
+// Exclusive use of a stream of a device. The destructor keeps the stream for the next lease. Streams are
+// never destroyed, because libtorch's allocator may still wait for work in them.
 class StreamLease {
  public:
   explicit StreamLease(c10::DeviceIndex device);
@@ -31,22 +31,23 @@ class StreamLease {
   const c10::cuda::CUDAStream stream_;
 };
 
-// How long a wait for NCCL may take.
+// The limit of a wait for NCCL.
 struct WaitLimit {
   absl::Time deadline = absl::InfiniteFuture();
-  // Asked now and then; its error ends the wait.
+  // Called repeatedly while waiting; an error ends the wait.
   std::function<absl::Status()> interrupted;
 };
 
-// A communicator's ranks that are on this process's devices, with a stream for each. Non-blocking: no call of
-// NCCL takes long, all waits are here, so that abort() gets its turn from any thread at any time.
-// Thread-safe.
+// This process's ranks of one NCCL communicator, one for each of its devices, with a stream for each. The
+// communicator is non-blocking: no call of NCCL takes long, and this class does all waiting without a lock.
+// So abort() can run at any time on any thread. Thread-safe.
 class NcclComms {
  public:
   using Call = absl::FunctionRef<ncclResult_t(std::size_t device, ncclComm_t comm, cudaStream_t stream)>;
 
-  // Ranks first, first + 1, ... of `total`, one for each device; waits for the other ranks. DeadlineExceeded;
-  // NCCL's errors.
+  // Makes a communicator of `total` ranks. This process has the ranks first, first + 1, ..., one for each
+  // device. Waits for the other ranks. Errors: DeadlineExceeded; the error of `limit.interrupted`; NCCL's
+  // errors.
   static absl::StatusOr<std::shared_ptr<NcclComms>> create(const ncclUniqueId& id, int first, int total,
                                                            const std::vector<c10::Device>& devices,
                                                            const WaitLimit& limit);
@@ -55,18 +56,21 @@ class NcclComms {
   const std::vector<c10::Device>& devices() const { return devices_; }
   const std::vector<c10::cuda::CUDAStream>& streams() const { return streams_; }
 
-  // Makes the calls for every device as one group of NCCL's; returns when they are in the streams.
+  // Runs `call` for every device, as one group of NCCL's. Returns when the operations are enqueued in the
+  // streams.
   absl::Status launch(Call call, const WaitLimit& limit);
-  // What NCCL has noticed since; OK while all is well, and after the end.
+  // The asynchronous error that NCCL reports; OK if it reports none, and after the communicator has ended.
   absl::Status error();
-  // Ends what is under way here. Idempotent.
+  // Ends the communicator and the operations under way. Idempotent.
   void abort();
-  // Leaves when all that was launched is through, else as abort().
+  // Waits until all operations have ended, then ends the communicator. After an error it acts as abort().
   absl::Status finish(const WaitLimit& limit);
 
  private:
   explicit NcclComms(const std::vector<c10::Device>& devices);
-  absl::Status settle(absl::string_view call, const WaitLimit& limit);
+  // Waits until no communicator reports that it is in progress. `call`: the name of NCCL's call, for
+  // messages.
+  absl::Status wait_until_done(absl::string_view call, const WaitLimit& limit);
   absl::Status ended_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<c10::Device> devices_;
@@ -74,7 +78,7 @@ class NcclComms {
   std::vector<c10::cuda::CUDAStream> streams_;
 
   Mutex mutex_;
-  // Of the size of devices_; empty after the end.
+  // One for each device; empty after the communicator has ended.
   std::vector<ncclComm_t> comms_ ABSL_GUARDED_BY(mutex_);
 };
 

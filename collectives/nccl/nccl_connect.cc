@@ -31,17 +31,19 @@ RankRecord own_record(const std::vector<c10::Device>& devices) {
     one.index = device.index();
     one.bus = absl::AsciiStrToLower(bus.data());
     const absl::string_view uuid(properties.uuid.bytes, sizeof(properties.uuid.bytes));
-    // All zeros: some virtual GPUs have none.
+    // All zeros means that the GPU has no UUID, as some virtual GPUs do.
     if (uuid.find_first_not_of('\0') != absl::string_view::npos) one.uuid = absl::BytesToHexString(uuid);
     record.devices.push_back(std::move(one));
   }
   return record;
 }
 
+// Rank 0 in `gathering` makes the id, and writes it to the store. The others wait in slices, so that they
+// notice the deadline and a failure of the group.
 absl::StatusOr<ncclUniqueId> share_id(const Gathering& gathering) {
   const std::string key = absl::StrCat(gathering.key, "/id");
   ncclUniqueId id;
-  if (gathering.place == 0) {
+  if (gathering.index == 0) {
     GRADWIRE_RETURN_IF_ERROR(to_status(ncclGetUniqueId(&id), "ncclGetUniqueId"));
     GRADWIRE_RETURN_IF_ERROR(
         gathering.store.try_set(key, absl::string_view(id.internal, sizeof(id.internal))));
@@ -52,7 +54,7 @@ absl::StatusOr<ncclUniqueId> share_id(const Gathering& gathering) {
   if (text.size() != sizeof(id.internal)) {
     return absl::InternalError(absl::StrCat("malformed NCCL id from the first rank: got ", text.size(),
                                             " bytes, expected ", sizeof(id.internal),
-                                            "; all ranks must have one version of NCCL"));
+                                            "; all ranks must use the same version of NCCL"));
   }
   std::memcpy(id.internal, text.data(), text.size());
   return id;
@@ -65,7 +67,7 @@ absl::StatusOr<std::shared_ptr<NcclComms>> connect(const Gathering& gathering,
   GRADWIRE_RETURN_IF_ERROR(gather_records(gathering, own_record(devices)).status());
   GRADWIRE_ASSIGN_OR_RETURN(const ncclUniqueId id, share_id(gathering));
   const int each = static_cast<int>(devices.size());
-  return NcclComms::create(id, static_cast<int>(gathering.place) * each,
+  return NcclComms::create(id, static_cast<int>(gathering.index) * each,
                            static_cast<int>(gathering.ranks.size()) * each, devices,
                            {gathering.deadline, gathering.interrupted});
 }

@@ -9,14 +9,15 @@
 
 namespace gradwire::collectives::nccl {
 
-// A communicator of the ranks that gather, with `devices` of this one: entry `place` of the ranks has the
-// communicator's ranks place * devices, place * devices + 1, ... Each rank gives the same number of devices.
+// Makes a communicator of the ranks in `gathering`. `devices`: this rank's devices; each rank must give the
+// same number D of devices. The rank with index i has D ranks of the communicator, from i * D on.
 //
-//   1. The ranks exchange their devices, and each checks all of them (gather_records).
-//   2. The first makes NCCL's id and puts it into the store, the others wait for it.
-//   3. All make the communicator.
+//   1. The ranks exchange their devices, and each rank checks all of them (gather_records).
+//   2. The first rank makes NCCL's id and writes it to the store; the others wait for it.
+//   3. All ranks make the communicator.
 //
-// Errors: those of gather_records and NcclComms::create, and `gathering.interrupted`'s. Throws CUDA's errors.
+// Errors: as gather_records and NcclComms::create; the error of `gathering.interrupted`. Throws CUDA's
+// errors.
 absl::StatusOr<std::shared_ptr<NcclComms>> connect(const Gathering& gathering,
                                                    const std::vector<c10::Device>& devices);
 

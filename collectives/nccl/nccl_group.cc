@@ -16,7 +16,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// How long leaving waits for what is under way.
+// How long the destructor waits for operations under way.
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
 
 GroupWatch::Options watch_options(const BackendContext& context, Watchdog& watchdog,
@@ -24,7 +24,7 @@ GroupWatch::Options watch_options(const BackendContext& context, Watchdog& watch
   GroupWatch::Options options;
   options.group = context.group;
   options.rank = context.rank;
-  // In messages a group's ranks are its own, which ProcessGroup translates.
+  // Messages use the ranks of the group; ProcessGroup adds the ranks of the world.
   for (int rank = 0; rank < context.size; ++rank) options.ranks.push_back(rank);
   options.store = context.store;
   options.process = this_process();
@@ -39,12 +39,12 @@ Tensors joined(Tensors list, const Tensors& others) {
   return list;
 }
 
-// Messages as one group of NCCL's calls, until one fails.
+// Sends and receives within one group of NCCL's calls. After an error the remaining ones are skipped.
 class Calls {
  public:
   Calls(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
 
-  // Both sides leave out what is empty.
+  // Empty tensors are skipped, by the sender and the receiver.
   void send(const at::Tensor& tensor, std::size_t peer) {
     if (tensor.nbytes() == 0 || failed()) return;
     result_ = ncclSend(tensor.data_ptr(), tensor.nbytes(), ncclUint8, static_cast<int>(peer), comm_, stream_);
@@ -82,15 +82,24 @@ NcclGroup::NcclGroup(const BackendContext& context, std::shared_ptr<Watchdog> wa
   watchdog_->watch(watch_);
 }
 
+// 1. Drop what this thread last enqueued in this group, because it refers to the group.
+// 2. Stop the channels of messages.
+// 3. Let the operations under way end, for a limited time.
+// 4. Report that this rank leaves, so that others do not wait for it. After a failure of step 3 they have its
+//    reason already.
+// 5. End the communicators. Then forget(): the watchdog may call check and abort of the watch, which use this
+//    object, until it returns.
 NcclGroup::~NcclGroup() {
   if (last_work().group == watch_.get()) last_work() = {};
   messages_.stop();
-  // Others may still need what this rank has sent, so it is seen through; NCCL says when.
+  // Other ranks may still need data from this rank. So wait until NCCL reports that the operations have
+  // ended.
   const absl::Time deadline = Clock::system().now() + std::min(kLeaveTime, context_.timeout);
   for (const auto& comms : all_comms()) {
+    // After a failure the communicators have been aborted, and there is nothing to wait for.
     if (!watch_->failure().ok()) break;
     const absl::Status status = comms->finish({deadline, [this] { return watch_->failure(); }});
-    if (!status.ok()) watch_->fail(with_context(status, "it left with operations under way"));
+    if (!status.ok()) watch_->fail(with_context(status, "the rank left while operations were under way"));
   }
   watch_->leave();
   for (const auto& comms : all_comms()) comms->abort();
@@ -104,6 +113,7 @@ std::vector<std::shared_ptr<NcclComms>> NcclGroup::all_comms() const {
 }
 
 std::unique_ptr<Enqueued> NcclGroup::take_enqueued() {
+  // The thread may have used another group since.
   const LastWork taken = std::exchange(last_work(), {});
   if (taken.group != watch_.get() || taken.work == nullptr) return nullptr;
   return std::make_unique<EnqueuedWork>(taken.work, taken.blocks);
@@ -147,15 +157,15 @@ absl::Status NcclGroup::all_to_all(Tensors outputs, Tensors inputs, absl::Time d
 absl::Status NcclGroup::barrier_on(const std::vector<int>& device_ids, absl::Time deadline) {
   if (device_ids.size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("barrier: ", device_ids.size(), " devices; nccl takes one"));
+        absl::StrCat("barrier: too many devices for nccl: got ", device_ids.size(), ", expected at most 1"));
   }
   const int index = device_ids.empty() ? context_.device_id : device_ids[0];
   c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
   if (index < 0) {
     device = collectives_.single_device().value_or(c10::Device(c10::kCUDA, c10::cuda::current_device()));
   } else if (index >= c10::cuda::device_count()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "barrier: there is no cuda:", index, "; this process sees ", c10::cuda::device_count(), " GPUs"));
+    return absl::InvalidArgumentError(absl::StrCat("barrier: cuda:", index, " not found; this process sees ",
+                                                   c10::cuda::device_count(), " GPUs"));
   }
   at::Tensor token;
   const auto make_token = [&](std::size_t) {

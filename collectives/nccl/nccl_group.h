@@ -14,12 +14,12 @@
 
 namespace gradwire::collectives::nccl {
 
-// A member's end of a group over NCCL. Every operation is enqueued when it returns (NcclCollectives,
-// NcclMessages).
+// A member's end of a group over NCCL. Operations return when they are enqueued on the device
+// (NcclCollectives, NcclMessages).
 //
-// A collective that all have not entered within the deadline, a communicator that reports an error, a member
-// whose process is gone or that has left: the watchdog ends all communicators and notifies the others
-// (GroupWatch).
+// The watchdog (GroupWatch) ends all communicators and notifies the other members if an operation does not
+// end before its deadline, if a communicator reports an error, or if an operation needs a member whose
+// process has ended or that has left.
 class NcclGroup final : public GroupBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -46,7 +46,8 @@ class NcclGroup final : public GroupBackend {
     return collectives_.reduce_parts("reduce_scatter", output, inputs, op, deadline);
   }
   absl::Status all_to_all(Tensors outputs, Tensors inputs, absl::Time deadline) override;
-  // Whoever waits for it, or orders a stream behind it, waits on the host until all have come.
+  // Waiting for the barrier, or ordering a stream behind it, blocks the host until all members have called
+  // it.
   absl::Status barrier(absl::Time deadline) override { return barrier_on({}, deadline); }
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override;
   absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
@@ -58,10 +59,11 @@ class NcclGroup final : public GroupBackend {
     return collectives_.reduce_parts("reduce_scatter_tensor", output, {input}, op, deadline);
   }
 
-  // Done when it is in a stream, which takes the other side's call. As NCCL has neither tags nor any source,
-  // each direction and tag has a communicator of its own, in which messages keep their order; there may be 64
-  // of them on a rank, then ResourceExhausted. InvalidArgument for any source and for messages to oneself.
-  // NCCL does not compare the sizes of the two sides.
+  // The future is done when the transfer is enqueued in a stream; the first message of a channel also waits
+  // for the other side's call. NCCL has no tags and cannot receive from any source. So each peer, direction
+  // and tag has its own channel with a communicator, in which messages keep their order. Errors:
+  // ResourceExhausted for more than 64 channels on a rank; InvalidArgument for any source, and for messages
+  // to this rank itself. NCCL does not compare the sizes of the two sides.
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     return messages_.send(std::move(tensor), dst, tag, deadline);
   }

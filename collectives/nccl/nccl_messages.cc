@@ -10,6 +10,7 @@
 namespace gradwire::collectives::nccl {
 namespace {
 
+// Each channel costs a thread, a stream and a communicator, with its buffers on the GPU.
 constexpr std::size_t kMostChannels = 64;
 
 }  // namespace
@@ -41,15 +42,16 @@ absl::StatusOr<NcclMessages::Channel> NcclMessages::channel(int peer, bool sends
   const auto found = channels_.find({peer, sends, tag});
   if (found != channels_.end()) {
     if (found->second->device() == device) return found->second;
-    return absl::InvalidArgumentError(absl::StrCat("the tensor is on ", device.str(), "; messages from rank ",
-                                                   from, " to ", to, " with tag ", tag, " are on ",
-                                                   found->second->device().str(), " here"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the tensor is on the wrong device: got ", device.str(), ", but earlier messages from rank ", from,
+        " to ", to, " with tag ", tag, " were on ", found->second->device().str()));
   }
+  // A channel is kept until the group ends, so the number of channels is limited.
   if (channels_.size() >= kMostChannels) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("nccl has neither tags nor sources, so each pair of peer and tag "
-                     "takes a communicator, and this rank has ",
-                     kMostChannels, " of them: use fewer tags"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "too many channels for nccl: each peer, direction and tag needs its own communicator, and "
+        "this rank already has ",
+        kMostChannels, "; use fewer tags"));
   }
   auto made =
       std::make_shared<NcclChannel>(NcclChannel::Options{.store = context_.store,
@@ -82,6 +84,8 @@ absl::Status NcclMessages::transfer(at::Tensor tensor, int peer, bool sends, int
 }
 
 Future<void> NcclMessages::send(at::Tensor tensor, int dst, int tag, absl::Time deadline) {
+  // The future reports that the transfer was enqueued in its stream. The Enqueued part of the Work reports
+  // its end on the device.
   const Promise<void> ended;
   const absl::Status status =
       guarded([&] { return transfer(std::move(tensor), dst, /*sends=*/true, tag, deadline, ended); });

@@ -15,20 +15,20 @@
 
 namespace gradwire::collectives::nccl {
 
-// Point to point of one member: NCCL has neither tags nor any source, so each peer, direction and tag has a
-// channel, which the first message makes. Thread-safe.
+// The point-to-point messages of one member. NCCL has no tags and cannot receive from any source. So each
+// peer, direction and tag has its own channel, which the first message makes. Thread-safe.
 class NcclMessages {
  public:
   NcclMessages(const BackendContext& context, std::shared_ptr<GroupWatch> watch)
       : context_(context), watch_(std::move(watch)) {}
 
-  // As GroupBackend's.
+  // As GroupBackend's methods; see NcclGroup for the limits.
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline);
   Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline);
 
-  // Messages that are not in a stream yet fail.
+  // Stops all channels. Messages that are not in a stream yet fail.
   void stop();
-  // All communicators that there are.
+  // The communicators that have been made.
   std::vector<std::shared_ptr<NcclComms>> comms() const;
 
  private:
@@ -43,7 +43,7 @@ class NcclMessages {
   const std::shared_ptr<GroupWatch> watch_;
 
   mutable Mutex mutex_;
-  // By peer, whether it sends, and tag.
+  // The channels by peer, whether this rank sends, and tag.
   std::map<std::tuple<int, bool, int>, Channel> channels_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,4 @@
-// How NcclCollectives runs each of its collectives.
+// The part of NcclCollectives that runs a collective: its communicator, its streams, and its errors.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -27,17 +27,22 @@ std::vector<NcclCollectives::Comms> NcclCollectives::comms() const {
   return all;
 }
 
+// 1. Check the arguments. A refused call changes nothing.
+// 2. Count the collective, and hand it to the watch, before it is enqueued: making the communicator may wait
+//    for other ranks, and the watch reports how far this rank has come.
+// 3. Enqueue it.
+// 4. After an error, fail the group unless all ranks have the same error.
 absl::Status NcclCollectives::perform(const Call& call, absl::Time deadline, NcclComms::Call body) {
   last_work() = {};
   GRADWIRE_RETURN_IF_ERROR(watch_->failure());
   for (const at::Tensor& tensor : call.tensors) {
     if (std::find(call.devices.begin(), call.devices.end(), tensor.device()) == call.devices.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(call.what, ": a tensor is on ", tensor.device().str(), ", not on ",
-                       absl::StrJoin(call.devices, ", ", absl::StreamFormatter())));
+          absl::StrCat(call.what, ": a tensor is on the wrong device: got ", tensor.device().str(),
+                       ", expected ", absl::StrJoin(call.devices, ", ", absl::StreamFormatter())));
     }
   }
-  // Refused here before it is counted as begun.
+  // Check the devices before the collective is counted: a refused call must not count as begun.
   GRADWIRE_RETURN_IF_ERROR(existing(call.devices).status());
   const auto work = std::make_shared<DeviceWork>();
   watch_->add({.work = work,
@@ -49,10 +54,12 @@ absl::Status NcclCollectives::perform(const Call& call, absl::Time deadline, Ncc
     last_work() = {watch_.get(), work, call.blocks};
     return status;
   }
-  // An error that all ranks get alike breaks nothing: it came of comparing their devices.
+  // InvalidArgument comes from comparing the ranks' devices: all ranks get it, so the group stays usable.
+  // Other errors may concern this rank only, so the group must fail.
   const bool refused = status.code() == absl::StatusCode::kInvalidArgument;
   if (!refused) watch_->fail(status);
   work->fail(status);
+  // The watch may have failed the work before, with an error that is nearer to the cause.
   return work->ended().value_or(status);
 }
 
@@ -62,6 +69,7 @@ absl::Status NcclCollectives::enqueue(const Call& call, DeviceWork& work, absl::
   const std::vector<c10::cuda::CUDAStream>& streams = comms->streams();
   for (std::size_t i = 0; i < streams.size(); ++i) {
     c10::cuda::CUDAEvent ready;
+    // The operation runs in a stream of its own, after the caller's earlier work on this device.
     ready.record(c10::cuda::getCurrentCUDAStream(call.devices[i].index()));
     ready.block(streams[i]);
     if (call.before == nullptr) continue;
@@ -70,6 +78,7 @@ absl::Status NcclCollectives::enqueue(const Call& call, DeviceWork& work, absl::
   }
   for (const at::Tensor& tensor : call.tensors) {
     const auto device = std::find(call.devices.begin(), call.devices.end(), tensor.device());
+    // The caller may release a tensor while the operation still runs in this stream.
     c10::cuda::CUDACachingAllocator::recordStream(
         tensor.storage().data_ptr(), streams[static_cast<std::size_t>(device - call.devices.begin())]);
   }
@@ -88,19 +97,20 @@ absl::StatusOr<NcclCollectives::Comms> NcclCollectives::existing(
   const Comms& made = devices.size() > 1 ? several_ : single_;
   if (made == nullptr || made->devices() == devices) return made;
   return absl::InvalidArgumentError(absl::StrCat(
-      "the tensors are on ", absl::StrJoin(devices, ", ", absl::StreamFormatter()),
-      "; the group's communicator is on ", absl::StrJoin(made->devices(), ", ", absl::StreamFormatter()),
-      ", where its first collective was"));
+      "the tensors are on the wrong devices: got ", absl::StrJoin(devices, ", ", absl::StreamFormatter()),
+      ", expected the devices of the group's first collective, ",
+      absl::StrJoin(made->devices(), ", ", absl::StreamFormatter())));
 }
 
 absl::StatusOr<NcclCollectives::Comms> NcclCollectives::comms_for(const std::vector<c10::Device>& devices,
                                                                   absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(Comms made, existing(devices));
   if (made != nullptr) return made;
-  // Every rank fails alike where devices are refused, and goes on with the next number.
+  // If the devices are refused, every rank gets the same error, so all ranks use the same number for the next
+  // attempt.
   Gathering gathering{.store = *context_.store,
                       .key = absl::StrCat("comms/", setups_++),
-                      .place = static_cast<std::size_t>(context_.rank),
+                      .index = static_cast<std::size_t>(context_.rank),
                       .deadline = deadline,
                       .interrupted = [this] { return watch_->failure(); }};
   for (int rank = 0; rank < context_.size; ++rank) gathering.ranks.push_back(rank);
@@ -109,7 +119,8 @@ absl::StatusOr<NcclCollectives::Comms> NcclCollectives::comms_for(const std::vec
     MutexLock lock(mutex_);
     (devices.size() > 1 ? several_ : single_) = made;
   }
-  // A failure meanwhile has not ended this communicator.
+  // If the group has failed in the meantime, that failure did not end this communicator: it was not in the
+  // list yet.
   const absl::Status failed = watch_->failure();
   if (!failed.ok()) made->abort();
   GRADWIRE_RETURN_IF_ERROR(failed);

@@ -9,10 +9,9 @@ namespace gradwire::collectives::nccl {
 absl::Status to_status(ncclResult_t result, absl::string_view call, ncclComm_t comm) {
   if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
   const char* const last = ncclGetLastError(comm);
-  const std::string text =
-      absl::StrCat(call, ": ", ncclGetErrorString(result),
-                   last == nullptr || *last == '\0' ? "" : " (last of NCCL's words: ",
-                   last == nullptr || *last == '\0' ? "" : last, last == nullptr || *last == '\0' ? "" : ")");
+  const std::string text = absl::StrCat(
+      call, ": ", ncclGetErrorString(result), last == nullptr || *last == '\0' ? "" : " (NCCL's last error: ",
+      last == nullptr || *last == '\0' ? "" : last, last == nullptr || *last == '\0' ? "" : ")");
   switch (result) {
     case ncclRemoteError:
     case ncclSystemError:

@@ -11,13 +11,13 @@
 
 namespace gradwire::collectives::nccl {
 
-// OK for ncclSuccess and ncclInProgress. Unavailable for errors of peers and the network, Internal for the
-// rest, with NCCL's own words; never InvalidArgument, which is what this backend itself refuses. `comm` may
-// be nullptr.
+// The Status for a result of NCCL, with NCCL's own message. OK for ncclSuccess and ncclInProgress;
+// Unavailable for errors of peers and of the network; Internal for all others. Never InvalidArgument, which
+// stands for calls that this backend itself refuses. `comm` may be nullptr.
 absl::Status to_status(ncclResult_t result, absl::string_view call, ncclComm_t comm = nullptr);
 absl::Status to_status(cudaError_t result, absl::string_view call);
 
-// What `run` returns; what it throws (libtorch's errors of CUDA) as a Status.
+// Runs `run` and returns its result; an exception, such as libtorch's CUDA errors, becomes a Status.
 template <class Run>
 auto guarded(Run run) -> decltype(run()) {
   try {

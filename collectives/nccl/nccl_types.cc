@@ -13,7 +13,7 @@ absl::StatusOr<Op> operation(at::ScalarType dtype, ReduceOp op) {
   const bool is_bool = dtype == at::kBool;
   switch (op) {
     case ReduceOp::kSum:
-      // "or": as bytes, a sum would leave values that are neither false nor true.
+      // The sum of bools is "or", which is the maximum. A sum of bytes would give values other than 0 and 1.
       return is_bool ? Op::kMax : Op::kSum;
     case ReduceOp::kProduct:
       return is_bool ? Op::kMin : Op::kProduct;
@@ -29,7 +29,7 @@ absl::StatusOr<Op> operation(at::ScalarType dtype, ReduceOp op) {
     case ReduceOp::kBxor:
       return refuse(dtype, op, "nccl has no bitwise operations");
   }
-  return refuse(dtype, op, "there is no such operation");
+  return refuse(dtype, op, "unknown operation");
 }
 
 }  // namespace
@@ -59,20 +59,21 @@ absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op) {
       return Plan{Type::kDouble, *found};
     case at::kComplexFloat:
     case at::kComplexDouble:
-      if (*found != Op::kSum && *found != Op::kAvg) return refuse(dtype, op, "not for complex numbers");
+      if (*found != Op::kSum && *found != Op::kAvg)
+        return refuse(dtype, op, "not supported for complex numbers");
       return Plan{dtype == at::kComplexFloat ? Type::kFloat : Type::kDouble, *found, 2};
     default:
-      return refuse(dtype, op, "nccl does not know this dtype");
+      return refuse(dtype, op, "nccl does not support this dtype");
   }
 }
 
 absl::Status check_peer(int peer, int self) {
   if (peer < 0) {
     return absl::InvalidArgumentError(
-        "nccl cannot receive from any source: NCCL matches messages by rank alone; name the rank (src)");
+        "nccl cannot receive from any source: NCCL matches messages only by rank; give the rank (src)");
   }
   if (peer != self) return absl::OkStatus();
-  return absl::InvalidArgumentError("nccl has no messages of a rank to itself; copy the tensor");
+  return absl::InvalidArgumentError("nccl cannot send from a rank to itself; copy the tensor instead");
 }
 
 }  // namespace gradwire::collectives::nccl

@@ -10,8 +10,8 @@
 
 namespace gradwire::collectives::nccl {
 
-// NCCL's element types and operations under its own numbers, without its header. What is only moved travels
-// as bytes.
+// NCCL's element types and operations, with NCCL's numbers, so that its header is not needed. Operations that
+// only move data use bytes.
 enum class Type : int {
   kInt8 = 0,
   kUint8 = 1,
@@ -24,21 +24,23 @@ enum class Type : int {
 };
 enum class Op : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
-// How NCCL does a reduction of tensors.
+// The types and the operation with which NCCL runs a reduction of tensors.
 struct Plan {
   Type type = Type::kFloat;
   Op op = Op::kSum;
-  // NCCL's elements in one of the tensor's: 2 for complex numbers.
+  // Number of NCCL's elements for one element of the tensor: 2 for complex numbers.
   int64_t per_element = 1;
-  // NCCL has no 16 bit integers: reduced as int32 and cut off again, which is the same modulo 2^16.
+  // Whether the values are reduced as int32: NCCL has no 16 bit integers. The low 16 bits of the result are
+  // correct.
   bool widened = false;
 };
 
-// InvalidArgument for bitwise operations, dtypes that NCCL does not know, and what has no meaning for a
-// dtype. Premultiplication is not its business.
+// The plan for a reduction, without the factor of premul_sum. Errors: InvalidArgument for bitwise operations,
+// for dtypes that NCCL does not support, and for operations that are not defined for the dtype.
 absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op);
 
-// Whether rank `self` can have messages with `peer`; -1: any. InvalidArgument.
+// Checks whether rank `self` can exchange messages with `peer`. Errors: InvalidArgument for -1 (any rank) and
+// for `self`.
 absl::Status check_peer(int peer, int self);
 
 }  // namespace gradwire::collectives::nccl

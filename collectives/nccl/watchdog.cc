@@ -24,6 +24,9 @@ void Watchdog::watch(std::shared_ptr<GroupWatch> group) {
   wake();
 }
 
+// `last` is declared before the lock, so the group is destroyed after the lock has been released. A poll of
+// this group may be in progress: wait for its end, because the owner destroys what poll() uses. On the thread
+// itself, inside poll(), that wait would never end.
 void Watchdog::forget(const GroupWatch* group) {
   std::shared_ptr<GroupWatch> last;
   MutexLock lock(mutex_);
@@ -34,7 +37,7 @@ void Watchdog::forget(const GroupWatch* group) {
     groups_.erase(found);
   }
   if (std::this_thread::get_id() == thread_.get_id()) return;
-  while (looking_at_ == group) changed_.wait(mutex_);
+  while (polled_ == group) changed_.wait(mutex_);
 }
 
 void Watchdog::wake() {
@@ -48,22 +51,27 @@ void Watchdog::wake() {
 void Watchdog::run() {
   MutexLock lock(mutex_);
   while (!stop_) {
+    // Cleared before the round: a wake() during the round starts another one.
     woken_ = false;
     absl::Duration next = absl::Hours(1);
+    // groups_ may change while a group is polled without the lock. So the round has addresses, and each is
+    // searched again before it is used.
     std::vector<const GroupWatch*> round;
     for (const auto& group : groups_) round.push_back(group.get());
     for (const GroupWatch* const one : round) {
-      // It may have been taken out meanwhile.
+      // forget() may have removed the group in the meantime.
       const auto found = std::find_if(groups_.begin(), groups_.end(),
                                       [one](const auto& entry) { return entry.get() == one; });
       if (stop_ || found == groups_.end()) continue;
       std::shared_ptr<GroupWatch> group = *found;
-      looking_at_ = one;
+      polled_ = one;
       mutex_.unlock();
-      next = std::min(next, group->look());
+      next = std::min(next, group->poll());
+      // Without the lock: this may be the last reference. polled_ is cleared afterwards, so forget() returns
+      // only when the reference is gone.
       group.reset();
       mutex_.lock();
-      looking_at_ = nullptr;
+      polled_ = nullptr;
       changed_.notify_all();
     }
     const absl::Time deadline = clock_.now() + next;

@@ -10,16 +10,17 @@
 
 namespace gradwire::collectives::nccl {
 
-// The thread that looks at the groups of one world. Thread-safe.
+// The thread that polls the groups of one world. Thread-safe.
 class Watchdog {
  public:
   explicit Watchdog(Clock& clock = Clock::system());
   ~Watchdog();
 
+  // Polls this group from now on.
   void watch(std::shared_ptr<GroupWatch> group);
-  // It is neither looked at nor held any more when this returns.
+  // Removes a group. After the call returns, the group is not polled and no reference to it is held.
   void forget(const GroupWatch* group);
-  // Looks at all soon.
+  // Makes the thread poll all groups soon.
   void wake();
 
  private:
@@ -29,7 +30,8 @@ class Watchdog {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::shared_ptr<GroupWatch>> groups_ ABSL_GUARDED_BY(mutex_);
-  const GroupWatch* looking_at_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // The group that the thread polls at this moment, without the lock.
+  const GroupWatch* polled_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

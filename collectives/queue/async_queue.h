@@ -13,24 +13,26 @@
 
 namespace gradwire::collectives {
 
-// Runs tasks in order on one thread, which the first task starts. A task draws its ticket of the group's
-// ticket_lock when it is pushed, so that what comes later waits behind it. Thread-safe.
+// Runs tasks in order on one thread, which the first push starts. push() takes the task's ticket of the
+// group's TicketLock, so every operation that is called later waits behind the task. Thread-safe.
 class AsyncQueue {
  public:
-  // Waits for the ticket and gives it back; `note` is what was noted.
+  // A task must wait for `ticket` and leave it. `note`: the value that the `note` function of push()
+  // returned.
   using Task = absl::AnyInvocable<void(uint64_t ticket, uint64_t note)>;
 
   AsyncQueue() : state_(std::make_shared<State>()) {}
-  // As close(); on the thread itself, the thread ends later.
+  // Calls close() and join(). On the queue's own thread it does not join: that thread ends after its tasks.
   ~AsyncQueue();
 
-  // False after close(): the task has not been taken. `note` is called with the ticket before the task can
-  // run.
+  // Adds a task. Calls `note` with the ticket before the task can run. Returns false after close(): the task
+  // was not added.
   bool push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
-  // Takes no more tasks; those that it has run. Returns at once.
+  // Accepts no more tasks; the tasks in the queue still run. Returns at once.
   void close();
-  // Until the thread has ended. Not on the thread itself. REQUIRES: close() was called.
+  // Waits until the thread has ended. Must not be called on that thread. REQUIRES: close() was called.
   void join();
+  // Whether the calling thread is the queue's thread.
   bool on_thread() const { return state_->id.load() == std::this_thread::get_id(); }
 
  private:

@@ -9,19 +9,22 @@
 
 namespace gradwire::collectives {
 
-// Lets one through at a time, in the order in which they asked. Every ticket taken must be waited for and
-// given back. With nobody before, that takes no lock. Thread-safe.
+// A lock that its users get one at a time, in the order in which they took their tickets. A user must call
+// take(), wait() or wait_until(), and leave(), for every ticket. If the lock is free, none of these locks the
+// mutex. Thread-safe.
 class TicketLock {
  public:
+  // Takes the next ticket. Does not wait.
   uint64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Whether somebody was before.
+  // Waits until it is this ticket's turn. Returns whether it had to wait for an earlier ticket.
   bool wait(uint64_t ticket) {
     if (serving_.load(std::memory_order_acquire) == ticket) return false;
     return wait_until(ticket, absl::InfiniteFuture());
   }
 
-  // False when the deadline, a time of Clock::system(), came first: the ticket must still be waited for.
+  // As wait(), until a deadline, a time of Clock::system(). Returns whether it is this ticket's turn. After
+  // false the user must wait again.
   bool wait_until(uint64_t ticket, absl::Time deadline) {
     if (serving_.load(std::memory_order_acquire) == ticket) return true;
     MutexLock lock(mutex_);
@@ -40,9 +43,11 @@ class TicketLock {
     return mine;
   }
 
-  // The next one's turn. REQUIRES: it was this ticket's.
+  // Gives the turn to the next ticket. REQUIRES: it is this ticket's turn.
   void leave(uint64_t ticket) {
-    // Sequentially consistent with waiters_: either the waiter is seen here, or it sees the new number.
+    // A waiter increments waiters_ and then reads serving_; this thread writes serving_ and then reads
+    // waiters_. All four accesses are sequentially consistent, so either this thread sees the waiter and
+    // notifies it, or the waiter sees the new number and does not wait.
     serving_.store(ticket + 1);
     if (waiters_.load() == 0) return;
     MutexLock lock(mutex_);

@@ -10,9 +10,9 @@
 namespace gradwire::collectives {
 namespace {
 
-TEST(TicketLock, LetsThroughInTheOrderOfTickets) {
+TEST(TicketLock, IsTakenInTheOrderOfTickets) {
   TicketLock ticket_lock;
-  std::vector<uint64_t> order;  // Guarded by the ticket_lock.
+  std::vector<uint64_t> order;  // Guarded by ticket_lock.
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
@@ -29,7 +29,7 @@ TEST(TicketLock, LetsThroughInTheOrderOfTickets) {
   for (uint64_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(TicketLock, WaitEndsAtItsDeadlineAndMayBeTakenUpAgain) {
+TEST(TicketLock, WaitEndsAtItsDeadlineAndMayBeRepeated) {
   TicketLock ticket_lock;
   const uint64_t first = ticket_lock.take();
   const uint64_t second = ticket_lock.take();
@@ -46,7 +46,7 @@ TEST(TicketLock, WaitEndsAtItsDeadlineAndMayBeTakenUpAgain) {
 TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
   TicketLock ticket_lock;
   AsyncQueue queue;
-  std::vector<uint64_t> order;  // Guarded by the ticket_lock.
+  std::vector<uint64_t> order;  // Guarded by ticket_lock.
   const uint64_t before = ticket_lock.take();
   for (int i = 0; i < 10; ++i) {
     const bool pushed = queue.push(
@@ -74,7 +74,7 @@ TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
   for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i + 1);
 }
 
-TEST(AsyncQueue, DestroyedByItsOwnTaskItEndsLater) {
+TEST(AsyncQueue, QueueDestroyedByItsOwnTaskEndsLater) {
   TicketLock ticket_lock;
   struct Owner {
     AsyncQueue queue;

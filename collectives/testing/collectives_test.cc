@@ -1,4 +1,4 @@
-// The world of a process, and the functions that act on it.
+// Tests the world of a process, and the functions that act on it.
 #include "gradwire/collectives/collectives.h"
 
 #include <ATen/ops/full.h>
@@ -37,12 +37,12 @@ TEST(Collectives, NamesOfBackends) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("built in: cpu (also gloo, tcp)"));
+    EXPECT_THAT(error.what(), HasSubstr("available backends: cpu (also gloo, tcp)"));
   }
   EXPECT_EQ(status_of([] { parse_backend("nccl"); }).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(Collectives, WorldIsMadeOnceAndMayBeMadeAgain) {
+TEST(Collectives, WorldMayBeMadeAgainAfterItWasDestroyed) {
   EXPECT_FALSE(is_initialized());
   destroy_process_group();
   EXPECT_EQ(status_of([] { barrier(); }).code(), absl::StatusCode::kFailedPrecondition);
@@ -126,7 +126,7 @@ TEST(Collectives, EnvironmentIsTheDefault) {
   }
 }
 
-TEST(CollectivesDeathTest, ProcessThatExitsWithAWorldEndsWell) {
+TEST(CollectivesDeathTest, ProcessMayExitWithAWorld) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(
       {

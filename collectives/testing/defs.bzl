@@ -1,6 +1,6 @@
-"""What tests of process groups have in common."""
+"""Dependencies that tests of process groups share."""
 
-# For tests that run the ranks of a group as threads, over the reference backend.
+# The dependencies of tests that run the ranks of a group as threads, over the reference backend.
 GROUP_TEST_DEPS = [
     "//base:error",
     "//collectives:backend",

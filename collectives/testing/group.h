@@ -11,13 +11,13 @@ namespace gradwire::collectives::testing {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// The ranks of one world as threads of this process, over one HashStore and whichever backend is registered.
+// The ranks of one world in this process. They share one HashStore and use the registered backend.
 class Ranks {
  public:
   explicit Ranks(int world_size, ProcessGroupOptions options = {});
-  // Another set of options for each rank; those left out are filled in.
+  // Each rank has its own options; store, rank and world size are filled in if they are not set.
   explicit Ranks(std::vector<ProcessGroupOptions> options);
-  // All leave.
+  // Destroys all ranks' groups.
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -25,16 +25,16 @@ class Ranks {
   const Group& operator[](std::size_t rank) const { return groups_.at(rank); }
   int size() const { return static_cast<int>(groups_.size()); }
 
-  // Runs `body` for every rank in a thread of its own. An exception fails the test.
+  // Runs `body` for every rank, each in its own thread. An exception fails the test.
   void run(const std::function<void(const Group& group)>& body) const;
-  // The same, and what each rank ended with.
+  // As run(), but returns for each rank the Status of its exception, or OK.
   std::vector<absl::Status> results(const std::function<void(const Group& group)>& body) const;
 
  private:
   std::vector<Group> groups_;
 };
 
-// What each of `count` threads threw.
+// Runs `body` on `count` threads. Returns for each thread the Status of its exception, or OK.
 std::vector<absl::Status> run_threads(int count, const std::function<void(int index)>& body);
 
 }  // namespace gradwire::collectives::testing

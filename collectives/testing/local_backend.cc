@@ -69,7 +69,7 @@ absl::Status check_alike(const std::vector<Contribution>& ranks, std::size_t ind
   return absl::OkStatus();
 }
 
-// The reduction of every rank's inputs[index], flat.
+// The reduction of all ranks' inputs[index], as a tensor of one dimension.
 at::Tensor reduced(const std::vector<Contribution>& ranks, std::size_t index, ReduceOp op) {
   Tensors tensors;
   for (const Contribution& rank : ranks) tensors.push_back(rank.inputs[index].detach().view({-1}));
@@ -188,7 +188,7 @@ class LocalBackend : public GroupBackend {
   const int rank_;
 };
 
-// The rooms that somebody is in, by the number that their group's first rank drew.
+// The rooms of all local groups that exist, by a random id, which the group's first rank writes to the store.
 struct Rooms {
   Mutex mutex;
   std::map<uint64_t, std::weak_ptr<Room>> open ABSL_GUARDED_BY(mutex);
@@ -213,7 +213,8 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make_local_backend(const BackendCo
   GRADWIRE_ASSIGN_OR_RETURN(const std::string text,
                             context.store->try_compare_set("local_room", "", absl::StrCat(random_id())));
   uint64_t id = 0;
-  if (!absl::SimpleAtoi(text, &id)) return absl::InternalError("what is in the store is no number of a room");
+  if (!absl::SimpleAtoi(text, &id))
+    return absl::InternalError(absl::StrCat("malformed room id in the store: ", text));
   MutexLock lock(rooms().mutex);
   std::weak_ptr<Room>& slot = rooms().open[id];
   std::shared_ptr<Room> room = slot.lock();

@@ -17,9 +17,9 @@ std::string name_ranks(const std::vector<int>& ranks) {
 
 absl::StatusOr<int> deliver(const at::Tensor& from, int src, const at::Tensor& into) {
   if (from.scalar_type() != into.scalar_type() || from.numel() != into.numel()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", src, " sent ", from.numel(), " elements of ", c10::toString(from.scalar_type()),
-                     " and ", into.numel(), " of ", c10::toString(into.scalar_type()), " are expected"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", src, " sent ", from.numel(), " elements of ",
+                                                   c10::toString(from.scalar_type()), ", expected ",
+                                                   into.numel(), " of ", c10::toString(into.scalar_type())));
   }
   if (from.nbytes() != 0) std::memcpy(into.data_ptr(), from.data_ptr(), from.nbytes());
   return src;
@@ -48,7 +48,7 @@ void Room::break_locked(const absl::Status& reason) {
   changed_.notify_all();
 }
 
-absl::Status Room::late_locked() {
+absl::Status Room::timeout_error_locked() {
   std::vector<int> missing;
   for (std::size_t rank = 0; rank < slots_.size(); ++rank) {
     if (!slots_[rank].has_value()) missing.push_back(static_cast<int>(rank));
@@ -79,7 +79,7 @@ absl::Status Room::meet(int rank, Contribution contribution, Work work, int root
     for (std::size_t other = 1; other < all.size() && outcome_.ok(); ++other) {
       if (all[other].operation == all[0].operation) continue;
       outcome_ = absl::InvalidArgumentError(absl::StrCat("rank ", other, " called ", all[other].operation,
-                                                         " where rank 0 called ", all[0].operation));
+                                                         ", but rank 0 called ", all[0].operation));
     }
     try {
       if (outcome_.ok()) outcome_ = work(all, root, op);
@@ -99,7 +99,7 @@ absl::Status Room::meet(int rank, Contribution contribution, Work work, int root
     }
     const absl::Time now = Clock::system().now();
     if (now >= deadline) {
-      const absl::Status late = late_locked();
+      const absl::Status late = timeout_error_locked();
       break_locked(late);
       return late;
     }

@@ -16,15 +16,16 @@
 
 namespace gradwire::collectives::testing {
 
-// What one rank brings to a collective.
+// One rank's part of a collective: its call and its tensors.
 struct Contribution {
-  // All must be equal.
+  // Describes the call; it must be equal on all ranks.
   std::string operation;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
 };
 
-// Where the ranks of one local group meet. Thread-safe; every rank is in at most one collective at a time.
+// The shared state of the ranks of one local group: its collectives and its messages. Thread-safe; every rank
+// may be in at most one collective at a time.
 class Room {
  public:
   using Work = absl::Status (*)(std::vector<Contribution>& ranks, int root, ReduceOp op);
@@ -32,7 +33,7 @@ class Room {
   explicit Room(int size) : slots_(size), left_(size, false), inboxes_(size) {}
   ~Room();
 
-  // Waits for all ranks; the last one runs `work` for all.
+  // Waits until all ranks have called it; the last one runs `work` for all of them.
   absl::Status meet(int rank, Contribution contribution, Work work, int root, ReduceOp op,
                     absl::Time deadline);
 
@@ -59,12 +60,12 @@ class Room {
     std::list<Message> messages;
     std::list<Receive> receives;
   };
-  // What to complete when the lock is gone.
+  // Promises to complete after the lock has been released.
   using Completions = std::vector<std::pair<Promise<int>, absl::StatusOr<int>>>;
 
   absl::Status refusal_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void break_locked(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status late_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status timeout_error_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status lost_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void fail_receives_locked(const absl::Status& reason, Completions& completions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -76,12 +77,12 @@ class Room {
   std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);
   std::size_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  // How the last collective went.
+  // The result of the last collective.
   absl::Status outcome_ ABSL_GUARDED_BY(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::vector<Inbox> inboxes_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  // Ends receives at their deadlines; started by the first.
+  // Fails receives at their deadlines. The first receive that waits starts it.
   std::thread expirer_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -19,10 +19,10 @@ using testing::Ranks;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
 
-// Long enough for all who come to be there before it is over.
+// A timeout that is long enough for all ranks that take part to arrive.
 constexpr absl::Duration kLate = absl::Seconds(2);
 
-TEST(MonitoredBarrier, NamesAllWhoAreMissingAndLeavesTheGroupUsable) {
+TEST(MonitoredBarrier, NamesAllMissingRanksAndLeavesTheGroupUsable) {
   Ranks ranks(4);
   const auto results = ranks.results([](const Group& group) {
     if (group->rank() % 2 == 0) group->monitored_barrier(kLate);
@@ -32,7 +32,7 @@ TEST(MonitoredBarrier, NamesAllWhoAreMissingAndLeavesTheGroupUsable) {
     EXPECT_THAT(results[rank].ToString(),
                 AllOf(HasSubstr("monitored_barrier #0"), HasSubstr("ranks 1, 3 did not arrive within 2s")));
   }
-  // Who comes late is told at once.
+  // A rank that arrives late gets the error at once.
   const auto late = ranks.results([](const Group& group) {
     if (group->rank() % 2 == 1) group->monitored_barrier();
   });
@@ -43,7 +43,7 @@ TEST(MonitoredBarrier, NamesAllWhoAreMissingAndLeavesTheGroupUsable) {
   });
 }
 
-TEST(MonitoredBarrier, NamesTheFirstAloneOnRequest) {
+TEST(MonitoredBarrier, NamesOnlyTheFirstMissingRankOnRequest) {
   Ranks ranks(4);
   const auto results = ranks.results([](const Group& group) {
     if (group->rank() % 2 == 0) group->monitored_barrier(kLate, /*wait_all_ranks=*/false);

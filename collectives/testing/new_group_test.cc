@@ -18,10 +18,10 @@ using testing::Ranks;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
 
-TEST(NewGroup, MembersWorkTogetherByTheirRanksOfTheWorld) {
+TEST(NewGroup, MembersUseTheirRanksInTheWorld) {
   Ranks ranks(4);
   ranks.run([](const Group& world) {
-    // In any order.
+    // The list of ranks may be in any order.
     const Group group = world->new_group({3, 1}, {.timeout = absl::Seconds(20)});
     const bool member = world->rank() % 2 == 1;
     EXPECT_EQ(group->rank(), member ? world->rank() / 2 : -1);
@@ -71,7 +71,7 @@ TEST(NewGroup, NonMembersAreLeftAloneAndWarnedOnce) {
   EXPECT_EQ(log.find("does nothing"), log.rfind("does nothing"));
 }
 
-TEST(NewGroup, EmptyListIsAllAndGroupsDoNotMeet) {
+TEST(NewGroup, EmptyListIsAllRanksAndGroupsAreIndependent) {
   Ranks ranks(3);
   ranks.run([](const Group& world) {
     const Group first = world->new_group();
@@ -80,10 +80,10 @@ TEST(NewGroup, EmptyListIsAllAndGroupsDoNotMeet) {
     EXPECT_NE(first->name(), second->name());
     const at::Tensor a = at::ones({2});
     const at::Tensor b = at::full({2}, 10.0);
-    // In another order on each rank.
-    const bool turned = world->rank() == 1;
-    const auto one = (turned ? second : first)->all_reduce_async(turned ? b : a);
-    const auto two = (turned ? first : second)->all_reduce_async(turned ? a : b);
+    // Rank 1 uses the two groups in the opposite order.
+    const bool swapped = world->rank() == 1;
+    const auto one = (swapped ? second : first)->all_reduce_async(swapped ? b : a);
+    const auto two = (swapped ? first : second)->all_reduce_async(swapped ? a : b);
     one->wait();
     two->wait();
     EXPECT_TRUE(a.equal(at::full({2}, 3.0)));
@@ -101,11 +101,11 @@ TEST(NewGroup, DifferentListsNameTheRankThatDiffers) {
     EXPECT_THAT(result.ToString(),
                 AllOf(HasSubstr("rank 2 asks for ranks 0, 2,"), HasSubstr("rank 0 asks for ranks 0, 1,")));
   }
-  // All have counted it: the next one fits.
+  // All ranks have counted the failed group, so the next one succeeds.
   ranks.run([](const Group& world) { EXPECT_EQ(world->new_group({1, 2})->size(), 2); });
 }
 
-TEST(NewGroup, ListsThatCannotBeAreRefused) {
+TEST(NewGroup, InvalidListsAreRefused) {
   Ranks ranks(2);
   for (const std::vector<int>& list : std::vector<std::vector<int>>{{0, 0}, {2}, {-1, 0}}) {
     for (const absl::Status& result : ranks.results([&](const Group& world) { world->new_group(list); })) {
@@ -119,7 +119,7 @@ TEST(NewGroup, ListsThatCannotBeAreRefused) {
   });
 }
 
-TEST(NewGroup, ErrorsSayWhatTheirRanksMean) {
+TEST(NewGroup, ErrorsGiveTheRanksInTheWorld) {
   Ranks ranks(4, {.timeout = absl::Seconds(3)});
   const auto results = ranks.results([](const Group& world) {
     const Group group = world->new_group({1, 3});
@@ -127,10 +127,10 @@ TEST(NewGroup, ErrorsSayWhatTheirRanksMean) {
   });
   EXPECT_THAT(results[1].ToString(),
               AllOf(HasSubstr("(rank 0 of 2)"), HasSubstr("rank 1 "),
-                    HasSubstr("[ranks are those of the group; in the world they are 1, 3]")));
+                    HasSubstr("[these are ranks of the group; its ranks in the world are 1, 3]")));
 }
 
-TEST(NewGroup, WorldTakesItsGroupsAlong) {
+TEST(NewGroup, DestroyingTheWorldDestroysItsGroups) {
   Ranks ranks(2);
   ranks.run([](const Group& world) {
     const Group group = world->new_group();
@@ -139,7 +139,7 @@ TEST(NewGroup, WorldTakesItsGroupsAlong) {
   });
 }
 
-TEST(NewGroup, FailureOfOneGroupLeavesTheOthers) {
+TEST(NewGroup, FailureOfOneGroupLeavesTheOthersUsable) {
   Ranks ranks(2, {.timeout = absl::Seconds(20)});
   ranks.run([](const Group& world) {
     const Group group = world->new_group();

@@ -1,4 +1,4 @@
-// What a group adds to an operation of its backend: runs against one that does nothing.
+// Measures the time that a group adds to an operation of its backend: it uses a backend that does nothing.
 #include <ATen/ops/ones.h>
 
 #include <chrono>
@@ -34,7 +34,7 @@ class NoBackend : public GroupBackend {
 template <class Body>
 void measure(const char* name, Body body) {
   constexpr int kRounds = 2000;
-  // The best of many short rounds: of one in which nothing else ran.
+  // The best of many short rounds is one in which no other process ran.
   double best = 1e9;
   for (int attempt = 0; attempt < 200; ++attempt) {
     const auto begin = std::chrono::steady_clock::now();

@@ -1,4 +1,5 @@
-// What goes wrong: arguments, missing and leaving ranks, abort, destruction, options that differ.
+// Tests the errors of groups: invalid arguments, missing and leaving ranks, abort, destruction, options that
+// differ.
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -49,7 +50,7 @@ TEST(ProcessGroupErrors, WrongArgumentsThrowBeforeAnythingIsSent) {
   refuses([&] { group->all_reduce(at::ones({2}).to_sparse()); }, "not dense");
   refuses([&] { group->all_reduce(at::ones({1}).expand({2})); }, "share memory");
   refuses([&] { group->gather(tensor, {}, 0); }, "list has 0 tensors");
-  refuses([&] { group->scatter(tensor, {tensor, tensor}, 1); }, "root alone");
+  refuses([&] { group->scatter(tensor, {tensor, tensor}, 1); }, "empty except at the root");
   refuses([&] { group->all_gather({tensor}, tensor); }, "list has 1 tensors");
   refuses([&] { group->reduce_scatter(tensor, {tensor, at::ones({3})}); }, "list[1]");
   refuses([&] { group->all_to_all({tensor, tensor}, {tensor}); }, "inputs has 1");
@@ -58,7 +59,7 @@ TEST(ProcessGroupErrors, WrongArgumentsThrowBeforeAnythingIsSent) {
   refuses([&] { group->send(tensor, 5); }, "dst is rank 5");
   refuses([&] { group->irecv(tensor, 1, -4); }, "the tag is -4");
   refuses([&] { group->all_reduce_multigpu_async({tensor}); }, "needs nccl");
-  // The other rank has not noticed, and all goes on.
+  // Nothing was sent to the other rank, and the group is still usable.
   ranks.run([](const Group& each) { each->barrier(); });
 }
 
@@ -90,19 +91,20 @@ TEST(ProcessGroupErrors, RankThatLeavesIsNamed) {
     }
   });
   EXPECT_TRUE(results[2].ok());
-  // One of them finds out, the other hears of it or finds out as well.
+  // One of the two ranks detects it; the other detects it too, or gets the first one's reason.
   for (int rank : {0, 1}) EXPECT_THAT(text(results[rank]), HasSubstr("rank 2 has left"));
 }
 
-TEST(ProcessGroupErrors, AbortEndsWhatIsUnderWay) {
+TEST(ProcessGroupErrors, AbortEndsOperationsUnderWay) {
   Ranks ranks(2);
   const std::shared_ptr<Work> work = ranks[0]->all_reduce_async(at::ones({2}));
   std::thread waiting([&] {
-    EXPECT_THAT(text(status_of([&] { ranks[0]->monitored_barrier(); })), HasSubstr("aborted: enough"));
+    EXPECT_THAT(text(status_of([&] { ranks[0]->monitored_barrier(); })),
+                HasSubstr("aborted: requested by the test"));
   });
-  ranks[0]->abort("enough");
+  ranks[0]->abort("requested by the test");
   EXPECT_THAT(text(status_of([&] { work->wait(); })),
-              AllOf(HasSubstr("ABORTED"), HasSubstr("aborted: enough")));
+              AllOf(HasSubstr("ABORTED"), HasSubstr("aborted: requested by the test")));
   EXPECT_NE(work->exception(), nullptr);
   EXPECT_FALSE(work->is_success());
   waiting.join();
@@ -128,7 +130,7 @@ TEST(ProcessGroupErrors, DestroyedGroupRefusesEverythingAndMayBeDestroyedAgain) 
   }
 }
 
-TEST(ProcessGroupErrors, DestroyLetsWhatIsUnderWayEndOrAbortsIt) {
+TEST(ProcessGroupErrors, DestroyWaitsForOperationsUnderWayOrAbortsThem) {
   Ranks ranks(2, {.timeout = absl::Seconds(30)});
   ranks.run([](const Group& group) {
     const at::Tensor tensor = at::ones({2});
@@ -153,7 +155,7 @@ TEST(ProcessGroupErrors, CallbackOfItsOwnOperationCannotDestroyTheGroup) {
       const absl::Status status = status_of([&] { group->destroy(); });
       return status.code();
     });
-    // When the future was done before, the callback ran on this thread, which may.
+    // If the future was already done, then() ran the callback on this thread, which may destroy the group.
     const absl::StatusCode found = code.wait();
     EXPECT_TRUE(found == absl::StatusCode::kFailedPrecondition || found == absl::StatusCode::kOk);
   });
@@ -169,7 +171,7 @@ std::vector<absl::Status> create_all(std::vector<ProcessGroupOptions> options) {
   });
 }
 
-TEST(ProcessGroupCreate, OptionsThatCannotBeRightAreRefused) {
+TEST(ProcessGroupCreate, InvalidOptionsAreRefused) {
   const auto refuses = [](ProcessGroupOptions options, const std::string& part) {
     const absl::Status status = status_of([&] { ProcessGroup::create(options); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -179,25 +181,25 @@ TEST(ProcessGroupCreate, OptionsThatCannotBeRightAreRefused) {
   refuses({.store = store}, "rank and world_size are required");
   refuses({.world_size = 2, .store = store}, "rank and world_size are required");
   refuses({.world_size = 2, .rank = 2, .store = store}, "rank 2");
-  refuses({.world_size = 0, .rank = 0, .store = store}, "world size is 0");
+  refuses({.world_size = 0, .rank = 0, .store = store}, "world size must be positive");
   refuses({.timeout = absl::ZeroDuration(), .world_size = 1, .rank = 0, .store = store}, "timeout");
   refuses({.backend = "smoke", .world_size = 1, .rank = 0, .store = store},
-          "\"smoke\" is unknown; built in: cpu (also gloo, tcp)");
+          "\"smoke\" is unknown; available backends: cpu (also gloo, tcp)");
   refuses({.backend = "mpi", .world_size = 1, .rank = 0, .store = store}, "not built into this program");
 }
 
 TEST(ProcessGroupCreate, DifferencesNameBothRanks) {
   for (const absl::Status& status : create_all({{}, {.check_consistency = true}, {}})) {
     EXPECT_THAT(text(status),
-                AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("rank 0 says check_consistency=0"),
-                      HasSubstr("rank 1 says check_consistency=1")));
+                AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("rank 0 has check_consistency=0"),
+                      HasSubstr("rank 1 has check_consistency=1")));
   }
   for (const absl::Status& status : create_all({{.options = {{"transports", "tcp"}}}, {}})) {
-    EXPECT_THAT(text(status), HasSubstr("rank 0 says option transports=tcp, rank 1 says nothing of it"));
+    EXPECT_THAT(text(status), HasSubstr("rank 0 has option transports=tcp, rank 1 has no such option"));
   }
   for (const absl::Status& status : create_all({{.world_size = 2}, {.world_size = 3}})) {
     EXPECT_THAT(text(status),
-                AllOf(HasSubstr("rank 0 says world_size=2"), HasSubstr("rank 1 says world_size=3")));
+                AllOf(HasSubstr("rank 0 reports world_size=2"), HasSubstr("rank 1 reports world_size=3")));
   }
 }
 
@@ -214,7 +216,8 @@ TEST(ProcessGroupCreate, MissingRanksAreNamed) {
 }
 
 TEST(ProcessGroupCreate, RankGivenTwiceIsNamedAtOnce) {
-  // With the rank that is missing for it, without rank 0, and rank 0 itself.
+  // Three cases: a rank is missing because another is given twice; rank 0 is missing too; rank 0 is given
+  // twice.
   for (const std::vector<int>& given : std::vector<std::vector<int>>{{0, 1, 1}, {1, 1}, {0, 0, 1}}) {
     const auto store = std::make_shared<store::HashStore>();
     const auto results = run_threads(static_cast<int>(given.size()), [&](int i) {
@@ -225,8 +228,8 @@ TEST(ProcessGroupCreate, RankGivenTwiceIsNamedAtOnce) {
     });
     for (const absl::Status& status : results) {
       EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
-      EXPECT_THAT(text(status), HasSubstr(absl::StrCat("two processes came as rank ", given[1] == 0 ? 0 : 1,
-                                                       ": process ")));
+      EXPECT_THAT(text(status), HasSubstr(absl::StrCat("rank ", given[1] == 0 ? 0 : 1,
+                                                       " is claimed by two processes: process ")));
     }
   }
 }
@@ -262,13 +265,13 @@ TEST(ProcessGroupCreate, StoreServesSeveralWorldsOneAfterTheOtherAndSideBySide) 
   }
 }
 
-TEST(ProcessGroupCreate, MeetsByAnInitMethodBesideOthersThere) {
-  const std::string method = absl::StrCat("file://", ::testing::TempDir(), "/meeting", random_id());
+TEST(ProcessGroupCreate, UsesAnInitMethodThatOthersAlsoUse) {
+  const std::string method = absl::StrCat("file://", ::testing::TempDir(), "/rendezvous", random_id());
   const auto results = run_threads(2, [&](int rank) {
-    // As an rpc agent would.
+    // A rendezvous without a group name, as an rpc agent makes it.
     const auto other = store::rendezvous(method, rank, 2);
     ASSERT_TRUE(other.ok()) << other.status();
-    // Ranks are given or assigned, by all alike.
+    // Either all ranks give their rank, or the init method assigns the ranks.
     const Group one = ProcessGroup::create({.init_method = method, .world_size = 2, .rank = rank});
     const Group two = ProcessGroup::create({.init_method = method, .world_size = 2, .group_name = "two"});
     at::Tensor tensor = at::ones({1});
@@ -284,7 +287,7 @@ TEST(ProcessGroupCreate, MeetsByAnInitMethodBesideOthersThere) {
 TEST(ProcessGroupCreate, BackendThatFailsOnOneRankFailsOnAll) {
   register_backend(Backend::kCpu, [](const BackendContext& context) {
     if (context.rank == 1)
-      return absl::StatusOr<std::unique_ptr<GroupBackend>>(absl::UnavailableError("no luck"));
+      return absl::StatusOr<std::unique_ptr<GroupBackend>>(absl::UnavailableError("backend not available"));
     return testing::make_local_backend(context);
   });
   const std::vector<absl::Status> results = create_all({{}, {}, {}});

@@ -1,4 +1,4 @@
-// Tensors of every shape, stride and dtype.
+// Tests groups with tensors of different shapes, strides and dtypes.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -30,12 +30,12 @@ at::Tensor counting(at::IntArrayRef sizes, int rank) {
   return (at::arange(count, at::kFloat) + 100 * rank).view(sizes);
 }
 
-TEST(ProcessGroupTensors, StridedOnesAreReadAndWritten) {
+TEST(ProcessGroupTensors, StridedTensorsAreReadAndWritten) {
   Ranks ranks(3);
   ranks.run([](const Group& group) {
     const int rank = group->rank();
     const at::Tensor sum = counting({4, 6}, 0) + counting({4, 6}, 1) + counting({4, 6}, 2);
-    // Every second column of a larger tensor, whose other columns stay.
+    // Returns a larger tensor, and a view of every second column of it. The other columns must not change.
     const auto strided = [](const at::Tensor& values) {
       at::Tensor base = at::full({values.size(0), 2 * values.size(1)}, -7.0, at::kFloat);
       at::Tensor view = base.slice(1, 0, base.size(1), 2);
@@ -64,7 +64,7 @@ TEST(ProcessGroupTensors, StridedOnesAreReadAndWritten) {
     group->all_gather_into_tensor(whole, strided(counting({4, 6}, rank)).second);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(whole.slice(0, 4 * i, 4 * i + 4).equal(counting({4, 6}, i)));
 
-    // What is only read may be expanded.
+    // Inputs that are only read may be expanded.
     at::Tensor output = at::zeros({6, 3}).t();
     group->reduce_scatter(output, Tensors(3, at::full({1, 6}, rank + 1.0).expand({3, 6})));
     EXPECT_TRUE(output.equal(at::full({3, 6}, 6.0)));
@@ -86,7 +86,7 @@ TEST(ProcessGroupTensors, LazyConjugatesAreResolved) {
   });
 }
 
-TEST(ProcessGroupTensors, EmptyAndDimensionlessOnesAreCollectivesToo) {
+TEST(ProcessGroupTensors, TensorsMayBeEmptyOrWithoutDimensions) {
   Ranks ranks(3);
   ranks.run([](const Group& group) {
     at::Tensor empty = at::zeros({0, 3});
@@ -104,7 +104,7 @@ TEST(ProcessGroupTensors, EmptyAndDimensionlessOnesAreCollectivesToo) {
 
 TEST(ProcessGroupTensors, EveryDtypeAndReduction) {
   Ranks ranks(3);
-  const auto bring = [](at::ScalarType dtype, int rank) {
+  const auto input = [](at::ScalarType dtype, int rank) {
     return (at::arange(5, at::kDouble) + rank).to(dtype);
   };
   constexpr ReduceOp kAll[] = {ReduceOp::kSum,  ReduceOp::kProduct, ReduceOp::kMin,  ReduceOp::kMax,
@@ -116,7 +116,7 @@ TEST(ProcessGroupTensors, EveryDtypeAndReduction) {
     for (ReduceOp op : kAll) {
       std::atomic<int> refused{0};
       const auto results = ranks.results([&](const Group& group) {
-        at::Tensor tensor = bring(dtype, group->rank());
+        at::Tensor tensor = input(dtype, group->rank());
         try {
           group->all_reduce(tensor, op);
         } catch (const Error& error) {
@@ -125,7 +125,7 @@ TEST(ProcessGroupTensors, EveryDtypeAndReduction) {
           return;
         }
         const at::Tensor expected =
-            testing::reduce_reference({bring(dtype, 0), bring(dtype, 1), bring(dtype, 2)}, op);
+            testing::reduce_reference({input(dtype, 0), input(dtype, 1), input(dtype, 2)}, op);
         EXPECT_TRUE(tensor.equal(expected)) << to_string(op) << " of " << dtype;
       });
       for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
@@ -136,7 +136,7 @@ TEST(ProcessGroupTensors, EveryDtypeAndReduction) {
   }
 }
 
-TEST(ProcessGroupTensors, PremultiplicationLeavesInputsAlone) {
+TEST(ProcessGroupTensors, PremultiplicationDoesNotChangeInputs) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
     const int rank = group->rank();
@@ -157,7 +157,7 @@ TEST(ProcessGroupTensors, PremultiplicationLeavesInputsAlone) {
   });
 }
 
-TEST(ProcessGroupTensors, LeavesThatRequireGradAreWrittenAndNoticed) {
+TEST(ProcessGroupTensors, WritingToALeafThatRequiresGradIncrementsItsVersion) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
     at::Tensor leaf = at::ones({3}).set_requires_grad(true);
@@ -166,7 +166,7 @@ TEST(ProcessGroupTensors, LeavesThatRequireGradAreWrittenAndNoticed) {
     EXPECT_TRUE(leaf.detach().equal(at::full({3}, 2.0)));
     EXPECT_TRUE(leaf.is_leaf());
     EXPECT_GT(leaf._version(), version);
-    // Strided, and on the group's own thread.
+    // A strided view, written on the group's own thread.
     at::Tensor matrix = at::ones({3, 2}).set_requires_grad(true);
     group->all_reduce_async(matrix.t())->wait();
     group->broadcast(matrix.t(), 0);

@@ -1,4 +1,4 @@
-// Every operation, synchronous and asynchronous, on 1 to 4 ranks.
+// Tests every operation, synchronous and asynchronous, on 1 to 4 ranks.
 #include "gradwire/collectives/process_group.h"
 
 #include <ATen/TensorOperators.h>
@@ -28,7 +28,7 @@ using Tensors = std::vector<at::Tensor>;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
 
-// What rank `rank` brings.
+// The input of rank `rank`.
 at::Tensor mine(int rank, at::IntArrayRef sizes = {2, 3}) { return at::full(sizes, rank + 1.0, at::kFloat); }
 at::Tensor blank(at::IntArrayRef sizes = {2, 3}) { return at::full(sizes, -1.0, at::kFloat); }
 Tensors blanks(int count) {
@@ -87,7 +87,7 @@ TEST_P(EveryOperation, Synchronous) {
   });
 }
 
-TEST_P(EveryOperation, AllToAllWithShapesOfTheirOwn) {
+TEST_P(EveryOperation, AllToAllWithDifferentShapes) {
   Ranks ranks(size());
   ranks.run([&](const Group& group) {
     const int rank = group->rank();
@@ -124,7 +124,7 @@ TEST_P(EveryOperation, OneTensorForAllRanks) {
     group->reduce_scatter_tensor(output, at::cat(parts));
     EXPECT_TRUE(output.equal(at::full({2, 3}, total() * (rank + 1))));
 
-    // Equal parts, then i + j rows from i to j.
+    // First with equal parts, then with i + j rows from rank i to rank j.
     at::Tensor input = at::arange(size(), at::kFloat) + 100 * rank;
     output = blank({size()});
     group->all_to_all_single(output, input);
@@ -199,7 +199,7 @@ TEST(ProcessGroup, OperationsRunInTheOrderOfTheirCalls) {
   ranks.run([](const Group& group) {
     const at::Tensor tensor = at::full({1}, 1.0);
     std::shared_ptr<Work> work;
-    // Doubled each time; a synchronous one waits behind those before it.
+    // Each operation doubles the value. The synchronous one waits until the earlier ones have run.
     for (int i = 0; i < 10; ++i) work = group->all_reduce_async(tensor);
     group->all_reduce(tensor);
     EXPECT_EQ(tensor.item<double>(), 2048);
@@ -210,7 +210,7 @@ TEST(ProcessGroup, OperationsRunInTheOrderOfTheirCalls) {
 TEST(ProcessGroup, SynchronousCallsOfSeveralThreadsTakeTurns) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
-    // The same operation from all threads, so that it does not matter which come together.
+    // All threads call the same operation, so the order of the threads may differ between the ranks.
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (int i = 0; i < 4; ++i) {

@@ -1,4 +1,4 @@
-// Point to point.
+// Tests point-to-point messages.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -23,7 +23,7 @@ using testing::Ranks;
 
 at::Tensor number(double value) { return at::full({3}, value); }
 
-TEST(Transfer, MessagesOfOneTagDoNotOvertakeAndTagsAreApart) {
+TEST(Transfer, MessagesOfOneTagKeepTheirOrderAndTagsAreSeparate) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
     if (group->rank() == 0) {
@@ -38,7 +38,7 @@ TEST(Transfer, MessagesOfOneTagDoNotOvertakeAndTagsAreApart) {
   });
 }
 
-TEST(Transfer, AnySourceIsToldApart) {
+TEST(Transfer, ReceiveFromAnySourceReturnsTheSender) {
   Ranks ranks(3);
   ranks.run([](const Group& group) {
     if (group->rank() != 0) return group->send(number(group->rank()), 0, 7);
@@ -53,12 +53,12 @@ TEST(Transfer, AnySourceIsToldApart) {
   });
 }
 
-TEST(Transfer, WorksEndWithTheSource) {
+TEST(Transfer, WorkGivesTheSourceRank) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
     const int other = 1 - group->rank();
     at::Tensor received = at::zeros({3});
-    // Strided: received elsewhere, then brought over.
+    // Strided: the message is received into a temporary tensor and then copied.
     at::Tensor columns = at::zeros({3, 2});
     const auto first = group->irecv(received, other, 1);
     const auto second = group->irecv(columns.select(1, 1), kAnySource, 2);
@@ -73,7 +73,7 @@ TEST(Transfer, WorksEndWithTheSource) {
   });
 }
 
-TEST(Transfer, GoesOnWhileACollectiveRuns) {
+TEST(Transfer, MessagesAreSentWhileACollectiveRuns) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {
     at::Tensor tensor = at::ones({3});
@@ -99,7 +99,7 @@ TEST(Transfer, ErrorsNameTheMessage) {
                 AllOf(HasSubstr("DEADLINE_EXCEEDED"),
                       HasSubstr("recv from rank 1, tag 5, of group \"world\" (rank 0 of 2): ")));
   }
-  // Nothing is broken by it.
+  // The timeout of a receive does not break the group.
   ranks[1]->send(number(4), 0, 5);
   const auto work = ranks[0]->irecv(at::zeros({4}), kAnySource, 5);
   EXPECT_FALSE(work->is_success());

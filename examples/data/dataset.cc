@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kPixels = 64;
 constexpr float kFullPixel = 16.0F;
-// Every fifth image is held out: the file is in the order of its writers, and each of them should be on both
-// sides.
+// Every fifth image is held out. The file is sorted by the writers of the digits, and each writer should be
+// in both parts.
 constexpr int64_t kHeldOutStep = 5;
 
 Samples read_mnist(const std::string& directory, torch::data::datasets::MNIST::Mode mode) {

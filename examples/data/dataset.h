@@ -13,7 +13,7 @@ struct Samples {
   at::Tensor labels;  // int64 [n].
 
   int64_t size() const;
-  // The samples first, first + step, ...: every worker trains on a share of its own.
+  // The samples first, first + step, ...: the share of one worker.
   Samples share(int64_t first, int64_t step) const;
 };
 
@@ -24,14 +24,14 @@ struct Dataset {
   int64_t classes = 10;
 };
 
-// The digits of examples/data, compiled in; every fifth image is held out.
+// Loads the digits of examples/data, which are compiled in. Every fifth image is held out.
 Dataset load_digits();
-// MNIST's four IDX files in `directory`. Throws c10::Error when they cannot be read.
+// Loads MNIST's four IDX files from `directory`. Throws c10::Error if they cannot be read.
 Dataset load_mnist(const std::string& directory);
-// The digits for an empty name.
+// Loads MNIST from `directory`, or the digits if the name is empty.
 Dataset load_dataset(const std::string& directory);
 
-// The fraction of `labels` (int64 [n]) that `scores` (float [n, classes]) put first.
+// The fraction of `labels` (int64 [n]) that have the highest of `scores` (float [n, classes]).
 double accuracy(const at::Tensor& scores, const at::Tensor& labels);
 
 }  // namespace gradwire::examples

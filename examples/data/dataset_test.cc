@@ -13,7 +13,7 @@
 namespace gradwire::examples {
 namespace {
 
-// An IDX file: its numbers big-endian, then `size` bytes of which the first ones are `bytes` and the others
+// An IDX file: its numbers in big-endian order, then `size` bytes. The first ones are `bytes`, the others
 // zero.
 void write_idx(const std::string& path, const std::vector<uint32_t>& numbers, const std::string& bytes,
                uint64_t size) {
@@ -34,7 +34,7 @@ TEST(Digits, AreSplitByWritersAndScaled) {
   EXPECT_EQ(digits.train.images.sizes(), (at::IntArrayRef{1438, 64}));
   EXPECT_EQ(digits.train.images.max().item<float>(), 1.0F);
   EXPECT_EQ(digits.train.images.min().item<float>(), 0.0F);
-  // The file's first line is a zero whose third pixel is 5 of 16.
+  // The first line of the file is the digit zero. Its third pixel is 5 of 16.
   EXPECT_EQ(digits.train.labels[0].item<int64_t>(), 0);
   EXPECT_EQ(digits.train.images[0][2].item<float>(), 5.0F / 16.0F);
   EXPECT_EQ(digits.train.labels.max().item<int64_t>(), 9);

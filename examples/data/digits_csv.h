@@ -4,7 +4,7 @@
 
 namespace gradwire::examples {
 
-// The text of digits.csv.gz, uncompressed: lines of 65 numbers with commas between (README.md).
+// The text of digits.csv.gz, uncompressed: lines of 65 numbers, separated by commas (README.md).
 std::string_view digits_csv();
 
 }  // namespace gradwire::examples

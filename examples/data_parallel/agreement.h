@@ -6,7 +6,8 @@
 
 namespace gradwire::examples {
 
-// Entered by all ranks of the group: whether every one's parameters are, bit for bit, those of the first.
+// Returns whether the parameters of all ranks are equal, bit for bit, to those of the first rank. All ranks
+// of the group must call it.
 bool replicas_agree(collectives::ProcessGroup& group, const torch::nn::Module& module);
 
 }  // namespace gradwire::examples

@@ -1,5 +1,5 @@
-// Data parallel training: every rank has a replica of the model and its own share of each epoch's samples;
-// gradients are averaged while the backward pass runs. Rank 0 prints.
+// Data parallel training. Every rank has a replica of the model and its own share of each epoch's samples.
+// Gradients are averaged while the backward pass runs. Rank 0 prints the results.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=2
 //     bazel-bin/examples/data_parallel/data_parallel
@@ -23,10 +23,10 @@
 #include "gradwire/data_parallel/distributed_data_parallel.h"
 #include "gradwire/data_parallel/distributed_sampler.h"
 
-ABSL_FLAG(int, epochs, 40, "how often to go through the data");
+ABSL_FLAG(int, epochs, 40, "number of times that the data is used");
 ABSL_FLAG(int, batch, 32, "samples in a step, on each rank");
 ABSL_FLAG(int, hidden, 128, "width of the hidden layer");
-ABSL_FLAG(double, learning_rate, 0.05, "of the optimizer, SGD with momentum 0.9");
+ABSL_FLAG(double, learning_rate, 0.05, "learning rate of the optimizer, SGD with momentum 0.9");
 ABSL_FLAG(std::string, data, "", "directory with MNIST's four IDX files; empty: the handwritten digits");
 
 namespace gradwire::examples {
@@ -35,7 +35,7 @@ namespace {
 void train() {
   const collectives::Group world = collectives::world();
   const Dataset data = load_dataset(absl::GetFlag(FLAGS_data));
-  // Each rank begins with parameters of its own; all go on with rank 0's.
+  // Each rank creates its own parameters. DistributedDataParallel replaces them by those of rank 0.
   auto network =
       std::make_shared<DigitsNetworkImpl>(data.features, absl::GetFlag(FLAGS_hidden), data.classes);
   collectives::DistributedDataParallel model(network);
@@ -46,7 +46,7 @@ void train() {
   for (int epoch = 1; epoch <= absl::GetFlag(FLAGS_epochs); ++epoch) {
     const absl::Time started = absl::Now();
     sampler.set_epoch(epoch);
-    // Loss, correct answers, samples.
+    // The sums of losses, correct answers and samples.
     at::Tensor sums = at::zeros({3}, at::kDouble);
     while (const auto indices = sampler.next(absl::GetFlag(FLAGS_batch))) {
       const at::Tensor batch = at::tensor(std::vector<int64_t>(indices->begin(), indices->end()));
@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
     collectives::destroy_process_group();
     return 0;
   } catch (...) {
-    // What libtorch threw, too; without its backtrace.
+    // Converts exceptions of libtorch too, without their backtraces.
     const Error error(status_from_exception(std::current_exception()));
     std::fprintf(stderr, "data_parallel: %s\n", error.what());
     return 1;

@@ -7,7 +7,7 @@
 
 namespace gradwire::examples {
 
-// The model that every rank has a replica of: two layers.
+// The model, two layers. Every rank has a replica of it.
 struct DigitsNetworkImpl : torch::nn::Module {
   DigitsNetworkImpl(int64_t features, int64_t hidden, int64_t classes)
       : first(register_module("first", torch::nn::Linear(features, hidden))),

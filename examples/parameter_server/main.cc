@@ -1,5 +1,5 @@
-// A parameter server and its trainers. Rank 0 is the server "ps": it owns the model's parameters, has every
-// other worker train them, and tests the result. The others serve its call and are done when it is.
+// A parameter server and its trainers. Rank 0 is the server "ps". It owns the model's parameters, calls
+// `train` on every other worker, and tests the result. The other workers serve this call.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=3
 //   bazel-bin/examples/parameter_server/parameter_server
@@ -24,17 +24,17 @@
 #include "gradwire/rpc/rref.h"
 #include "gradwire/tools/launch_info.h"
 
-ABSL_FLAG(int, epochs, 30, "how often each trainer goes through its share of the data");
+ABSL_FLAG(int, epochs, 30, "number of times that each trainer uses its share of the data");
 ABSL_FLAG(int, batch, 32, "samples in a step");
 ABSL_FLAG(int, hidden, 128, "width of the hidden layer");
-ABSL_FLAG(double, learning_rate, 0.05, "of the optimizer, SGD with momentum 0.9");
+ABSL_FLAG(double, learning_rate, 0.05, "learning rate of the optimizer, SGD with momentum 0.9");
 ABSL_FLAG(std::string, data, "", "directory with MNIST's four IDX files; empty: the handwritten digits");
-ABSL_FLAG(int, seed, 1, "of the initial parameters");
+ABSL_FLAG(int, seed, 1, "seed of the initial parameters");
 
 namespace gradwire::examples {
 namespace {
 
-// Returns the accuracy on the samples that no trainer saw.
+// Trains the model, and returns the accuracy on the samples that were not used for training.
 double serve(int trainers) {
   at::manual_seed(absl::GetFlag(FLAGS_seed));
   const std::string directory = absl::GetFlag(FLAGS_data);
@@ -54,7 +54,7 @@ double serve(int trainers) {
     options.batch = absl::GetFlag(FLAGS_batch);
     options.learning_rate = absl::GetFlag(FLAGS_learning_rate);
     options.data = directory;
-    // Training takes as long as it takes: a trainer that dies ends the call all the same.
+    // The call has no time limit, because training may take long. If the trainer dies, the call fails.
     running.push_back(rpc::rpc_async<&train>(
         rpc::Destination(absl::StrCat("trainer", i)).with_timeout(absl::InfiniteDuration()), reference,
         parameters, options));
@@ -87,10 +87,10 @@ int main(int argc, char** argv) {
     if (is_server) std::printf("held-out accuracy: %.3f\n", held_out);
     return 0;
   } catch (...) {
-    // What libtorch threw, too; without its backtrace.
+    // Converts exceptions of libtorch too, without their backtraces.
     const Error error(status_from_exception(std::current_exception()));
     std::fprintf(stderr, "parameter_server: %s\n", error.what());
-    // The group is broken: nobody else will come to a graceful end.
+    // The group is broken, so a graceful shutdown would wait for workers that never call it.
     rpc::shutdown(/*graceful=*/false);
     return 1;
   }

@@ -7,8 +7,8 @@
 
 namespace gradwire::examples {
 
-// The model whose parameters the server owns: two layers. Registered in network.cc, so any worker may make
-// one elsewhere, or use one through an RRef.
+// The model, two layers. The server owns its parameters. Registered in network.cc, so any worker may create
+// one on another worker, or use one through an RRef.
 struct NetworkImpl : torch::nn::Module {
   NetworkImpl(int64_t features, int64_t hidden, int64_t classes);
 

@@ -15,18 +15,18 @@
 
 namespace gradwire::examples {
 
-// What the server tells a trainer. Travels as a tuple.
+// The options that the server sends to a trainer. They travel as a tuple.
 struct TrainOptions {
-  int64_t trainer = 0;  // 0, 1, ...: takes every trainers-th sample from here on.
+  int64_t trainer = 0;  // 0, 1, ...: the first sample; the trainer uses every trainers-th sample from there.
   int64_t trainers = 1;
   int64_t epochs = 1;
   int64_t batch = 32;
   double learning_rate = 0.1;
-  std::string data;  // A directory with MNIST's files; empty: the digits.
+  std::string data;  // A directory with MNIST's files. If it is empty, the digits are used.
 };
 
-// Runs on a trainer: learns the network behind `network` from this trainer's share of the data, a Context for
-// each step, and prints a line for each epoch.
+// Runs on a trainer. Trains the network behind `network` with this trainer's share of the data, with a
+// Context for each step, and prints a line for each epoch.
 WorkerReport train(const rpc::RRef<NetworkImpl>& network,
                    const std::vector<rpc::RRef<at::Tensor>>& parameters, const TrainOptions& options);
 

@@ -1,6 +1,6 @@
-// A model split over two workers. Rank 0 holds the data and the loss; the first half of the model lives on
-// "stage1", the second on "stage2". Activations travel forward and gradients back; no worker ever holds the
-// whole model.
+// A model split over two workers. Rank 0 has the data and computes the loss. The first half of the model is
+// on "stage1", the second on "stage2". Activations travel forward and gradients back. No worker has the whole
+// model.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=3
 //   bazel-bin/examples/remote_pipeline/remote_pipeline
@@ -91,10 +91,10 @@ int main(int argc, char** argv) {
     if (info.rank == 0) std::printf("held-out accuracy: %.3f\n", held_out);
     return 0;
   } catch (...) {
-    // What libtorch threw, too; without its backtrace.
+    // Converts exceptions of libtorch too, without their backtraces.
     const Error error(status_from_exception(std::current_exception()));
     std::fprintf(stderr, "remote_pipeline: %s\n", error.what());
-    // The group is broken: nobody else will come to a graceful end.
+    // The group is broken, so a graceful shutdown would wait for workers that never call it.
     rpc::shutdown(/*graceful=*/false);
     return 1;
   }

@@ -7,7 +7,7 @@
 
 namespace gradwire::examples {
 
-// The two halves of a model, each for a worker of its own. Registered in stages.cc.
+// The two halves of a model, each for its own worker. Registered in stages.cc.
 struct FirstStageImpl : torch::nn::Module {
   FirstStageImpl(int64_t features, int64_t hidden);
   // float [n, features] -> float [n, hidden]

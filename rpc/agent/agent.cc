@@ -31,8 +31,8 @@ struct AgentGuard::Scope {
   CurrentAgent::Scope slot;
 };
 
-// Not `agent` itself: what start() returned shuts the agent down when it goes, and work that carries this
-// slot along must not be the last to hold it.
+// Stores shared_from_this(), not `agent`. The pointer that start() returned shuts the agent down when its
+// last copy is destroyed. Work that carries this slot must not hold that last copy.
 AgentGuard::AgentGuard(const std::shared_ptr<Agent>& agent)
     : scope_(std::make_unique<Scope>(agent->shared_from_this())) {}
 AgentGuard::~AgentGuard() = default;
@@ -47,22 +47,24 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
   std::shared_ptr<Agent> agent(new Agent);
   agent->services_ = std::make_unique<AgentServices>(agent, std::move(options));
   AgentImpl& impl = agent->impl();
+  // Extensions exist before the agent joins: a peer may call one of them as soon as it reads the join.
   for (ExtensionFactory factory : factories()) {
     std::unique_ptr<AgentExtension> extension = factory(agent->services());
     if (GraphHook* hook = extension->graph_hook()) impl.runtime.graph_hook = hook;
     impl.runtime.extensions.push_back(std::move(extension));
   }
   throw_if_error(impl.start(name, rank, world_size));
-  // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner,
-  // who can wait for them.
+  // The agent's own threads also hold the agent while they work for it. The returned pointer has an owner
+  // count of its own, so that the shutdown runs on a thread of the user, which can wait for the agent's
+  // threads.
   return std::shared_ptr<Agent>(agent.get(), [agent](Agent*) mutable {
     auto end = [agent = std::move(agent)]() mutable {
       (void)agent->impl().shut_down(false, absl::ZeroDuration());
       agent.reset();
     };
     if (Executor::current() != nullptr) {
-      // The last owner was an object that a handler let go of, and a handler cannot wait for handlers. Nobody
-      // is left who could join this thread.
+      // A handler has destroyed the last copy, and a handler cannot wait for handlers. So another thread does
+      // it. It is detached, because no owner is left that could join it.
       std::thread(std::move(end)).detach();
     } else {
       end();
@@ -71,8 +73,8 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
 }
 
 std::shared_ptr<Agent> Agent::current_or_null() {
-  if (const std::shared_ptr<const Agent>& here = CurrentAgent::get())
-    return std::const_pointer_cast<Agent>(here);
+  if (const std::shared_ptr<const Agent>& current = CurrentAgent::get())
+    return std::const_pointer_cast<Agent>(current);
   return global_agent();
 }
 
@@ -80,7 +82,7 @@ std::shared_ptr<Agent> Agent::current() {
   std::shared_ptr<Agent> agent = current_or_null();
   if (agent == nullptr) {
     throw Error(absl::FailedPreconditionError(
-        "no agent runs here: call init_rpc first, or enter one with AgentGuard"));
+        "this thread has no current agent: call init_rpc first, or enter an agent with AgentGuard"));
   }
   return agent;
 }
@@ -99,7 +101,7 @@ WorkerInfo Agent::get_worker_info(const std::string& name) const {
 
 std::vector<WorkerInfo> Agent::get_worker_infos() const {
   std::vector<WorkerInfo> infos;
-  // An open group has no places that stay behind.
+  // In an open group a lost worker's name and id are not kept for a successor, so lost workers are left out.
   const std::vector<Worker> workers =
       impl().membership->is_open() ? impl().peers->live_workers() : impl().peers->workers();
   for (const Worker& worker : workers) infos.push_back(worker.info());

@@ -8,9 +8,9 @@
 
 namespace gradwire::rpc {
 
-// Hooks by which this library's tests reach into an agent (RpcBackendOptions::hooks).
+// Hooks with which the tests of this library change an agent (RpcBackendOptions::hooks).
 struct AgentHooks {
-  // Puts something around each transport but loopback, faults for example (transport/fault_injection.h).
+  // Wraps each transport except loopback, for example to inject faults (transport/fault_injection.h).
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
 };
 

@@ -24,11 +24,12 @@
 namespace gradwire::rpc {
 namespace {
 
+// Time that queued messages have to leave: at the end of a graceful shutdown, and of any other one.
 constexpr absl::Duration kFlush = absl::Seconds(2);
-constexpr absl::Duration kHastyFlush = absl::Milliseconds(200);
+constexpr absl::Duration kShortFlush = absl::Milliseconds(200);
 
-// A rank that is taken has one code, whether the init method finds it or the directory.
-absl::StatusOr<store::Rendezvous> as_in_the_directory(absl::StatusOr<store::Rendezvous> found) {
+// Gives a rank that is taken the same code as the directory, InvalidArgument, if the init method finds it.
+absl::StatusOr<store::Rendezvous> with_directory_code(absl::StatusOr<store::Rendezvous> found) {
   if (!absl::IsAlreadyExists(found.status())) return found;
   return absl::InvalidArgumentError(found.status().message());
 }
@@ -40,9 +41,16 @@ AgentImpl::AgentImpl(ReferenceHost& agent, RpcBackendOptions options) : agent_(a
   runtime.options = std::move(options);
 }
 
-// Extensions use the other parts.
+// Extensions use the other parts, so they are destroyed first.
 AgentImpl::~AgentImpl() { runtime.extensions.clear(); }
 
+// The steps:
+//   1. Check the options.
+//   2. Make the threads and the transports, then the parts, each with references to those that it uses.
+//   3. Find the store, and join the group.
+//   4. Connect to all members, if the options say so.
+// After a failure in steps 3 and 4 other workers may know this one already, so everything is stopped in the
+// usual order.
 absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(Registry::instance().conflicts());
   GRADWIRE_RETURN_IF_ERROR(check_name("worker name", name));
@@ -56,7 +64,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   if (runtime.options.rpc_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("rpc_timeout must be positive, got ",
                                                    absl::FormatDuration(runtime.options.rpc_timeout),
-                                                   "; absl::InfiniteDuration() is no limit"));
+                                                   "; absl::InfiniteDuration() means no limit"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(runtime.loop, transport::EventLoop::create());
   threads.poller = runtime.loop;
@@ -69,8 +77,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   if (heartbeat.interval <= absl::ZeroDuration() || heartbeat.suspect_after < 3 * heartbeat.interval ||
       heartbeat.dead_after < heartbeat.suspect_after) {
     return absl::InvalidArgumentError(
-        "heartbeat: suspect_after must be at least three times the interval, and dead_after no less than "
-        "that");
+        "heartbeat: suspect_after must be at least three times the interval, and dead_after must not be less "
+        "than suspect_after");
   }
   peers = std::make_unique<Peers>(
       std::move(transports), *this, *runtime.timers,
@@ -83,10 +91,10 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = runtime.options.store;
     if (store == nullptr) {
-      // Under a name, as process groups do: both may be at one address, and share the store that is hosted
-      // there.
+      // The group name keeps this rendezvous apart from that of a process group: both may use the same
+      // address, and then share the store that is hosted there.
       GRADWIRE_ASSIGN_OR_RETURN(store::Rendezvous found,
-                                as_in_the_directory(store::rendezvous(
+                                with_directory_code(store::rendezvous(
                                     runtime.options.init_method, rank, size,
                                     {.timeout = runtime.options.join_timeout, .group_name = "rpc"})));
       store = found.store;
@@ -96,8 +104,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     if (size < 0)
       return absl::InvalidArgumentError(absl::StrCat("the world size must not be negative, got ", size));
     if (size > 0 && (rank < 0 || rank >= size)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " of \"", name, "\" is not in [0, ", size, ")"));
+      return absl::InvalidArgumentError(absl::StrCat("rank of worker \"", name, "\" out of range: got ", rank,
+                                                     ", expected a rank in [0, ", size, ")"));
     }
     GRADWIRE_RETURN_IF_ERROR(
         membership->join(std::make_shared<store::PrefixStore>("rpc", store), rank, size));
@@ -116,6 +124,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
 
 absl::Status AgentImpl::connect_to_all() {
   const absl::Time deadline = Clock::system().now() + runtime.options.join_timeout;
+  // All pings are sent before the first answer is awaited, so that the connections are made at the same time.
   std::vector<std::pair<Worker, Future<ServiceReply>>> pings;
   for (const Worker& worker : peers->workers()) {
     pings.emplace_back(worker, caller->call_service(worker, kPing, "", nullptr, {deadline, /*repeat=*/true}));
@@ -140,12 +149,14 @@ void AgentImpl::on_response(const Worker& from, EnvelopePtr envelope,
 
 void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {
   server->calls().cancel(from, link, call_id,
-                         absl::CancelledError(absl::StrCat("worker \"", from.name, "\" gave up")));
+                         absl::CancelledError(absl::StrCat("worker \"", from.name, "\" cancelled the call")));
 }
 
 void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
   const absl::Status gone =
-      absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message()));
+      absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is disconnected: ", reason.message()));
+  // First the calls that the peer made here: their callees should end. Then this worker's own calls on the
+  // link, which run code of the user when they end.
   server->calls().cancel_link(link.number(), gone, /*caller_is_lost=*/!peers->status(peer).ok());
   caller->link_closed(peer, link, reason);
 }
@@ -166,6 +177,7 @@ void AgentImpl::on_worker_lost(const Worker& peer, WorkerState state, const absl
   log(LogLevel::kInfo, "worker \"", runtime.self.name, "\" lost worker \"", peer.name,
       "\": ", reason.message());
   server->calls().worker_lost(peer, reason);
+  // When all members stop, their departures need no fence: every value is destroyed at the end of its owner.
   if (!membership->ending()) rrefs->driver().lose(peer.incarnation, reason);
   for (const auto& extension : runtime.extensions) extension->worker_lost(peer, reason);
   caller->worker_lost(peer, reason);
@@ -179,14 +191,14 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
   }
   const absl::Status reason =
       absl::CancelledError(absl::StrCat("worker \"", runtime.self.name, "\" has shut down"));
-  // This also ends a graceful shutdown that somebody else waits in.
-  if (!graceful || membership->directory() == nullptr) return stop(reason, kHastyFlush);
+  // This also ends a graceful shutdown in which another thread waits.
+  if (!graceful || membership->directory() == nullptr) return stop(reason, kShortFlush);
   const absl::Time deadline =
       timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
-  // Whoever comes second returns with the first.
+  // A second caller returns when the first one does.
   absl::Status status;
   std::call_once(ended_gracefully_, [&] {
-    // Otherwise it has ended already, not gracefully.
+    // If calls are refused already, a shutdown that was not graceful has come first.
     if (runtime.accepts_calls().ok()) {
       status = shut_down_gracefully({runtime, *peers, rrefs->driver(), *caller, server->calls(), *membership},
                                     deadline);
@@ -201,7 +213,10 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
   std::call_once(stopped_, [&] {
     runtime.closed = true;
     log(LogLevel::kInfo, "worker \"", runtime.self.name, "\" shuts down: ", reason.message());
+    // `closed` is set, so this returns the error that refused calls get.
     const absl::Status closed = runtime.accepts_calls();
+    // The order matters: first end what may call (handlers, extensions, pending calls), then leave the group,
+    // then close the connections, and join the threads last.
     server->calls().stop(reason);
     for (const auto& extension : runtime.extensions) extension->shutdown(closed);
     caller->end_all(closed);
@@ -214,15 +229,17 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
 }
 
 void AgentImpl::join_threads() {
-  // Handlers that run now find every call refused and every wait ended, so the pool drains.
+  // Every call is refused and every wait has ended, so handlers that are still running end, and the pool
+  // drains.
   runtime.executor->shutdown();
   runtime.timers->shutdown();
+  // Only the loop's own thread may end it. If no other thread drives the loop any more, this one does.
   runtime.loop->post([loop = runtime.loop.get()] { loop->end_in_loop(); });
   runtime.loop->run_until([this] { return runtime.loop->ended(); });
 }
 
-// Handlers run on the threads, and a handler may ignore that its call was cancelled: whoever shuts down does
-// not wait for it indefinitely.
+// A handler may ignore that its call was cancelled, so joining the threads can take indefinitely. A separate
+// thread joins them, and this one waits for it no longer than handler_timeout.
 absl::Status AgentImpl::end_threads() {
   std::shared_ptr<Agent> keep = runtime.agent.lock();
   const absl::Duration timeout = runtime.options.handler_timeout;
@@ -232,7 +249,7 @@ absl::Status AgentImpl::end_threads() {
   }
   std::promise<void> promise;
   const std::future<void> joined = promise.get_future();
-  // It keeps the agent, which its handlers need, for as long as they run.
+  // The joiner holds the agent, because the handlers need it while they run.
   std::thread joiner([this, keep = std::move(keep), promise = std::move(promise)]() mutable {
     join_threads();
     promise.set_value();
@@ -243,15 +260,15 @@ absl::Status AgentImpl::end_threads() {
   }
   joiner.detach();
   std::set<std::string> callees;
-  for (const ServedCalls::UnderWay& call : server->calls().calls_under_way()) {
+  for (const ServedCalls::InProgress& call : server->calls().calls_in_progress()) {
     callees.insert(absl::StrCat("\"", call.callee, "\""));
   }
-  absl::Status left = absl::DeadlineExceededError(
-      absl::StrCat("handlers of worker \"", runtime.self.name, "\" still run ", absl::FormatDuration(timeout),
-                   " after its shutdown has cancelled their calls, and their threads are left behind: ",
-                   absl::StrJoin(callees, ", "), "; let them look at CallContext::current()->cancelled()"));
-  log(LogLevel::kError, left.message());
-  return left;
+  absl::Status unfinished = absl::DeadlineExceededError(absl::StrCat(
+      "handlers of worker \"", runtime.self.name, "\" are still running ", absl::FormatDuration(timeout),
+      " after its shutdown cancelled their calls: ", absl::StrJoin(callees, ", "),
+      "; their threads were not joined; let the handlers check CallContext::current()->cancelled()"));
+  log(LogLevel::kError, unfinished.message());
+  return unfinished;
 }
 
 }  // namespace gradwire::rpc

@@ -14,13 +14,13 @@
 
 namespace gradwire::rpc {
 
-// The parts of an agent: starts them, hands each what Peers reports, and stops them. Thread-safe.
+// Owns the parts of an agent: starts them, passes what Peers reports to them, and stops them. Thread-safe.
 class AgentImpl : public Peers::Sink {
  public:
   AgentImpl(ReferenceHost& agent, RpcBackendOptions options);
   ~AgentImpl() override;
 
-  // Joins the group. On an error everything that was started has ended again.
+  // Starts all parts and joins the group. If it fails, everything that was started has been stopped again.
   absl::Status start(const std::string& name, int rank, int world_size);
   absl::Status shut_down(bool graceful, absl::Duration timeout);
 
@@ -45,11 +45,12 @@ class AgentImpl : public Peers::Sink {
   std::unique_ptr<Membership> membership;
 
  private:
+  // Connects to every member (connect_at_init).
   absl::Status connect_to_all();
-  // Ends everything; returns when that has been done, here or by another thread. An error says which handlers
-  // go on, to the one who did it.
+  // Stops all parts, once. Returns when that is done, by this thread or by another. Only the thread that does
+  // it gets an error, which names the handlers that are still running.
   absl::Status stop(const absl::Status& reason, absl::Duration flush);
-  // Returns when all threads are joined, or DeadlineExceeded when handlers go on for too long.
+  // Joins all threads. Returns DeadlineExceeded if handlers are still running after handler_timeout.
   absl::Status end_threads();
   void join_threads();
 

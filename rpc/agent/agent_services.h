@@ -19,34 +19,36 @@ struct RpcBackendOptions;
 // The functions of an Agent that its references and the layers above use. Thread-safe.
 class AgentServices final : public ReferenceHost {
  public:
-  // `agent` owns it.
+  // `agent` owns this object.
   AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options);
   ~AgentServices();
 
   const Worker& self() const final;                           // This worker. Set before start() returns.
   Id next_id() final;                                         // A fresh id: unique over all workers.
-  const std::shared_ptr<ThreadPool>& executor() const final;  // Where handlers and continuations run.
-  TimerQueue& timers() const final;                           // Its callbacks are short and never the user's.
+  const std::shared_ptr<ThreadPool>& executor() const final;  // Runs handlers and continuations.
+  TimerQueue& timers() const final;  // Callbacks must be short and must not run user code.
 
-  // NotFound lists the names there are.
+  // Error: NotFound, which lists the workers of the group.
   absl::StatusOr<Worker> find_worker(const Destination& destination) const;
-  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const final;  // Or NotFound.
-  // Unavailable or Aborted, with the reason, once the worker was lost; OK before.
+  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const final;  // Error: NotFound.
+  // OK while the worker is not lost; then Unavailable or Aborted with the reason.
   absl::Status worker_status(const Worker& worker) const final;
-  // Another worker says that this incarnation is dead.
+  // Call when another worker says that this incarnation is dead.
   void on_accused(uint64_t incarnation) final;
   std::weak_ptr<Agent> weak_agent() final { return agent_; }
 
-  // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody
-  // else holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or
-  // what the other side replied.
+  // Sends a message to the counterpart of an extension on another worker. `tensors` may be nullptr. They are
+  // captured unless this call holds them alone. Errors: Unavailable, DeadlineExceeded, Cancelled,
+  // FailedPrecondition after shutdown, or the error of the reply.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                     std::unique_ptr<TensorSet> tensors, const ServiceOptions& options) final;
-  // When a call that may take `timeout` (infinite: no limit; none: the agent's rpc_timeout) and starts now
-  // must have ended, on Clock::system(); no later than the call that the calling thread serves.
+  // The deadline, on Clock::system(), of a call that starts now and may take `timeout`. An infinite timeout
+  // means no limit; nullopt means the agent's rpc_timeout. The result is never later than the deadline of the
+  // call that the calling thread serves.
   absl::Time call_deadline(const std::optional<absl::Duration>& timeout) const;
-  // Memory aligned to 64 bytes from which a message to `to` may travel without being copied, when it is given
-  // away. Connects if need be. Errors as a call's, and ResourceExhausted.
+  // Allocates memory, aligned to 64 bytes, for a message to `to`. The transport may send the message from
+  // there without copying it, if the buffer is given away. Connects if necessary. Errors: as for a call, and
+  // ResourceExhausted.
   absl::StatusOr<transport::Buffer> allocate_for(const Destination& to, std::size_t size);
 
   // This agent's extension of type E, or nullptr.

@@ -28,7 +28,7 @@ TEST(Agent, SyncCallReturnsResult) {
   EXPECT_EQ(group[1]->rpc_sync<&greet>("worker0", "you", 2), "hello you hello you ");
 }
 
-TEST(Agent, CallToOneselfWorks) {
+TEST(Agent, CallToItselfWorks) {
   testing::Group group(1);
   EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 2, 3), 5);
 }

@@ -22,14 +22,15 @@
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/transport.h"
 
-// Whatever state an agent is in, it ends in bounded time and leaves nothing; also when it never came to be.
+// An agent ends in bounded time from every state and leaves no threads or descriptors, also if its start
+// failed.
 namespace gradwire::rpc {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-// Runs starts that must fail with `code`, soon, and leave neither threads nor descriptors.
+// Runs a start that must fail soon with `code`, and must leave no threads or descriptors.
 void expect_failure(absl::StatusCode code, const std::string& text, const std::function<void()>& start) {
   { testing::Group warm_up(1); }
   const int threads = transport::count_threads();
@@ -63,21 +64,21 @@ TEST(FailedStart, PeerNeverJoins) {
   const RpcBackendOptions options = with_store();
   expect_failure(absl::StatusCode::kDeadlineExceeded, "rank 1 of 2",
                  [&] { Agent::start("a", 0, 2, options); });
-  // Nothing in the store keeps others from taking the place.
-  RpcBackendOptions again = with_store();
-  again.store = options.store;
-  Agent::start("a", 0, 1, again)->shutdown();
+  // The failed start leaves nothing in the store that keeps another worker from taking its name and rank.
+  RpcBackendOptions retry = with_store();
+  retry.store = options.store;
+  Agent::start("a", 0, 1, retry)->shutdown();
 }
 
 TEST(FailedStart, NameTaken) {
-  // Who waits in vain waits for this long: the refusal does not depend on it.
+  // A long timeout: the refusal must not wait for it.
   const RpcBackendOptions options = with_store(absl::Seconds(60));
   auto first = Agent::start("a", 0, 1, options);
   expect_failure(absl::StatusCode::kInvalidArgument, "taken", [&] { Agent::start("a", 0, 1, options); });
   first->shutdown();
 }
 
-// A transport that cannot do one thing.
+// A transport that cannot connect and, unless `listens`, cannot listen.
 class Broken : public transport::Transport {
  public:
   Broken(std::unique_ptr<transport::Transport> inner, bool listens)
@@ -111,10 +112,10 @@ TEST(FailedStart, CannotListen) {
   const RpcBackendOptions options = with_broken(/*listens=*/false);
   expect_failure(absl::StatusCode::kResourceExhausted, "no port is free",
                  [&] { Agent::start("a", 0, 1, options); });
-  // Nothing in the store keeps others from taking the place.
-  RpcBackendOptions again = with_store();
-  again.store = options.store;
-  Agent::start("a", 0, 1, again)->shutdown();
+  // The failed start leaves nothing in the store that keeps another worker from taking its name and rank.
+  RpcBackendOptions retry = with_store();
+  retry.store = options.store;
+  Agent::start("a", 0, 1, retry)->shutdown();
 }
 
 TEST(FailedStart, ConnectAtInitToAWorkerThatCannotBeReached) {
@@ -133,7 +134,7 @@ TEST(FailedStart, ConnectAtInitToAWorkerThatCannotBeReached) {
 }
 
 TEST(FailedStart, ConnectAtInitToAWorkerThatHasDied) {
-  // The second member dies between joining and the first one's connecting: the directory still names it.
+  // The second member ends after it has joined and before the first one connects. The log still names it.
   RpcBackendOptions options = with_store(absl::Seconds(60));
   RpcBackendOptions connecting = options;
   connecting.connect_at_init = true;
@@ -145,7 +146,7 @@ TEST(FailedStart, ConnectAtInitToAWorkerThatHasDied) {
   const absl::Time begin = absl::Now();
   const absl::Status status = status_of([&] { Agent::start("a", 0, 2, connecting); });
   joining.join();
-  // It may have been quicker.
+  // The first member may have connected before the second one ended.
   if (!status.ok()) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("\"b\""));
   }
@@ -160,7 +161,7 @@ std::atomic<bool>& stubborn_may_end() {
   static auto* flag = new std::atomic<bool>(false);
   return *flag;
 }
-// Looks at everything but its CancellationToken.
+// Ignores its CancellationToken, and returns when the test says so.
 int64_t be_stubborn() {
   stubborn_started().set_value();
   while (!stubborn_may_end()) std::this_thread::yield();
@@ -191,14 +192,14 @@ TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
     EXPECT_TRUE(status_of([&] { agent->shutdown(false); }).ok());
     agent = nullptr;
     call = Future<int64_t>();
-    // When it does end, nothing of the agent remains.
+    // When the handler ends, nothing of the agent remains.
     stubborn_may_end() = true;
     EXPECT_EQ(transport::count_threads_down_to(threads), threads);
     EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   }
 }
 
-TEST(BoundedShutdown, HandlerThatTakesItsTimeIsWaitedFor) {
+TEST(BoundedShutdown, HandlerThatEndsAfterAWhileIsWaitedFor) {
   RpcBackendOptions options = with_store(absl::Seconds(30));
   stubborn_started() = Promise<void>();
   stubborn_may_end() = false;
@@ -213,7 +214,7 @@ TEST(BoundedShutdown, HandlerThatTakesItsTimeIsWaitedFor) {
   ending.join();
 }
 
-// What this process writes on its standard error while the object lives.
+// Captures what this process writes to its standard error during the lifetime of the object.
 class StandardError {
  public:
   StandardError() : path_(::testing::TempDir() + "/standard_error"), saved_(::dup(STDERR_FILENO)) {
@@ -225,8 +226,8 @@ class StandardError {
     ::dup2(saved_, STDERR_FILENO);
     ::close(saved_);
   }
-  // Waits until it has been written.
-  bool says(const std::string& text) const {
+  // Waits until `text` has been written.
+  bool contains(const std::string& text) const {
     return eventually([&] { return absl::StrContains(written(), text); }, absl::Seconds(45));
   }
   std::string written() const {
@@ -248,7 +249,7 @@ Promise<void>& released() {
   static auto* promise = new Promise<void>;
   return *promise;
 }
-// Returns when the test says so, or the call is cancelled.
+// Returns when the test releases it, or when the call is cancelled.
 int64_t hold_on() {
   held().set_value();
   while (!CallContext::current()->cancelled() && !released().future().wait_for(absl::Milliseconds(5))) {
@@ -272,9 +273,10 @@ TEST(GracefulShutdown, ThatWaitsForAHandlerNamesItItsCallerAndSinceWhen) {
   StandardError standard_error;
   std::thread callee([&] { group[1]->shutdown(); });
   std::thread caller([&] { group[0]->shutdown(); });
-  EXPECT_TRUE(standard_error.says("hold_on\", called by worker \"worker0\" (")) << standard_error.written();
-  EXPECT_TRUE(standard_error.says("the answer of worker \"worker1\" to \"")) << standard_error.written();
-  EXPECT_TRUE(standard_error.says("worker \"worker1\" has been in its graceful shutdown for "));
+  EXPECT_TRUE(standard_error.contains("hold_on\", called by worker \"worker0\" ("))
+      << standard_error.written();
+  EXPECT_TRUE(standard_error.contains("the answer of worker \"worker1\" to \"")) << standard_error.written();
+  EXPECT_TRUE(standard_error.contains("worker \"worker1\" has been in its graceful shutdown for "));
   // The first report comes after five seconds.
   EXPECT_THAT(standard_error.written(),
               ContainsRegex("hold_on\", called by worker \"worker0\" [(]([5-9]|[1-9][0-9]+|[0-9]+m[0-9]+)s"));
@@ -288,7 +290,7 @@ TEST(GracefulShutdown, ThatWaitsForAMemberNamesIt) {
   testing::Group group(2);
   StandardError standard_error;
   std::thread first([&] { group[0]->shutdown(); });
-  EXPECT_TRUE(standard_error.says("worker \"worker1\", which has not called shutdown"))
+  EXPECT_TRUE(standard_error.contains("worker \"worker1\", which has not called shutdown"))
       << standard_error.written();
   group[1]->shutdown();
   first.join();
@@ -302,7 +304,7 @@ TEST(GracefulShutdown, ThatWaitsForTheStoreNamesIt) {
   StandardError standard_error;
   store->silence();
   std::thread ending([&] { agent->shutdown(); });
-  EXPECT_TRUE(standard_error.says("waiting for: the answer of the CutStore over HashStore"))
+  EXPECT_TRUE(standard_error.contains("waiting for: the answer of the CutStore over HashStore"))
       << standard_error.written();
   store->restore();
   ending.join();

@@ -6,7 +6,7 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// The agent of the code that runs, where it is known.
+// The agent for which the running code works, if it is known.
 using CurrentAgent = ExecutionSlot<Agent>;
 
 }  // namespace gradwire::rpc

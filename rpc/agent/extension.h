@@ -18,88 +18,91 @@ class AgentServices;
 // The answer to a service call.
 struct ServiceReply {
   std::string body;
-  // nullptr when the answer has no tensors.
+  // nullptr if the answer has no tensors.
   std::shared_ptr<TensorSet> tensors;
-  // Nobody waits for it: it may leave a few milliseconds later.
-  bool late = false;
+  // No thread waits for the answer: it may be sent some milliseconds later, together with other messages.
+  bool deferrable = false;
 };
 
-// How a message to a counterpart is sent.
+// Options of a message to a counterpart.
 struct ServiceOptions {
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-  // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost.
-  // For messages that may arrive twice.
+  // Whether the message is sent again on a new connection if the old one breaks before the answer, until the
+  // worker is lost. Only for messages that may arrive twice.
   bool repeat = false;
 };
 
-// A message of a layer above to its counterpart on another worker, to be answered exactly once.
+// A message from the counterpart on another worker. It must be answered exactly once.
 struct ServiceCall {
   Worker from;
   uint32_t service = 0;
   std::string body;
   std::shared_ptr<TensorSet> tensors;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-  // Thread-safe; may be called after the agent has shut down. An error travels with this worker's name.
+  // Sends the answer. Thread-safe; may be called after the agent has shut down. An error gets this worker's
+  // name.
   std::function<void(absl::StatusOr<ServiceReply>)> reply;
 };
 
-// Joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come from
-// the thread that encodes or decodes the message, in its ExecutionState.
+// Connects the messages of calls to autograd graphs. Implemented by //autograd. All methods except admit()
+// are called on the thread that encodes or decodes the message, in its ExecutionState.
 class GraphHook {
  public:
   virtual ~GraphHook() = default;
 
-  // A request for `to` is about to be encoded. Fills payload.graph where a context is current, and plants a
-  // send node for those of `tensors` (may be nullptr) that require grad. An error fails the call.
+  // A request to `to` is about to be encoded. If a context is current, fills payload.graph and adds a send
+  // node for each of `tensors` (may be nullptr) that requires grad. An error fails the call.
   virtual absl::Status outgoing_request(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
-  // The same for an answer.
+  // As outgoing_request(), for an answer.
   virtual absl::Status outgoing_answer(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
 
-  // The outgoing message never left: what was planted for it is forgotten.
+  // The outgoing message was not sent: removes what outgoing_request() or outgoing_answer() added for it.
   virtual void outgoing_failed(const Worker& to, const proto::Graph& graph) = 0;
 
-  // May the request run now? Calls `proceed` when it may, at once or later on another thread, or with the
-  // reason why it will not. Called when the request arrives, on a transport's thread: does not block.
+  // Calls `proceed` when the request may run, at once or later on another thread, or with the reason why it
+  // must not run. Called when the request arrives, on a thread of the transport: must not block.
   virtual void admit(const Worker& from, const proto::Graph& graph, absl::Time deadline,
                      absl::AnyInvocable<void(absl::Status)> proceed) = 0;
 
-  // A request with payload.graph arrived: plants a recv node, replaces in `tensors` (may be nullptr) those
-  // that require grad, and makes the context current on this thread, for the handler that runs next.
+  // A request with payload.graph has arrived. Adds a receive node, replaces those of `tensors` (may be
+  // nullptr) that require grad, and makes the context current on this thread, for the handler that runs next.
   virtual absl::Status incoming_request(const Worker& from, TensorSet* tensors,
                                         const proto::Payload& payload) = 0;
-  // An answer arrived, with payload.graph: the same without the last. Also called for an answer without
-  // payload.graph in which a tensor requires grad: it was made outside every context.
+  // An answer with payload.graph has arrived. As incoming_request(), but does not make the context current.
+  // Also called for an answer without payload.graph in which a tensor requires grad: that answer was made
+  // outside every context.
   virtual absl::Status incoming_answer(const Worker& from, TensorSet* tensors,
                                        const proto::Payload& payload) = 0;
 };
 
-// A part of an agent that belongs to a layer above, one for each agent. Created when the agent starts, before
-// it serves; destroyed with it. Thread-safe.
+// A part of an agent that belongs to a higher layer, such as autograd. There is one per agent and layer. It
+// is created when the agent starts, before the agent serves calls, and destroyed with the agent. Thread-safe.
 class AgentExtension {
  public:
   virtual ~AgentExtension() = default;
 
-  // Whether serve() is for calls of this service.
+  // Whether serve() handles calls of this service.
   virtual bool serves(uint32_t service) const = 0;
-  // On an executor thread, in the clean ExecutionState. May block (with Futures).
+  // Handles a call. Called on a thread of the executor, in a clean ExecutionState. May block (on Futures).
   virtual void serve(ServiceCall call) = 0;
-  // Calls of this service are served on the thread that received them, with no agent current: serve() only
-  // hands them to the thread that is to do the work, neither blocks nor calls the user's code.
+  // Whether calls of this service are handled on the thread that received them, with no current agent. Then
+  // serve() must only pass the call to the thread that does the work. It must not block, and must not run
+  // user code.
   virtual bool serves_on_arrival(uint32_t /*service*/) const { return false; }
 
-  // `worker` is dead, has left or has come back as another incarnation; once for each incarnation. Must not
-  // block.
+  // `worker` is dead, has left, or was replaced by another incarnation. Called once for each incarnation.
+  // Must not block.
   virtual void worker_lost(const Worker& worker, const absl::Status& reason) {}
-  // Nothing of its own is under way with other workers: a graceful shutdown waits for this.
+  // Whether the extension has no work in progress with other workers. A graceful shutdown waits for this.
   virtual bool idle() const { return true; }
-  // The agent stops: what waits ends with `reason`. Afterwards no call to the agent succeeds.
+  // The agent stops: every wait must end with `reason`. No later call to the agent succeeds.
   virtual void shutdown(const absl::Status& reason) {}
 
-  // The extension's graph hook, if it has one. At most one extension of an agent has.
+  // The graph hook of this extension, or nullptr. At most one extension of an agent has a graph hook.
   virtual GraphHook* graph_hook() { return nullptr; }
 };
 
-// Called during static initialisation; every agent that starts afterwards makes one.
+// Registers an extension. Call during static initialisation. Every agent that starts later creates one.
 using ExtensionFactory = std::unique_ptr<AgentExtension> (*)(AgentServices& agent);
 void register_extension(ExtensionFactory factory);
 

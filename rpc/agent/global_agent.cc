@@ -23,7 +23,8 @@ std::shared_ptr<Agent> global_agent() {
 }
 
 void set_global_agent(std::shared_ptr<Agent> agent) {
-  // The old one goes outside the lock: its destructor joins threads.
+  // The swap moves the old agent into the parameter, which is destroyed after the lock is released. The
+  // agent's destructor joins threads.
   MutexLock lock(global().mutex);
   global().agent.swap(agent);
 }

@@ -6,7 +6,8 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// The agent that init_rpc made and the free functions act on; nullptr while there is none.
+// The agent that init_rpc() started, which the free functions use; nullptr before init_rpc() and after
+// shutdown().
 std::shared_ptr<Agent> global_agent();
 void set_global_agent(std::shared_ptr<Agent> agent);
 

@@ -18,18 +18,22 @@
 namespace gradwire::rpc {
 namespace {
 
+// Time between two checks whether this worker is idle.
 constexpr absl::Duration kIdleCheck = absl::Milliseconds(1);
+// Maximum time of one call to the store and of one ping. After it the states of the members are checked
+// again.
 constexpr absl::Duration kLivenessCheck = absl::Seconds(1);
+// Maximum time of calls to the store whose failure changes nothing any more.
 constexpr absl::Duration kLastRead = absl::Seconds(5);
 
 absl::Status ended_early(const Worker& worker, const absl::Status& reason) {
-  // It is this worker that the others have given up.
+  // Aborted means that the group has declared this worker dead.
   if (absl::IsAborted(reason)) return reason;
   return absl::UnavailableError(
       absl::StrCat("worker \"", worker.name, "\" ended before the graceful shutdown: ", reason.message()));
 }
 
-// See shut_down_gracefully(). Used by one thread.
+// Implements shut_down_gracefully(). Used by one thread.
 class GracefulShutdown {
  public:
   GracefulShutdown(const ShutdownParts& parts, absl::Time deadline)
@@ -47,17 +51,17 @@ class GracefulShutdown {
   absl::Status run() {
     if (parts_.membership.is_open()) return finish_own_work();
     absl::Status status = agree_in_rounds();
-    if (!status.ok()) return share_failure(name_the_dead(std::move(status)));
+    if (!status.ok()) return share_failure(name_lost_member(std::move(status)));
     return leave_together();
   }
 
  private:
-  // Nothing under way that the shutdown would wait for.
+  // Whether this worker has no work in progress for which the shutdown must wait.
   bool idle() const {
-    if (parts_.caller.pending().unfinished() > 0 || parts_.served.under_way() > 0 ||
+    if (parts_.caller.pending().unfinished() > 0 || parts_.served.in_progress() > 0 ||
         parts_.references.messages_under_way() > 0)
       return false;
-    // Continuations of calls, and destructors of values, may call.
+    // Continuations of calls and destructors of values may make calls.
     if (parts_.runtime.executor->pending() > 0) return false;
     for (const auto& extension : parts_.runtime.extensions) {
       if (!extension->idle()) return false;
@@ -73,7 +77,7 @@ class GracefulShutdown {
       return worker.ok() ? worker->name : std::string("unknown");
     };
     std::vector<ShutdownWait::Unfinished> list;
-    for (ServedCalls::UnderWay& call : parts_.served.calls_under_way()) {
+    for (ServedCalls::InProgress& call : parts_.served.calls_in_progress()) {
       list.push_back({Kind::kServed, std::move(call.callee), name_of(call.caller), call.since});
     }
     for (PendingCalls::Waiting& call : parts_.caller.pending().waiting()) {
@@ -96,9 +100,10 @@ class GracefulShutdown {
     while (!idle()) {
       GRADWIRE_RETURN_IF_ERROR(parts_.runtime.accepts_calls());
       if (Clock::system().now() > deadline_) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            "worker \"", self_.name, "\" still has calls under way when its graceful shutdown's time is up: ",
-            wait_.list(unfinished())));
+        return absl::DeadlineExceededError(
+            absl::StrCat("worker \"", self_.name,
+                         "\" still has work in progress at the timeout of its graceful shutdown: ",
+                         wait_.list(unfinished())));
       }
       if (wait_.due()) log(LogLevel::kWarning, wait_.report(unfinished()));
       absl::SleepFor(kIdleCheck);
@@ -111,11 +116,14 @@ class GracefulShutdown {
     bool previous_quiet = false;
     for (int round = 0;; ++round) {
       GRADWIRE_RETURN_IF_ERROR(finish_own_work());
-      proto::ShutdownReport mine;
-      mine.set_sent(parts_.caller.calls_made());
-      mine.set_idle(idle());
+      proto::ShutdownReport own;
+      // The count is read before the state. A call that begins between the two is missing in this round's
+      // total, and appears in the next one. In the other order a worker could report itself idle and count
+      // the call in the same round, which the argument in the header excludes.
+      own.set_sent(parts_.caller.calls_made());
+      own.set_idle(idle());
       const std::string key = absl::StrCat(prefix_, round, "/");
-      GRADWIRE_RETURN_IF_ERROR(write_report(absl::StrCat(key, self_.id), mine));
+      GRADWIRE_RETURN_IF_ERROR(write_report(absl::StrCat(key, self_.id), own));
       uint64_t sent = 0;
       bool quiet = true;
       for (const Worker& worker : members_) {
@@ -125,11 +133,11 @@ class GracefulShutdown {
         quiet = quiet && report.idle();
       }
       log(LogLevel::kDebug, "worker \"", self_.name, "\": round ", round, " of the graceful shutdown: ", sent,
-          " calls sent by all, ", quiet ? "nothing" : "something", " under way");
+          " calls sent by all members, ", quiet ? "all members idle" : "some member busy");
       if (quiet && previous_quiet && sent == previous_total) return absl::OkStatus();
       previous_quiet = quiet;
       previous_total = sent;
-      // All have written this round, so all have read the one before.
+      // Every member has written its report of this round, so every member has read the round before.
       if (round > 0) {
         (void)store().try_delete_key(absl::StrCat(prefix_, round - 1, "/", self_.id), kLastRead);
       }
@@ -138,14 +146,14 @@ class GracefulShutdown {
 
   absl::Status store_unanswered(absl::Time began) {
     silence_.unanswered(Clock::system().now() - began);
-    // The directory may have found out before this shutdown began.
+    // The directory may have noticed the loss before this shutdown began.
     if (!silence_.lost() && !parts_.membership.without_store()) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrCat("shutting down gracefully: ", store().description(), " has not answered for ",
                      absl::FormatDuration(absl::Trunc(silence_.duration(), absl::Seconds(1)))));
   }
 
-  // Both try again while the store is merely silent; Unavailable when it is lost.
+  // write_report() and read_report() try again while the store is silent. Error: Unavailable when it is lost.
   absl::Status write_report(const std::string& key, const proto::ShutdownReport& report) {
     const absl::Time asked = Clock::system().now();
     while (true) {
@@ -171,16 +179,18 @@ class GracefulShutdown {
       const absl::Time began = Clock::system().now();
       const absl::Duration left = deadline_ - began;
       if (left <= absl::ZeroDuration()) {
-        return absl::DeadlineExceededError(absl::StrCat("worker \"", worker.name,
-                                                        "\" did not call shutdown in the time that worker \"",
-                                                        self_.name, "\" gave it"));
+        return absl::DeadlineExceededError(
+            absl::StrCat("worker \"", worker.name,
+                         "\" did not call shutdown before the timeout of the graceful shutdown of worker \"",
+                         self_.name, "\""));
       }
       absl::StatusOr<std::string> value = store().try_get(key, std::min(left, kLivenessCheck));
       if (value.ok()) {
         silence_.answered();
         proto::ShutdownReport report;
         if (!report.ParseFromString(*value))
-          return absl::InvalidArgumentError("the store holds no shutdown report");
+          return absl::InvalidArgumentError(absl::StrCat("malformed shutdown report of worker \"",
+                                                         worker.name, "\" in ", store().description()));
         return report;
       }
       if (!absl::IsDeadlineExceeded(value.status())) {
@@ -194,59 +204,62 @@ class GracefulShutdown {
       if (wait_.due()) {
         std::vector<ShutdownWait::Unfinished> waiting = {
             {ShutdownWait::Unfinished::Kind::kMember, "", worker.name, asked}};
-        // This one serves on meanwhile.
+        // This worker still serves calls while it waits; report them, too.
         for (auto& call : unfinished()) {
           if (call.kind != ShutdownWait::Unfinished::Kind::kOther) waiting.push_back(std::move(call));
         }
         log(LogLevel::kWarning, wait_.report(std::move(waiting)));
       }
-      // Silent so far: does it live? A dead one shows as lost soon after it fails to answer.
+      // Ping the member. If it is dead, the ping finds that out, and the member is soon reported as lost.
       (void)parts_.caller.call_service(worker, kPing, "", nullptr,
                                        {Clock::system().now() + kLivenessCheck, false});
-      // Without any other member the group cannot agree either.
+      // The group cannot agree if any member is lost.
       for (const Worker& each : members_) {
         if (absl::Status alive = parts_.peers.status(each); !alive.ok()) return ended_early(each, alive);
       }
     }
   }
 
-  // When the store went with the worker that hosted it, that worker is what people need to know of. A killed
-  // one shows at once, a paused one by its silence: a member that does not answer its ping is waited for
-  // until it is dead. The error says both: a member may also have left because it cannot reach the store
-  // either.
-  absl::Status name_the_dead(absl::Status status) {
+  // If the store was lost together with the worker that hosted it, the error should name that worker. A
+  // killed worker is noticed at once, a paused one only by its silence. So:
+  //   1. Ping all members.
+  //   2. If a member is lost, or its ping fails, return an error with its end and `status`. Both are needed:
+  //      the member may also have left because it cannot reach the store either.
+  //   3. If all pings are answered, wait a little longer for a loss, then return `status`.
+  absl::Status name_lost_member(absl::Status status) {
     if (!absl::IsUnavailable(status)) return status;
     const absl::Time asked = Clock::system().now();
-    const absl::Time soon = asked + kLivenessCheck;
-    // A worker that was never called is connected to first, which a silent one holds up on each transport.
+    const absl::Time grace_end = asked + kLivenessCheck;
+    // The ping of a worker that was never called connects first. If the worker is silent, that takes
+    // connect_timeout on each transport.
     const absl::Duration timeout = 2 * parts_.runtime.options.connect_timeout +
                                    parts_.runtime.options.heartbeat.dead_after +
                                    parts_.runtime.options.heartbeat.suspect_after;
-    const absl::Time late = std::min(deadline_, soon + timeout);
-    const auto with_both = [&](const absl::Status& ended) {
+    const absl::Time limit = std::min(deadline_, grace_end + timeout);
+    const auto combine = [&](const absl::Status& ended) {
       if (absl::IsAborted(ended) || ended == status) return ended;
       return absl::UnavailableError(absl::StrCat(ended.message(), "; ", status.message()));
     };
     std::vector<Future<ServiceReply>> pings;
     for (const Worker& worker : members_) {
-      pings.push_back(parts_.caller.call_service(worker, kPing, "", nullptr, {late, false}));
+      pings.push_back(parts_.caller.call_service(worker, kPing, "", nullptr, {limit, false}));
     }
     while (parts_.runtime.accepts_calls().ok()) {
       for (const Worker& worker : members_) {
         if (absl::Status alive = parts_.peers.status(worker); !alive.ok()) {
-          return with_both(ended_early(worker, alive));
+          return combine(ended_early(worker, alive));
         }
       }
       const bool answered =
           std::all_of(pings.begin(), pings.end(), [](const auto& ping) { return ping.done(); });
       if (answered) {
-        // A member without a connection does not show as silent, but as one that cannot be connected to.
+        // The ping of a dead member without a connection fails because no connection can be made.
         for (std::size_t i = 0; i < members_.size(); ++i) {
-          if (const absl::Status missed = pings[i].result().status(); !missed.ok())
-            return with_both(ended_early(members_[i], missed));
+          if (const absl::Status failed = pings[i].result().status(); !failed.ok())
+            return combine(ended_early(members_[i], failed));
         }
       }
-      if (Clock::system().now() >= (answered ? soon : late)) break;
+      if (Clock::system().now() >= (answered ? grace_end : limit)) break;
       if (wait_.due()) {
         std::vector<ShutdownWait::Unfinished> silent;
         for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -260,29 +273,32 @@ class GracefulShutdown {
     return status;
   }
 
-  // The first member that fails says why, and the others say the same: the one that ended because of a dead
-  // worker is not the culprit.
+  // The first member that fails writes its error to the store, and the others return the same error.
+  // Otherwise a member that ended because of a dead worker would be named in its place.
   absl::Status share_failure(absl::Status status) {
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    proto::StatusValue mine;
-    status_to_proto(status, mine);
-    auto said = store().try_compare_set(absl::StrCat(prefix_, "failed"), "", mine.SerializeAsString(),
-                                        kLivenessCheck);
+    proto::StatusValue own;
+    status_to_proto(status, own);
+    auto winner =
+        store().try_compare_set(absl::StrCat(prefix_, "failed"), "", own.SerializeAsString(), kLivenessCheck);
     proto::StatusValue first;
-    if (!said.ok() || !first.ParseFromString(*said)) return status;
+    if (!winner.ok() || !first.ParseFromString(*winner)) return status;
     absl::Status shared = status_from_proto(first);
     return shared.ok() ? status : shared;
   }
 
   absl::Status leave_together() {
+    // From here on the end of another member is not a failure.
     parts_.membership.begin_ending();
-    // All have left before anybody returns, so that a new group over the same store meets none of them.
-    // Rank 0 may host the store: it stays until the others have come here too.
+    // 1. Leave the group. All members leave before any member returns, so that a new group in the same store
+    //    meets none of them.
     (void)parts_.membership.directory()->leave();
+    // 2. Wait until all other members have left. Rank 0 may host the store, so it must not end before them.
     const std::string done = absl::StrCat(prefix_, "done/");
     GRADWIRE_RETURN_IF_ERROR(store_failure(store().try_set(absl::StrCat(done, self_.id), "", kLastRead)));
     std::vector<std::string> keys;
     for (const Worker& worker : members_) keys.push_back(absl::StrCat(done, worker.id));
+    // All have agreed already, so an error changes nothing: at worst this worker ends before another one.
     (void)store().try_wait(keys, kLastRead);
     return absl::OkStatus();
   }
@@ -295,7 +311,7 @@ class GracefulShutdown {
   // The prefix of the keys in the store. The incarnations distinguish this group from earlier ones in the
   // same store.
   std::string prefix_;
-  // The store's silence over all calls that this shutdown makes.
+  // The silence of the store, over all its calls in this shutdown.
   StoreSilence silence_;
   ShutdownWait wait_;
 };

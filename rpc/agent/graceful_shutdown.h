@@ -18,24 +18,26 @@ struct ShutdownParts {
   Membership& membership;
 };
 
-// One graceful shutdown of an agent, up to the moment when everything may stop. All members agree first, in
-// rounds over the store:
+// Runs one graceful shutdown of an agent, up to the point where everything may be stopped. The members agree
+// in rounds over the store:
 //
-//   1. Wait until nothing of one's own is under way. For an open group that is all.
-//   2. Write how many calls this worker has ever sent, and read what the others wrote in the same round.
-//      While a report is missing, ping the member that owes it, and end when any member has been lost.
-//   3. Repeat until two rounds in a row say the same and all were idle.
-//   4. After a failure, find the member whose end was the cause. The first failure is shared, so that all
-//      members name the same one.
-//   5. Leave the group, and wait until the others have left too.
+//   1. Wait until this worker has no work in progress. In an open group the shutdown ends here.
+//   2. Write a report of this round: how many calls this worker has ever sent, and whether it is idle. Then
+//      read the reports of all other members for the same round. While a report is missing, ping its member.
+//      Fail if any member is lost.
+//   3. Repeat until two successive rounds have the same total of calls, and all members were idle in both.
+//   4. After a failure, find the member whose end caused it. The first failure is shared in the store, so
+//      that all members name the same one.
+//   5. Leave the group, and wait until the others have left, too.
 //
-// Two equal rounds are enough: at the moment when the last report of the first one was written nothing can
-// have been under way, since whoever had sent it would not have been idle before, or would have counted it
-// after. Everybody reads the same reports and so everybody decides alike.
+// Two equal rounds are enough. Consider the moment when the last report of the first round was written. If a
+// call was in progress then, its sender either was not idle in the first round, or has counted the call
+// between the rounds. Both contradict the two equal rounds. All members read the same reports, so all decide
+// alike.
 //
-// Errors: DeadlineExceeded, with what is under way or who has not come; Unavailable, when a member or the
-// store was lost; Aborted, when the group has given this worker up; FailedPrecondition after a shutdown
-// that was not graceful.
+// Errors: DeadlineExceeded, which names the work in progress or the member that has not called shutdown;
+// Unavailable if a member or the store was lost; Aborted if the group has declared this worker dead;
+// FailedPrecondition after a shutdown that was not graceful.
 absl::Status shut_down_gracefully(const ShutdownParts& parts, absl::Time deadline);
 
 }  // namespace gradwire::rpc

@@ -34,19 +34,20 @@ Backends& backends() {
   return *instance;
 }
 
-// The one that called init_rpc(), for note_missing_shutdown().
+// Process id of the process that called init_rpc(), for warn_of_missing_shutdown().
 pid_t watched_process = 0;
 
-// The program ends well and its worker is still a member: the others will find it dead and fail, and whoever
-// reads their errors should learn why.
-void note_missing_shutdown(int exit_code, void*) {
-  // A forked child is not a worker, and a thread that it does not have may hold a lock.
+// Runs at the exit of the process. If a program exits with code 0 while its worker is still a member, the
+// other workers will find it dead and fail. This warning explains their errors.
+void warn_of_missing_shutdown(int exit_code, void*) {
+  // Do nothing in a forked child: it is not a worker, and a lock may be held by a thread that the child does
+  // not have.
   if (exit_code != 0 || getpid() != watched_process) return;
   const std::shared_ptr<Agent> agent = global_agent();
   if (agent == nullptr) return;
   const std::string text =
       absl::StrCat("worker \"", agent->get_worker_info().name,
-                   "\" ended without rpc::shutdown(): the other workers take it for dead; call "
+                   "\" ended without rpc::shutdown(): the other workers will report it as dead; call "
                    "shutdown() before main() returns");
   log(LogLevel::kWarning, text);
   leave_last_words(text, LastWords::kLeftItsGroup);
@@ -56,7 +57,7 @@ void watch_for_missing_shutdown() {
   static const bool once = [] {
     prepare_last_words();
     watched_process = getpid();
-    return on_exit(&note_missing_shutdown, nullptr) == 0;
+    return on_exit(&warn_of_missing_shutdown, nullptr) == 0;
   }();
   (void)once;
 }
@@ -80,13 +81,15 @@ void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptio
     MutexLock lock(backends().mutex);
     const std::size_t index = static_cast<std::size_t>(backend);
     if (index >= backends().list.size())
-      throw Error(absl::InvalidArgumentError("no such rpc backend is registered"));
+      throw Error(absl::InvalidArgumentError(
+          absl::StrCat("unknown rpc backend ", index, ": register it with register_backend()")));
+    // A copy: the factory runs without the lock, because starting an agent may take minutes.
     factory = backends().list[index].second;
   }
   if (std::shared_ptr<Agent> agent = global_agent()) {
-    throw Error(absl::FailedPreconditionError(
-        absl::StrCat("init_rpc(\"", name, "\"): this process is worker \"", agent->get_worker_info().name,
-                     "\" already; call shutdown first, or use Agent::start for several")));
+    throw Error(absl::FailedPreconditionError(absl::StrCat(
+        "init_rpc(\"", name, "\"): this process is worker \"", agent->get_worker_info().name,
+        "\" already; call shutdown first, or use Agent::start for several workers in one process")));
   }
   watch_for_missing_shutdown();
   set_global_agent(factory(name, rank, world_size, options));
@@ -96,9 +99,10 @@ void shutdown(bool graceful, absl::Duration timeout) {
   std::shared_ptr<Agent> agent = global_agent();
   if (agent == nullptr) return;
   if (Executor::current() == agent->executor().get()) {
-    agent->shutdown(graceful, timeout);  // Refuses: this process stays a worker.
+    agent->shutdown(graceful, timeout);  // Throws: this process stays a worker.
     return;
   }
+  // Also when shutdown() throws: the agent has stopped in any case, and init_rpc() may be called again.
   struct Clear {
     ~Clear() { set_global_agent(nullptr); }
   } clear;

@@ -8,7 +8,7 @@
 #include "gradwire/rpc/registration.h"
 #include "gradwire/rpc/testing/group.h"
 
-// What the log has at GRADWIRE_LOG_LEVEL=info, which this test runs with.
+// The lines in the log at GRADWIRE_LOG_LEVEL=info, with which this test runs.
 namespace gradwire::rpc {
 namespace {
 
@@ -26,10 +26,10 @@ std::string log_of_a_group_with(int calls) {
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST(LogLines, InfoTellsWhatHappensToTheGroup) {
+TEST(LogLines, InfoReportsChangesOfTheGroup) {
   const std::string log = log_of_a_group_with(1);
   EXPECT_THAT(log, HasSubstr("worker \"worker0\" (id 0) joined the group: 2 members"));
-  EXPECT_THAT(log, HasSubstr("worker \"worker0\" is connected with worker \"worker1\" by "));
+  EXPECT_THAT(log, HasSubstr("worker \"worker0\" is connected to worker \"worker1\" over "));
   EXPECT_THAT(log, HasSubstr("worker \"worker0\" shuts down: "));
 }
 

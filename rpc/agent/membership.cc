@@ -13,6 +13,14 @@ namespace gradwire::rpc {
 Membership::Membership(AgentRuntime& runtime, Peers& peers, ReferenceDriver& references)
     : runtime_(runtime), peers_(peers), references_(references), changes_(runtime.executor) {}
 
+// The order of the steps matters:
+//   1. Listen before the join: the log has the addresses, and they may connect at once. Their
+//      messages are held until step 4.
+//   2. Join the group.
+//   3. Report to the reference protocol who is lost and who is a member. A message from a member may contain
+//      references.
+//   4. Make the members known to Peers, which handles the held messages.
+//   5. Follow the log for what comes later.
 absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int world_size) {
   runtime_.self.id = rank;
   world_size_ = world_size;
@@ -22,7 +30,7 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
       Directory::Group group,
       directory_->join(runtime_.self, world_size_, record, runtime_.options.join_timeout,
                        [this](const proto::WorkerRecord& other, absl::Duration timeout) {
-                         return peers_.look_for(other, timeout);
+                         return peers_.check_life(other, timeout);
                        }));
   runtime_.self = group.self;
   for (const Worker& gone : group.gone) references_.forget(gone.incarnation);
@@ -37,7 +45,7 @@ void Membership::stop(const absl::Status& reason) {
     (void)directory_->leave();
     directory_->stop();
   }
-  changes_.fail(reason, /*for_good=*/true);
+  changes_.fail(reason, /*permanently=*/true);
 }
 
 void Membership::on_joined(const WorkerAddress& worker) {
@@ -47,38 +55,41 @@ void Membership::on_joined(const WorkerAddress& worker) {
   }
   log(LogLevel::kInfo, "worker \"", runtime_.self.name, "\": worker \"", worker.worker.name, "\" (id ",
       worker.worker.id, ") joined the group");
-  // First the protocol: what the worker sends may come as soon as it is admitted.
+  // Inform the reference protocol first: messages of the worker may arrive as soon as Peers knows it.
   references_.worker_joined(worker.worker);
   peers_.add_worker(worker);
   changes_.notify(worker.worker.info(), WorkerState::kAlive);
   changes_.joined(worker.worker.info());
 }
 
+// Two steps, as for a death: first the worker is lost, then its end is agreed, because the log has it.
 void Membership::on_left(const Worker& worker) {
   peers_.lose(worker, WorkerState::kLeft,
               absl::UnavailableError(absl::StrCat("worker \"", worker.name, "\" has left")));
-  agree(worker.incarnation);
+  death_agreed(worker.incarnation);
 }
 
 void Membership::on_died(const Worker& worker, const std::string& by, const std::string& reason) {
   if (worker.incarnation == runtime_.self.incarnation) {
     const absl::Status fenced = absl::AbortedError(
         absl::StrCat("this worker, \"", runtime_.self.name, "\", was declared dead by \"", by, "\" (", reason,
-                     "): the group goes on without it, and it must start anew"));
+                     "): the group continues without it, and it must be restarted"));
     log(LogLevel::kError, fenced.message());
+    // The group refuses this worker, so each of its calls would wait for a Goodbye, or for its deadline. End
+    // them now. Nothing is freed because of these losses: their deaths are not agreed.
     for (const Worker& other : peers_.live_workers()) {
       if (other.incarnation != runtime_.self.incarnation) peers_.lose(other, WorkerState::kDead, fenced);
     }
-    changes_.fail(fenced, /*for_good=*/true);
+    changes_.fail(fenced, /*permanently=*/true);
     return;
   }
   peers_.lose(worker, WorkerState::kDead,
-              absl::UnavailableError(absl::StrCat("worker \"", worker.name, "\" is dead, as worker \"", by,
-                                                  "\" found: ", reason)));
-  agree(worker.incarnation);
+              absl::UnavailableError(absl::StrCat("worker \"", worker.name,
+                                                  "\" is dead, according to worker \"", by, "\": ", reason)));
+  death_agreed(worker.incarnation);
 }
 
-void Membership::agree(uint64_t incarnation) {
+void Membership::death_agreed(uint64_t incarnation) {
   if (!ending()) references_.death_agreed(incarnation);
 }
 
@@ -87,13 +98,14 @@ void Membership::on_store_lost(const absl::Status& reason) {
   {
     MutexLock lock(mutex_);
     store_lost_ = true;
+    // The log cannot name them now, and fences of other workers wait for this one's answer.
     strangers.swap(accused_strangers_);
   }
   for (uint64_t incarnation : strangers) {
     if (!peers_.find_by_incarnation(incarnation).ok()) references_.lose(incarnation);
   }
-  changes_.fail(with_context(reason, "nobody can join, since the store cannot be reached"),
-                /*for_good=*/false);
+  changes_.fail(with_context(reason, "no worker can join, because the store cannot be reached"),
+                /*permanently=*/false);
 }
 
 void Membership::on_store_back() {
@@ -116,7 +128,7 @@ void Membership::worker_unresponsive(const Worker& peer, const absl::Status& rea
   if (without_store()) {
     peers_.lose(peer, WorkerState::kDead, reason);
   } else {
-    // Its death follows from the log, unless this worker's own comes first.
+    // The log decides: it will name the death of the peer, or that of this worker if that comes first.
     directory_->declare_dead(peer, std::string(reason.message()));
   }
 }
@@ -125,9 +137,10 @@ void Membership::worker_accused(uint64_t incarnation) {
   if (incarnation == runtime_.self.incarnation) return;
   absl::StatusOr<Worker> worker = peers_.find_by_incarnation(incarnation);
   if (!worker.ok()) {
-    // The log will name it. Until the log can be read, messages of that worker are refused, so that the asker
-    // gets its answer.
+    // The log will name this worker. If the log cannot be read, messages of that worker are refused from now
+    // on, so that the fence of the asking worker can be answered.
     {
+      // A bound for a hostile peer, which can invent incarnations.
       constexpr std::size_t kMaxStrangers = 65536;
       MutexLock lock(mutex_);
       if (accused_strangers_.size() < kMaxStrangers) accused_strangers_.insert(incarnation);
@@ -136,9 +149,9 @@ void Membership::worker_accused(uint64_t incarnation) {
     references_.lose(incarnation);
     return;
   }
-  peers_.lose(
-      *worker, WorkerState::kDead,
-      absl::UnavailableError(absl::StrCat("worker \"", worker->name, "\" is dead, as another worker found")));
+  peers_.lose(*worker, WorkerState::kDead,
+              absl::UnavailableError(
+                  absl::StrCat("worker \"", worker->name, "\" is dead, according to another worker")));
 }
 
 void Membership::begin_ending() {
@@ -153,14 +166,15 @@ bool Membership::ending() const {
 
 void Membership::worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) {
   changes_.notify(peer.info(), state);
-  // Also of one who left, and without a store: when the store can be reached again, the log gets the line,
-  // and only then the group agrees. Where it is the other that refuses this one, the log decides who stays.
+  // Append the loss to the log, also for a worker that has left, and also without a store: the line is
+  // written when the store can be reached again, and only then the group agrees. Aborted means that the peer
+  // regards this worker as dead. Then the log decides which of the two stays a member.
   if (!ending() && !absl::IsAborted(reason)) directory_->declare_dead(peer, std::string(reason.message()));
 }
 
 absl::StatusOr<WorkerInfo> Membership::wait_for_worker(const std::string& name, absl::Duration timeout) {
   GRADWIRE_RETURN_IF_ERROR(runtime_.accepts_calls());
-  // Before looking: who joins in between is announced.
+  // Register before the check below, so that a worker that joins in between is noticed.
   Future<WorkerInfo> joined = changes_.wait_for(name);
   if (absl::StatusOr<std::shared_ptr<Peer>> peer = peers_.find(name, -1); peer.ok()) {
     const WorkerState state = peers_.state(**peer);
@@ -172,8 +186,8 @@ absl::StatusOr<WorkerInfo> Membership::wait_for_worker(const std::string& name, 
   if (without_store()) {
     joined.cancel();
     return absl::UnavailableError(absl::StrCat("worker \"", name,
-                                               "\" has not joined, and nobody can: the store of \"",
-                                               runtime_.self.name, "\" cannot be reached"));
+                                               "\" has not joined, and no worker can join: worker \"",
+                                               runtime_.self.name, "\" cannot reach the store"));
   }
   if (joined.wait_for(timeout)) return joined.result();
   joined.cancel();

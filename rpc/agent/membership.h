@@ -16,38 +16,39 @@
 
 namespace gradwire::rpc {
 
-// How an agent learns who is in the group and who has gone, and what follows.
+// Keeps an agent informed about the members of its group, and handles joins and losses.
 //
-// A loss and an agreed death differ. A worker is lost as soon as this one knows that it is dead or has left:
-// calls to it end, its own are dropped, and its messages are refused. The group agrees on the death when the
-// log says so: only then it is certain which workers must be asked before references that the dead one had
-// are released. A worker that cannot reach the store never agrees alone: others may reach it and join. So
-// what it keeps for the dead stays until it has read the log again.
+// A loss and an agreed death are different. A worker is lost as soon as this worker knows that it is dead or
+// has left: calls to it fail, its own calls are dropped, and its messages are refused. A death is agreed when
+// the group's log names it. Only then it is certain which workers must be asked before the references of the
+// dead worker are released. A worker that cannot reach the store never agrees alone, because other workers
+// may reach the store and join. So it keeps what belongs to dead workers until it has read the log again.
 //
-// Thread-safe. The agent owns it; what it is given outlives it.
+// Thread-safe. The agent owns it. The arguments of the constructor must outlive it.
 class Membership : public Directory::Listener {
  public:
   Membership(AgentRuntime& runtime, Peers& peers, ReferenceDriver& references);
 
   // Joins the group, sets the id of this worker, and follows the log from there on.
   absl::Status join(std::shared_ptr<store::Store> store, int rank, int world_size);
-  // Leaves the group, if it was joined. No news of the group comes afterwards.
+  // Leaves the group, if it was joined. No change of the group is reported afterwards.
   void stop(const absl::Status& reason);
 
-  // An open group: workers come and go.
+  // Whether the group is open: workers may join and leave at any time.
   bool is_open() const { return world_size_ == 0; }
-  // Waits, no longer than `timeout`, until a worker of that name is a member.
+  // Waits up to `timeout` until a worker with this name is a member.
   absl::StatusOr<WorkerInfo> wait_for_worker(const std::string& name, absl::Duration timeout);
-  // The store cannot be reached: nobody joins, and this worker decides alone whom it loses.
+  // Whether the store cannot be reached. While that is so, no worker joins, and this worker decides alone
+  // which workers it loses.
   bool without_store() const;
-  // All members have agreed to stop: departures are expected and not reported.
+  // Call when all members have agreed to stop: departures are expected from here on, and not reported.
   void begin_ending();
   bool ending() const;
 
-  // Takes what Peers reports of a worker.
+  // Handle what Peers reports about a worker.
   void worker_unresponsive(const Worker& peer, const absl::Status& reason);
   void worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason);
-  // Another worker says that this incarnation is dead.
+  // Call when another worker says that this incarnation is dead.
   void worker_accused(uint64_t incarnation);
 
   // Directory::Listener
@@ -63,8 +64,8 @@ class Membership : public Directory::Listener {
   void count(AgentTables& tables) const;
 
  private:
-  // The log has the worker's end.
-  void agree(uint64_t incarnation);
+  // Call when the log contains the worker's end.
+  void death_agreed(uint64_t incarnation);
 
   AgentRuntime& runtime_;
   Peers& peers_;
@@ -78,7 +79,7 @@ class Membership : public Directory::Listener {
   mutable Mutex mutex_;
   bool store_lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  // Incarnations that another worker calls dead and that the log has not named here.
+  // Incarnations that another worker says are dead, and that this worker has not seen in the log.
   absl::flat_hash_set<uint64_t> accused_strangers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -14,7 +14,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 
-// Groups whose workers come, go, die and come back.
+// Groups whose workers join, leave, die and are restarted.
 namespace gradwire::rpc {
 namespace {
 
@@ -37,7 +37,7 @@ GRADWIRE_RPC_METHOD(Box, get)
 int64_t get_from(const RRef<Box>& box) { return box.rpc_sync<&Box::get>(); }
 GRADWIRE_RPC(get_from)
 
-// The changes that one agent was told of.
+// Records the changes that one agent reports.
 class Changes {
  public:
   explicit Changes(const std::shared_ptr<Agent>& agent)
@@ -47,7 +47,7 @@ class Changes {
           seen->changed.notify_all();
         })) {}
 
-  // Whether that change came, or comes in time.
+  // Waits for the change. Returns whether it was reported.
   bool saw(const std::string& name, WorkerState state) {
     const absl::Time deadline = absl::Now() + kTimeout;
     MutexLock lock(seen_->mutex);
@@ -82,7 +82,7 @@ std::vector<std::string> names(const std::shared_ptr<Agent>& agent) {
   return names;
 }
 
-TEST(OpenGroup, WorkersComeAndGoTheFirstOneToo) {
+TEST(OpenGroup, AnyWorkerMayLeaveAlsoTheFirst) {
   const RpcBackendOptions options = open_options();
   auto first = Agent::start("first", -1, 0, options);
   Changes seen(first);
@@ -111,9 +111,9 @@ TEST(OpenGroup, WorkerThatHasNotJoinedYetCanBeWaitedFor) {
   auto early = Agent::start("early", -1, 0, options);
   const absl::Status unknown = status_of([&] { early->rpc_sync<&twice>("late", 1); });
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
-  const absl::Status in_vain = status_of([&] { early->wait_for_worker("late", absl::Milliseconds(20)); });
-  EXPECT_EQ(in_vain.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(in_vain.message(), HasSubstr("\"late\" did not join"));
+  const absl::Status timed_out = status_of([&] { early->wait_for_worker("late", absl::Milliseconds(20)); });
+  EXPECT_EQ(timed_out.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(timed_out.message(), HasSubstr("\"late\" did not join"));
   std::shared_ptr<Agent> late;
   std::thread other([&] { late = Agent::start("late", -1, 0, options); });
   EXPECT_EQ(early->wait_for_worker("late", kTimeout).name, "late");
@@ -124,7 +124,7 @@ TEST(OpenGroup, WorkerThatHasNotJoinedYetCanBeWaitedFor) {
   EXPECT_TRUE(seen.saw("late", WorkerState::kLeft));
   const absl::Status cancelled = status_of([&] {
     std::thread stopper([&] { early->shutdown(/*graceful=*/false); });
-    // Whether it comes before or after the end: it does not wait on.
+    // The shutdown may come before or after the wait begins: in both cases the wait ends.
     struct Join {
       std::thread& thread;
       ~Join() { thread.join(); }
@@ -144,7 +144,7 @@ TEST(OpenGroup, NameOfALiveWorkerIsRefused) {
   first->shutdown(true, kTimeout);
 }
 
-TEST(OpenGroup, ReferencesOfAWorkerThatLeavesAreLetGo) {
+TEST(OpenGroup, ReferencesOfAWorkerThatLeavesAreReleased) {
   const RpcBackendOptions options = open_options();
   auto owner = Agent::start("owner", -1, 0, options);
   auto holder = Agent::start("holder", -1, 0, options);
@@ -169,15 +169,15 @@ TEST(Restart, NewIncarnationTakesThePlaceAndOldReferencesAreAborted) {
   EXPECT_EQ(old.rpc_sync<&Box::get>(), 1);
   Changes seen(client);
   server->shutdown(/*graceful=*/false);
-  auto again = Agent::start("server", -1, 0, options);
+  auto restarted = Agent::start("server", -1, 0, options);
   EXPECT_TRUE(seen.saw("server", WorkerState::kLeft));
-  EXPECT_EQ(client->wait_for_worker("server", kTimeout).id, again->get_worker_info().id);
-  // Calls by name go to the new one.
+  EXPECT_EQ(client->wait_for_worker("server", kTimeout).id, restarted->get_worker_info().id);
+  // Calls by name go to the new incarnation.
   EXPECT_EQ(client->rpc_sync<&twice>("server", 8), 16);
   const absl::Status aborted = status_of([&] { old.rpc_sync<&Box::get>(); });
   EXPECT_EQ(aborted.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(aborted.message(), HasSubstr("\"server\" came back as a new incarnation"));
-  again->shutdown(true, kTimeout);
+  EXPECT_THAT(aborted.message(), HasSubstr("\"server\" was restarted as a new incarnation"));
+  restarted->shutdown(true, kTimeout);
   client->shutdown(true, kTimeout);
 }
 

@@ -21,16 +21,16 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// The state that the parts of one agent share: its identity, its threads and its extensions. Filled while the
-// agent starts, before anything can arrive; constant from then on, but for members that synchronise
-// themselves. The agent owns it, and it outlives the parts.
+// The state that the parts of one agent share: its identity, its threads and its extensions. It is filled
+// while the agent starts, before the first message can arrive. After that it is constant, except for members
+// that synchronise themselves. The agent owns it, and it outlives the parts.
 struct AgentRuntime {
-  // FailedPrecondition once calls are refused.
+  // Returns FailedPrecondition after shutdown has begun, when calls are refused.
   absl::Status accepts_calls() const {
     if (!closed.load(std::memory_order_acquire)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
   }
-  // A fresh id: unique over all workers.
+  // Returns a new id, unique over all workers.
   Id next_id() { return {self.incarnation, ids.fetch_add(1)}; }
   // The extension that serves calls of this service, or nullptr.
   AgentExtension* extension_for(uint32_t service) const {
@@ -40,17 +40,17 @@ struct AgentRuntime {
     return nullptr;
   }
 
-  // Expires when the agent is being destroyed. Whoever holds the agent keeps all of its parts.
+  // Expires when the agent is being destroyed. A reference to the agent keeps all of its parts alive.
   std::weak_ptr<Agent> agent;
   RpcBackendOptions options;
   Worker self;
 
-  // Driven by the executor's threads, and those that wait.
+  // Polled by the executor's threads, and by threads that wait.
   std::shared_ptr<transport::EventLoop> loop;
   std::shared_ptr<ThreadPool> executor;
   std::unique_ptr<TimerQueue> timers;
   std::vector<std::unique_ptr<AgentExtension>> extensions;
-  // nullptr when no extension has one.
+  // nullptr if no extension has a graph hook.
   GraphHook* graph_hook = nullptr;
 
   std::atomic<uint64_t> ids{1};

@@ -20,14 +20,14 @@ int64_t add(int64_t a, int64_t b) { return a + b; }
 GRADWIRE_RPC(add)
 
 // Calls itself on the other worker `depth` times, each time from a continuation.
-Future<int64_t> chain(const std::string& here, const std::string& there, int64_t depth) {
+Future<int64_t> chain(const std::string& own_name, const std::string& other, int64_t depth) {
   if (depth == 0) co_return 0;
-  const int64_t rest = co_await rpc_async<&chain>(there, there, here, depth - 1);
+  const int64_t rest = co_await rpc_async<&chain>(other, other, own_name, depth - 1);
   co_return rest + 1;
 }
 GRADWIRE_RPC(chain)
 
-TEST(Shutdown, ServerOnlyServesUntilAllAreDone) {
+TEST(Shutdown, ServerServesUntilAllMembersShutDown) {
   testing::Group group(2);
   std::thread server([&] { group[1]->shutdown(); });
   for (int i = 0; i < 100; ++i) EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", i, 1), i + 1);
@@ -35,7 +35,7 @@ TEST(Shutdown, ServerOnlyServesUntilAllAreDone) {
   server.join();
 }
 
-TEST(Shutdown, CallsInFlightAndWhatTheyCallFinish) {
+TEST(Shutdown, CallsInFlightAndTheirNestedCallsFinish) {
   testing::Group group(2);
   std::vector<Future<int64_t>> results;
   for (int i = 0; i < 20; ++i)
@@ -91,7 +91,7 @@ TEST(Shutdown, DeadMemberIsNamedByAllSoon) {
   }
 }
 
-TEST(Shutdown, TimeoutNamesWhoDidNotCall) {
+TEST(Shutdown, TimeoutNamesTheMemberThatDidNotCall) {
   auto group = std::make_unique<testing::Group>(2);
   const absl::Status waited = status_of([&] { (*group)[0]->shutdown(true, absl::Milliseconds(100)); });
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
@@ -149,7 +149,7 @@ TEST(Shutdown, LastOwnerMayBeAHandlersObject) {
   EXPECT_TRUE(eventually([&] { return inner.expired(); }, absl::Seconds(30)));
 }
 
-TEST(Shutdown, GlobalAgentStaysWhenAHandlerAsks) {
+TEST(Shutdown, GlobalAgentStaysIfAHandlerCallsShutdown) {
   RpcBackendOptions options;
   options.store = std::make_shared<store::HashStore>();
   init_rpc("only", 0, 1, options);
@@ -188,7 +188,7 @@ TEST(Shutdown, StartsThatFailLeaveNothing) {
   EXPECT_EQ(status_of([&] { Agent::start("a", 0, 1, options); }).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(transport::count_threads_down_to(threads), threads);
   EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
-  // Nothing in the store keeps others from taking the place.
+  // The failed starts leave nothing in the store that keeps another worker from taking the name and rank.
   options.transports = {};
   Agent::start("a", 0, 1, options)->shutdown();
 }

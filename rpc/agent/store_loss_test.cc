@@ -11,7 +11,7 @@
 #include "gradwire/rpc/testing/cut_store.h"
 #include "gradwire/store/hash_store.h"
 
-// References while one worker, or all of them, cannot reach the store.
+// References while one worker, or every worker, cannot reach the store.
 namespace gradwire::rpc {
 namespace {
 
@@ -39,8 +39,8 @@ std::optional<RRef<Box>> take_kept() {
   return std::exchange(kept, std::nullopt);
 }
 
-// The agent has noticed that it cannot reach the store.
-bool misses_the_store(const std::shared_ptr<Agent>& agent) {
+// Whether the agent has noticed that it cannot reach the store.
+bool cannot_reach_store(const std::shared_ptr<Agent>& agent) {
   try {
     agent->wait_for_worker("nobody", absl::Milliseconds(1));
   } catch (const Error& error) {
@@ -56,7 +56,7 @@ bool is_gone(const std::shared_ptr<Agent>& agent, const std::string& name) {
 
 class StoreLoss : public ::testing::Test {
  protected:
-  // A worker over the store that all share, or over one of its own in front of that.
+  // Starts a worker. `store`: the shared store if null, else a store in front of it.
   std::shared_ptr<Agent> start(const std::string& name, std::shared_ptr<store::Store> store = nullptr) {
     RpcBackendOptions options;
     options.store = store != nullptr ? std::move(store) : store_;
@@ -74,8 +74,8 @@ TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
   std::optional<RRef<Box>> box = holder->remote<Box>("owner", int64_t{7});
   box->confirmed().wait();
   cut_->cut();
-  ASSERT_TRUE(eventually([&] { return misses_the_store(owner); }));
-  // The owner does not know this one: it cannot ask it what it has of the dead.
+  ASSERT_TRUE(eventually([&] { return cannot_reach_store(owner); }));
+  // The owner does not know this worker, so it cannot ask which references it has received from the dead one.
   auto stranger = start("stranger");
   holder->wait_for_worker("stranger", kTimeout);
   holder->rpc_sync<&keep>("stranger", *box);
@@ -88,7 +88,7 @@ TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
     AgentGuard guard(stranger);
     EXPECT_EQ(passed->rpc_sync<&Box::get>(), 7);
   }
-  // The log tells of the death now, so that nothing stays.
+  // The owner now reads the death in the log, so that it can release the value.
   EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
   stranger->shutdown(/*graceful=*/false);
   owner->shutdown(/*graceful=*/false);
@@ -99,17 +99,17 @@ TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
   auto witness = start("witness", cut_);
   owner->wait_for_worker("witness", kTimeout);
   cut_->cut();
-  ASSERT_TRUE(eventually([&] { return misses_the_store(witness); }));
+  ASSERT_TRUE(eventually([&] { return cannot_reach_store(witness); }));
   auto holder = start("holder");
   {
     const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
     box.confirmed().wait();
     EXPECT_EQ(owner->tables().owned_rrefs, 1u);
     holder->shutdown(/*graceful=*/false);
-    // The owner asks the witness, which cannot read that the holder ever joined.
+    // The owner's fence asks the witness, which cannot read in the log that the holder has joined.
     EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
   }
-  EXPECT_TRUE(misses_the_store(witness));
+  EXPECT_TRUE(cannot_reach_store(witness));
   witness->shutdown(/*graceful=*/false);
   owner->shutdown(/*graceful=*/false);
 }
@@ -121,10 +121,10 @@ TEST_F(StoreLoss, ValuesOfTheDeadStayUntilTheLogCanBeRead) {
   const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
   box.confirmed().wait();
   cut_->cut();
-  ASSERT_TRUE(eventually([&] { return misses_the_store(owner); }));
+  ASSERT_TRUE(eventually([&] { return cannot_reach_store(owner); }));
   holder->shutdown(/*graceful=*/false);
   ASSERT_TRUE(eventually([&] { return is_gone(owner, "holder"); }));
-  // Calls end at once; what the dead one held is kept.
+  // Calls to the lost worker fail at once. The value that it held is kept.
   EXPECT_EQ(owner->tables().owned_rrefs, 1u);
   cut_->restore();
   EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));

@@ -17,14 +17,17 @@ namespace gradwire::rpc {
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop) {
   std::vector<std::unique_ptr<transport::Transport>> transports;
+  // Loopback comes first, for calls of a worker to itself, and is never left out or wrapped.
   transports.push_back(transport::make_loopback_transport({}, loop));
   const bool chosen = !options.transports.empty();
   for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
     if (name == "shm") {
       if (absl::Status works = transport::probe_shm(); !works.ok()) {
+        // With another transport the worker can do without shared memory.
         if (options.transports.size() == 1)
-          return with_context(works, "the transport \"shm\" does not work here");
-        log(LogLevel::kWarning, "shared memory between workers does not work here: ", works.message());
+          return with_context(works, "the transport \"shm\" does not work on this machine");
+        log(LogLevel::kWarning,
+            "shared memory between workers does not work on this machine: ", works.message());
         continue;
       }
       transport::ShmOptions shm;
@@ -40,7 +43,7 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       transports.push_back(std::move(ucx));
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\", \"tcp\" and \"ucx\""));
+          absl::StrCat("unknown transport \"", name, "\"; expected \"shm\", \"tcp\" or \"ucx\""));
     }
   }
   if (options.hooks != nullptr && options.hooks->wrap_transport) {

@@ -10,10 +10,10 @@
 
 namespace gradwire::rpc {
 
-// Makes the transports of an agent: loopback, for calls to itself, and those that `options.transports` names
-// or, when it names none, all that work here, best first. One that does not work here is left out with a line
-// in the log, unless it was asked for by name. InvalidArgument for an unknown name, Unavailable when none is
-// left.
+// Creates the transports of an agent, best first: loopback, for calls to itself, and those that
+// `options.transports` names. If it names none, all transports that work on this machine are created. A
+// transport that does not work is left out with a warning in the log, unless it is the only one that was
+// named. Errors: InvalidArgument for an unknown name; Unavailable if no transport is left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop);
 

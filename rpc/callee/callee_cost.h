@@ -7,10 +7,11 @@
 
 namespace gradwire::rpc {
 
-// How long one callee has been taking, for messages of different sizes: what is quick on a small tensor may
-// be slow on a large one. Thread-safe.
+// Records how long the calls of one callee take, separately for small, medium and large messages: a callee
+// that is fast on a small tensor may be slow on a large one. Thread-safe.
 class CalleeCost {
  public:
+  // The cost of calls whose message has this size.
   TaskCost* of(std::size_t message_bytes) {
     constexpr std::size_t kSmall = std::size_t{4} << 10;
     constexpr std::size_t kMedium = std::size_t{256} << 10;

@@ -26,7 +26,7 @@ RpcBackendOptions with_threads(int threads, int max_threads = 256) {
   return options;
 }
 
-// Notices when two of its methods run at once.
+// Counts how often two of its methods run at the same time.
 template <bool kSerial>
 struct Account {
   int64_t deposit(int64_t amount) {
@@ -152,7 +152,7 @@ TEST(Concurrency, OrderedCallsOfEachThreadStartInOrder) {
   group.expect_empty();
 }
 
-// The promise that a test's handlers meet at.
+// A promise that the test and its handlers share.
 struct Gate {
   Mutex mutex;
   std::optional<Promise<int64_t>> promise ABSL_GUARDED_BY(mutex);
@@ -193,24 +193,25 @@ GRADWIRE_RPC_SERIAL_CLASS(Slow)
 GRADWIRE_RPC_METHOD(Slow, hold)
 GRADWIRE_RPC_METHOD(Slow, quick)
 
-TEST(Concurrency, CallThatWaitsInVainForASerialObjectNamesTheCallThatRuns) {
+TEST(Concurrency, CallThatExpiresBeforeItsTurnOnASerialObjectNamesTheRunningCall) {
   testing::Group group(2);
   Future<int64_t> opened = gate().renew();
   {
     RRef<Slow> slow = group[0]->remote<Slow>("worker1");
     Future<int64_t> held = slow.with_timeout(absl::InfiniteDuration()).rpc_async<&Slow::hold>();
-    // The reason comes a second before the caller's own timer. Where the machine stands still in that second,
-    // the timer may be first: then once more.
+    // The callee's answer comes a second before the caller's own timer. If the machine pauses in that second,
+    // the timer may be first: then try again.
     constexpr absl::Duration kTimeout = absl::Seconds(20);
-    const RRef<Slow> hasty = slow.with_timeout(kTimeout);
+    const RRef<Slow> limited = slow.with_timeout(kTimeout);
     absl::Status status;
     for (int attempt = 0; attempt < 3; ++attempt) {
       const absl::Time begin = absl::Now();
-      status = hasty.rpc_async<&Slow::quick>().result().status();
+      status = limited.rpc_async<&Slow::quick>().result().status();
       if (absl::Now() - begin < kTimeout) break;
     }
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("waited in vain for its turn on a serial object"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("expired while it waited for its turn on a serial object"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("Slow::hold\", called by worker \"worker0\""));
     EXPECT_EQ(worker_of(status), "worker1");
     gate().get().set_value(3);
@@ -220,8 +221,8 @@ TEST(Concurrency, CallThatWaitsInVainForASerialObjectNamesTheCallThatRuns) {
   group.expect_empty();
 }
 
-int64_t countdown(const std::string& here, const std::string& there, int64_t depth) {
-  return depth == 0 ? 0 : 1 + rpc_sync<&countdown>(there, there, here, depth - 1);
+int64_t countdown(const std::string& own_name, const std::string& other, int64_t depth) {
+  return depth == 0 ? 0 : 1 + rpc_sync<&countdown>(other, other, own_name, depth - 1);
 }
 GRADWIRE_RPC(countdown)
 
@@ -237,7 +238,7 @@ Mutex& shared_mutex() {
 }
 int64_t nothing() { return 1; }
 GRADWIRE_RPC(nothing)
-// Waits for a call that its caller must serve, holding what others want.
+// Waits for a call to `back`, while it holds a mutex that other handlers want.
 int64_t wait_with_mutex(const std::string& back) {
   MutexLock lock(shared_mutex());
   return rpc_async<&nothing>(back).wait();
@@ -249,7 +250,7 @@ int64_t want_mutex() {
 }
 GRADWIRE_RPC(want_mutex)
 
-TEST(Concurrency, HandlerThatWaitsHoldingAMutexOthersWantGoesOn) {
+TEST(Concurrency, HandlerThatWaitsWithALockedMutexGoesOn) {
   for (int threads : {1, 2}) {
     testing::Group group(2, with_threads(threads));
     std::vector<Future<int64_t>> results;
@@ -274,7 +275,7 @@ TEST(Concurrency, BoundOnWorkerThreadsIsAnErrorNotAHang) {
   group.expect_empty();
 }
 
-// A coroutine: its parameters are references to what only the call keeps.
+// A coroutine. Its parameters are references to values that only the call keeps alive.
 Future<std::string> join_slowly(const std::string& a, const std::vector<std::string>& b) {
   std::string text = a;
   for (const std::string& part : b) {
@@ -300,13 +301,13 @@ TEST(Concurrency, CoroutineKeepsParametersAndStateAcrossAwaits) {
   group.expect_empty();
 }
 
-Future<int64_t> promised() { return gate().get().future(); }
-GRADWIRE_RPC(promised)
-Future<int64_t> never_made() { return Future<int64_t>(); }
-GRADWIRE_RPC(never_made)
+Future<int64_t> pending_result() { return gate().get().future(); }
+GRADWIRE_RPC(pending_result)
+Future<int64_t> empty_future() { return Future<int64_t>(); }
+GRADWIRE_RPC(empty_future)
 Future<int64_t> failing_later() {
   co_await rpc_async<&nothing>("worker0");
-  throw std::runtime_error("on second thoughts");
+  throw std::runtime_error("failed after the first await");
 }
 GRADWIRE_RPC(failing_later)
 
@@ -314,7 +315,7 @@ TEST(Concurrency, HandlerThatReturnsAFutureFreesItsThread) {
   testing::Group group(2, with_threads(1, 2));
   (void)gate().renew();
   std::vector<Future<int64_t>> results;
-  for (int i = 0; i < 20; ++i) results.push_back(group[0]->rpc_async<&promised>("worker1"));
+  for (int i = 0; i < 20; ++i) results.push_back(group[0]->rpc_async<&pending_result>("worker1"));
   group[0]->rpc_sync<&open_gate>("worker1", 9);
   for (const auto& result : results) EXPECT_EQ(result.wait(), 9);
   group.expect_empty();
@@ -322,11 +323,11 @@ TEST(Concurrency, HandlerThatReturnsAFutureFreesItsThread) {
 
 TEST(Concurrency, FuturesOfHandlersCarryTheirErrors) {
   testing::Group group(2);
-  EXPECT_EQ(group[0]->rpc_async<&never_made>("worker1").result().status().code(),
+  EXPECT_EQ(group[0]->rpc_async<&empty_future>("worker1").result().status().code(),
             absl::StatusCode::kInternal);
   const absl::Status late = group[0]->rpc_async<&failing_later>("worker1").result().status();
   EXPECT_EQ(late.code(), absl::StatusCode::kUnknown);
-  EXPECT_THAT(std::string(late.message()), HasSubstr("on second thoughts"));
+  EXPECT_THAT(std::string(late.message()), HasSubstr("failed after the first await"));
   group.expect_empty();
 }
 
@@ -357,7 +358,7 @@ Promise<void>& seen_cancelled() {
 Future<int64_t> wait_for_cancel() {
   Promise<int64_t> answer;
   CallContext::current()->cancellation().on_cancelled([answer] {
-    answer.set_value(7);  // Too late for anybody to hear.
+    answer.set_value(7);  // Too late: the caller does not wait any more.
     seen_cancelled().set_value();
   });
   gate().get().set_value(1);
@@ -377,7 +378,7 @@ TEST(Concurrency, CancelReachesTheCallee) {
   group.expect_empty();
 }
 
-TEST(Concurrency, TimeoutNamesFunctionWorkerAndTimeAndLateAnswersAreCounted) {
+TEST(Concurrency, TimeoutNamesCallAndTimeAndLateAnswersAreCounted) {
   testing::Group group(2);
   seen_cancelled() = Promise<void>();
   (void)gate().renew();
@@ -417,7 +418,7 @@ TEST(Concurrency, CallbacksMayCallAgain) {
   group.expect_empty();
 }
 
-// A value whose end is a call.
+// A value whose destructor makes a call.
 struct Farewell {
   std::shared_ptr<int> armed;
   ~Farewell() {

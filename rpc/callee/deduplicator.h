@@ -15,55 +15,58 @@
 
 namespace gradwire::rpc {
 
-// Tells a callee which requests are repetitions, so that each runs once (proto/rpc.proto, "Repeated calls").
+// Finds out which requests are repetitions, so that the callee runs each request once (proto/rpc.proto,
+// "Repeated calls").
 //
-// A request is unknown -> running -> answered -> unknown again. It goes from running to unknown where its
-// answer is not kept; from answered to unknown when its caller has the answer (the watermark has passed it),
-// when there is no room for it any more, or when its time is over. A request below its caller's watermark is
-// never unknown: it is stale.
+// States of a request: unknown -> running -> answered -> unknown. A running request becomes unknown at its
+// end if its answer is not kept. An answered request becomes unknown when its caller has the answer (the
+// watermark has passed it), when there is no more room for the answer, or when the answer expires. A request
+// below its caller's watermark is stale, never unknown.
 //
-// Decides only: no threads, no clock, no messages. Answers are anything; those that it lets go of are kept in
-// take_dropped(), for whoever holds a lock around this. Not thread-safe.
+// A pure state machine: no threads, no clock, no messages. Answers are opaque. Dropped answers are collected
+// in take_dropped(), so that a caller that holds a lock can destroy them without it. Not thread-safe.
 class Deduplicator {
  public:
-  // Where a request came in, and where its answer goes.
+  // The connection and call on which a request arrived. Its answer is sent there.
   struct Route {
     uint64_t link = 0;
     uint64_t call = 0;
-    uint32_t attempt = 0;  // One that overtook an earlier one keeps the answer.
+    // If attempts overtake one another, the answer goes to the highest one.
+    uint32_t attempt = 0;
     bool operator==(const Route&) const = default;
   };
   using Answer = std::shared_ptr<const void>;
 
   enum class Verdict {
-    kRun,       // It is new.
-    kAttached,  // It runs; its answer goes to the new route.
-    kAnswered,  // It was answered; the answer goes to the new route again.
-    kStale,     // Its caller has the answer, does not want it, or a later attempt of it has come before.
+    kRun,       // It is new: run it.
+    kAttached,  // It is running; its answer goes to the new route.
+    kAnswered,  // It has been answered: send the answer again, on the new route.
+    kStale,     // Drop it: its caller does not need the answer, or a later attempt has arrived before.
   };
   struct Arrival {
     Verdict verdict = Verdict::kRun;
-    Route before;   // kAttached: where the answer would have gone.
-    Answer answer;  // kAnswered.
-    // Requests that run, and that their caller does not want any more. Each is named once.
+    Route before;   // For kAttached: the previous route.
+    Answer answer;  // For kAnswered.
+    // Running requests whose answers the caller does not want any more. Each is returned once.
     std::vector<Route> unwanted;
   };
 
   explicit Deduplicator(const RetryOptions& options) : options_(options) {}
 
-  // A request of this caller (an incarnation) and number, not 0, which wants no answers below `watermark`.
+  // A request has arrived. `caller` is an incarnation. `request` must not be 0. The caller wants no answers
+  // of requests below `watermark`.
   Arrival arrive(uint64_t caller, uint64_t request, uint64_t watermark, Route route, absl::Time now);
 
-  // A running request has ended with this answer of so many bytes; nullptr: it is not to be kept. Returns the
-  // route of the answer; nothing for a request that is not running.
+  // A running request has ended with an answer of `bytes` bytes; nullptr if the answer must not be kept.
+  // Returns the route of the answer; nullopt if the request is not running.
   std::optional<Route> end(uint64_t caller, uint64_t request, Answer answer, uint64_t bytes, absl::Time now);
 
-  // The caller is dead or has left: what comes of it later is stale. Returns the routes of its requests that
-  // run and were wanted.
+  // The caller is dead or has left. Its later requests are stale. Returns the routes of its running requests
+  // whose answers were still wanted.
   std::vector<Route> forget(uint64_t caller);
   // Drops all answers.
   void clear();
-  // Drops the answers whose time is over. Returns when to come again.
+  // Drops expired answers. Returns the time of the next call.
   absl::Time expire(absl::Time now);
 
   std::vector<Answer> take_dropped() { return std::exchange(dropped_, {}); }
@@ -71,16 +74,17 @@ class Deduplicator {
   std::size_t running() const;
   std::size_t answers() const { return answers_; }
   uint64_t bytes() const;
-  // Callers that are known, and numbers of answers that are remembered, dropped ones included: at most twice
-  // as many as there are answers and 16 for each caller.
+  // Number of known callers.
   std::size_t callers() const { return callers_.size(); }
+  // Number of remembered request ids of answers, including dropped answers. At most 2 * answers() + 16 per
+  // caller.
   std::size_t remembered() const;
 
  private:
   struct Entry {
     Route route;
     bool wanted = true;
-    // Once it is answered.
+    // The members below are set when the request is answered.
     bool answered = false;
     Answer answer;
     uint64_t bytes = 0;
@@ -89,7 +93,7 @@ class Deduplicator {
   struct Caller {
     uint64_t watermark = 0;
     std::map<uint64_t, Entry> entries;
-    // Answered requests in the order of their answers; some may be gone.
+    // Answered requests in the order of their answers. Some of them may have been dropped.
     std::deque<uint64_t> order;
     std::size_t answers = 0;
     uint64_t bytes = 0;
@@ -98,7 +102,7 @@ class Deduplicator {
   using Entries = std::map<uint64_t, Entry>;
 
   void drop(Caller& caller, Entries::iterator entry);
-  // Drops answers from the oldest on while `excess` says so.
+  // Drops the oldest answer while `excess` returns true.
   template <class Excess>
   void drop_oldest(Caller& caller, Excess excess);
   void drop_expired(Caller& caller, absl::Time now);

@@ -24,16 +24,16 @@ int value_of(const Deduplicator::Answer& kept) { return *std::static_pointer_cas
 TEST(Deduplicator, RepetitionOfARunningRequestIsAttached) {
   Deduplicator requests((RetryOptions()));
   EXPECT_EQ(requests.arrive(kCaller, 1, 0, {10, 5}, at(0)).verdict, Verdict::kRun);
-  auto again = requests.arrive(kCaller, 1, 0, {11, 5}, at(1));
-  EXPECT_EQ(again.verdict, Verdict::kAttached);
-  EXPECT_EQ(again.before, (Route{10, 5}));
+  auto repetition = requests.arrive(kCaller, 1, 0, {11, 5}, at(1));
+  EXPECT_EQ(repetition.verdict, Verdict::kAttached);
+  EXPECT_EQ(repetition.before, (Route{10, 5}));
   EXPECT_EQ(requests.running(), 1u);
   // The answer goes to the newest link.
   EXPECT_EQ(requests.end(kCaller, 1, answer(1), 100, at(2)), (Route{11, 5}));
   EXPECT_EQ(requests.running(), 0u);
 }
 
-TEST(Deduplicator, AttemptThatWasOvertakenDoesNotDrawTheAnswer) {
+TEST(Deduplicator, OvertakenAttemptDoesNotGetTheAnswer) {
   Deduplicator requests((RetryOptions()));
   EXPECT_EQ(requests.arrive(kCaller, 1, 0, {12, 5, 3}, at(0)).verdict, Verdict::kRun);
   EXPECT_EQ(requests.arrive(kCaller, 1, 0, {10, 5, 2}, at(0)).verdict, Verdict::kStale);
@@ -45,14 +45,14 @@ TEST(Deduplicator, RepetitionOfAnAnsweredRequestGetsTheAnswer) {
   requests.arrive(kCaller, 1, 0, {10, 5}, at(0));
   requests.end(kCaller, 1, answer(42), 100, at(0));
   for (int i = 0; i < 3; ++i) {
-    auto again = requests.arrive(kCaller, 1, 0, {11, 5}, at(1));
-    ASSERT_EQ(again.verdict, Verdict::kAnswered);
-    EXPECT_EQ(value_of(again.answer), 42);
+    auto repetition = requests.arrive(kCaller, 1, 0, {11, 5}, at(1));
+    ASSERT_EQ(repetition.verdict, Verdict::kAnswered);
+    EXPECT_EQ(value_of(repetition.answer), 42);
   }
   EXPECT_EQ(requests.end(kCaller, 1, answer(43), 100, at(2)), std::nullopt);
 }
 
-TEST(Deduplicator, CallersAreToldApart) {
+TEST(Deduplicator, CallersAreKeptApart) {
   Deduplicator requests((RetryOptions()));
   EXPECT_EQ(requests.arrive(1, 5, 0, {10, 1}, at(0)).verdict, Verdict::kRun);
   EXPECT_EQ(requests.arrive(2, 5, 0, {11, 1}, at(0)).verdict, Verdict::kRun);
@@ -74,17 +74,17 @@ TEST(Deduplicator, WatermarkDropsAnswersAndMakesRepetitionsStale) {
   EXPECT_EQ(requests.take_dropped().size(), 2u);
   EXPECT_EQ(requests.arrive(kCaller, 2, 0, {10, 2}, at(0)).verdict, Verdict::kStale);
   EXPECT_EQ(requests.arrive(kCaller, 3, 0, {10, 3}, at(0)).verdict, Verdict::kAnswered);
-  // It never goes back.
+  // The watermark never falls.
   requests.arrive(kCaller, 5, 1, {10, 5}, at(0));
   EXPECT_EQ(requests.arrive(kCaller, 2, 1, {10, 2}, at(0)).verdict, Verdict::kStale);
 }
 
-TEST(Deduplicator, WatermarkNamesRunningRequestsThatNobodyWantsOnce) {
+TEST(Deduplicator, WatermarkNamesUnwantedRunningRequestsOnce) {
   Deduplicator requests((RetryOptions()));
   requests.arrive(kCaller, 1, 0, {10, 1}, at(0));
   EXPECT_THAT(requests.arrive(kCaller, 2, 2, {10, 2}, at(0)).unwanted, ElementsAre(Route{10, 1}));
   EXPECT_THAT(requests.arrive(kCaller, 3, 2, {10, 3}, at(0)).unwanted, IsEmpty());
-  // Its answer has somewhere to go, but is not kept.
+  // Its answer is sent, but not kept.
   EXPECT_EQ(requests.end(kCaller, 1, answer(1), 1, at(0)), (Route{10, 1}));
   EXPECT_EQ(requests.answers(), 0u);
   EXPECT_EQ(requests.running(), 2u);
@@ -97,7 +97,7 @@ TEST(Deduplicator, AnswersAreBoundedInNumber) {
     requests.end(kCaller, id, answer(static_cast<int>(id)), 10, at(0));
   }
   EXPECT_EQ(requests.answers(), 2u);
-  // The oldest went, and would run again.
+  // The oldest answer was dropped: its request would run repetition.
   EXPECT_EQ(requests.arrive(kCaller, 1, 0, {10, 1}, at(0)).verdict, Verdict::kRun);
   EXPECT_EQ(requests.arrive(kCaller, 3, 0, {10, 3}, at(0)).verdict, Verdict::kAnswered);
 }
@@ -108,7 +108,7 @@ TEST(Deduplicator, AnswersAreBoundedInBytes) {
   requests.end(kCaller, 1, answer(1), 60, at(0));
   requests.arrive(kCaller, 2, 0, {10, 2}, at(0));
   requests.end(kCaller, 2, answer(2), 101, at(0));
-  // Too large to be kept at all: it took nothing's place.
+  // An answer that is larger than the limit is not kept, and drops no other answer.
   EXPECT_EQ(requests.bytes(), 60u);
   requests.arrive(kCaller, 3, 0, {10, 3}, at(0));
   requests.end(kCaller, 3, answer(3), 50, at(0));
@@ -116,8 +116,8 @@ TEST(Deduplicator, AnswersAreBoundedInBytes) {
   EXPECT_EQ(requests.take_dropped().size(), 2u);
 }
 
-// The oldest answer is that of a new request, which the watermark does not take.
-TEST(Deduplicator, NumbersOfAnswersThatTheWatermarkTookAreForgotten) {
+// The oldest answer belongs to a request above the watermark, so the watermark never drops it.
+TEST(Deduplicator, IdsOfAnswersBelowTheWatermarkAreForgotten) {
   Deduplicator requests((RetryOptions()));
   constexpr uint64_t kNewest = 1000;
   requests.arrive(kCaller, kNewest, 0, {10, kNewest}, at(0));
@@ -143,7 +143,7 @@ TEST(Deduplicator, AnswersAreBoundedInTime) {
   EXPECT_EQ(requests.answers(), 0u);
 }
 
-TEST(Deduplicator, AnswerThatIsNotKeptLetsARepetitionRun) {
+TEST(Deduplicator, RepetitionRunsIfTheAnswerWasNotKept) {
   Deduplicator requests((RetryOptions()));
   requests.arrive(kCaller, 1, 0, {10, 1}, at(0));
   EXPECT_EQ(requests.end(kCaller, 1, nullptr, 0, at(0)), (Route{10, 1}));
@@ -165,8 +165,8 @@ TEST(Deduplicator, DeadCallerIsForgotten) {
   EXPECT_EQ(requests.take_dropped().size(), 2u);
 }
 
-// A caller that loses requests and answers at random and repeats them: nothing runs twice while it is
-// remembered, each gets its own answer, and nothing is left but what the bounds allow.
+// A caller loses requests and answers at random, and repeats them. No request runs twice while it is
+// remembered, each gets its own answer, and the memory stays within the bounds.
 TEST(Deduplicator, RandomRepetitionsRunOnceAndLeaveNothing) {
   for (int seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
@@ -193,7 +193,7 @@ TEST(Deduplicator, RandomRepetitionsRunOnceAndLeaveNothing) {
           if (!one_in(3)) open.erase(id);
           break;
         case Verdict::kStale:
-          ADD_FAILURE() << "a request that is wanted was taken for a stale one, seed " << seed;
+          ADD_FAILURE() << "a request that its caller wants was refused as stale, seed " << seed;
       }
     };
     for (int step = 0; step < 300; ++step) {

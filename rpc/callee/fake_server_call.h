@@ -12,7 +12,8 @@
 
 namespace gradwire::rpc {
 
-// A served call without an agent, whose result is sent through the wire's encoding. For tests of one thread.
+// A served call without an agent. Its result is encoded and decoded as on the wire. For tests with one
+// thread.
 class FakeServerCall : public ServerCall {
  public:
   FakeServerCall(std::string callee, IncomingPayload arguments)

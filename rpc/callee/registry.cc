@@ -27,7 +27,7 @@ absl::string_view kind_name(CalleeKind kind) {
   return "callee";
 }
 
-// Where the registration of a class of libtorch is. Empty for other callees.
+// Advice where to find the registration of a libtorch module. Empty for other callees.
 std::string stock_module_advice(CalleeKind kind, absl::string_view name) {
   if (kind != CalleeKind::kConstructor || !absl::StartsWith(name, "torch::nn::")) return "";
   return "include \"rpc/stock_modules.h\" and link //rpc:stock_modules, which has libtorch's common modules; "
@@ -43,10 +43,14 @@ absl::string_view last_part(absl::string_view name) {
 }  // namespace
 
 Registry& Registry::instance() {
+  // Never destroyed: a handler may still search for a callee during static destruction.
   static Registry* registry = new Registry;
   return *registry;
 }
 
+// Called during static initialisation, where no error can be reported. The first registration of a name
+// stays, and AgentImpl::start() fails with conflicts(). The same registration may come twice, for example
+// from a header that two libraries include.
 const Callee* Registry::add(Callee callee) {
   MutexLock lock(mutex_);
   auto [entry, inserted] = callees_[static_cast<std::size_t>(callee.kind)].try_emplace(callee.name, nullptr);
@@ -71,23 +75,24 @@ absl::Status Registry::conflicts() const {
   MutexLock lock(mutex_);
   if (conflicts_.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("two different callees, or one as idempotent and not, are registered as: ",
+      absl::StrCat("registered twice with different functions, or once as idempotent and once not: ",
                    absl::StrJoin(conflicts_, ", "), "; give one of them another name with GRADWIRE_RPC_AS"));
 }
 
 absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
-  std::vector<std::string> alike;
+  std::vector<std::string> similar;
   {
     MutexLock lock(mutex_);
     for (const auto& [key, callee] : callees_[static_cast<std::size_t>(kind)]) {
-      if (last_part(callee->name) == last_part(name)) alike.push_back(callee->name);
+      // The usual mistake is a missing or different namespace, so the last part of the name is compared.
+      if (last_part(callee->name) == last_part(name)) similar.push_back(callee->name);
     }
   }
-  std::sort(alike.begin(), alike.end());
+  std::sort(similar.begin(), similar.end());
   return absl::NotFoundError(absl::StrCat(
-      "no ", kind_name(kind), " \"", name, "\" is registered here",
-      alike.empty() ? std::string() : absl::StrCat(" (there is ", absl::StrJoin(alike, ", "), ")"), ": ",
-      stock_module_advice(kind, name),
+      kind_name(kind), " \"", name, "\" is not registered on this worker",
+      similar.empty() ? std::string() : absl::StrCat(" (registered: ", absl::StrJoin(similar, ", "), ")"),
+      ": ", stock_module_advice(kind, name),
       "is the library that registers it linked into this program, and linked with alwayslink?"));
 }
 

@@ -23,54 +23,57 @@ struct Callee {
   CalleeKind kind = CalleeKind::kFunction;
   // The fully qualified name, the same for every compiler.
   std::string name;
-  // The types as the wire knows them: "Tensor(Tensor,float64)".
+  // Parameter and result types by their names on the wire: "Tensor(Tensor,float64)".
   std::string signature;
   // The hash of `signature`, computed by Registry::add.
   uint64_t signature_hash = 0;
-  // For a method: the name of the class whose objects it runs on. Empty otherwise.
+  // For a method: the name of its class. Empty otherwise.
   std::string object_type;
-  // Running it again does no harm: its calls are made again when their connection breaks
+  // Whether running it twice does no harm. Its calls are repeated when their connection breaks
   // (rpc/options.h).
   bool idempotent = false;
-  // Decodes the arguments, runs it and finishes the call.
+  // Decodes the arguments, runs the callee and finishes the call.
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;
-  // Never destroyed, as the callee itself once it is registered.
+  // Never destroyed, like the callee itself once it is registered.
   CalleeCost* cost = nullptr;
 };
 
-// The functions that this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one
-// for the process because that is what registration by linking means. Thread-safe. Entries are never removed.
+// The C++ callees that this program serves. The GRADWIRE_RPC macros fill it during static initialisation.
+// There is one registry per process, because registration happens by linking. Thread-safe. Entries are never
+// removed.
 class Registry {
  public:
   static Registry& instance();
 
-  // Registering the same callee again does nothing; a different one under a taken name is a conflict.
+  // Registers a callee. Registering the same callee again does nothing. A different callee with the same name
+  // is a conflict.
   const Callee* add(Callee callee);
-  // nullptr when it is not registered.
+  // Returns nullptr if no such callee is registered.
   const Callee* find(CalleeKind kind, absl::string_view name) const;
 
-  // InvalidArgument naming every name that two different callees claim; agents refuse to start then.
+  // Returns InvalidArgument with every name that is registered for two different callees, else OK. An agent
+  // does not start if there are conflicts.
   absl::Status conflicts() const;
 
-  // NotFound for `name`, with the likeliest reasons and names like it.
+  // The error for a request for an unknown callee: NotFound, with similar names and the likeliest causes.
   absl::Status unknown(CalleeKind kind, absl::string_view name) const;
 
-  // NotFound for a callee that this program calls and has not registered, with what to write.
+  // The error of a caller that has not registered its callee: NotFound, with the registration to write.
   static absl::Status unregistered(CalleeKind kind, absl::string_view name);
 
  private:
   Registry() = default;
   mutable Mutex mutex_;
   using Callees = absl::flat_hash_map<std::string, std::unique_ptr<Callee>>;
-  // One for each CalleeKind.
+  // One table for each CalleeKind.
   std::array<Callees, 3> callees_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> conflicts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Serves requests for operators and for TorchScript functions: installed during static initialisation by the
-// targets that know libtorch. nullptr while none is.
+// Serves requests for operators or for TorchScript functions. The targets that use libtorch install the
+// handlers during static initialisation; without those targets they are nullptr.
 using ServeHandler = void (*)(const std::shared_ptr<ServerCall>& call);
-// The cost of the operator of this name; nullptr when it may not be called.
+// Returns the cost of the operator with this name; nullptr if it must not be called.
 using OperatorCost = CalleeCost* (*)(const std::string& name);
 void set_operator_handler(ServeHandler handler, OperatorCost cost);
 void set_script_handler(ServeHandler handler);

@@ -45,7 +45,7 @@ TEST(Registry, ClassesAndMethodsKnowTheirObject) {
   EXPECT_EQ(Registry::instance().find(CalleeKind::kFunction, "gradwire::rpc::shapes::Box::get"), nullptr);
 }
 
-TEST(Registry, UnknownNameAsksForAlwayslinkAndTellsWhatIsAlike) {
+TEST(Registry, UnknownNameAsksForAlwayslinkAndListsSimilarNames) {
   const absl::Status status = Registry::instance().unknown(CalleeKind::kFunction, "other::area");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(status.message().find("\"other::area\""), std::string::npos) << status;
@@ -56,7 +56,7 @@ TEST(Registry, UnknownNameAsksForAlwayslinkAndTellsWhatIsAlike) {
 void serve_one(const std::shared_ptr<ServerCall>&) {}
 void serve_other(const std::shared_ptr<ServerCall>& call) { call->fail(absl::UnknownError("other")); }
 
-// Last: the registry of the process keeps the conflict.
+// This test must be the last one, because the registry of the process keeps the conflict.
 TEST(RegistryConflict, SameNameForTwoCalleesIsNamed) {
   Callee callee;
   callee.name = "taken";

@@ -11,7 +11,7 @@
 #include "gradwire/rpc/callee/server_call.h"
 #include "gradwire/rpc/callee/type_ops.h"
 
-// How a registered C++ callee is served: decode, run, finish. One instantiation for each callee.
+// Serves a request for a registered C++ callee: decode, run, finish. Each callee has its own instantiation.
 namespace gradwire::rpc::serve_internal {
 
 template <class Values>
@@ -42,12 +42,12 @@ absl::StatusOr<Values> decode_arguments(const ServerCall& call) try {
   }
   (std::make_index_sequence<kArity>());
 } catch (...) {
-  // A Codec of the user's threw.
+  // A Codec of the user has thrown.
   return with_context(status_from_exception(std::current_exception()),
                       absl::StrCat("decoding the arguments of \"", call.callee(), "\""));
 }
 
-// The values that must live until the Future that a handler returned completes: a coroutine does not copy
+// Values that must live until the Future that a handler returned completes: a coroutine does not copy
 // reference parameters.
 template <class Values>
 struct Frame {
@@ -55,7 +55,8 @@ struct Frame {
   std::optional<Values> arguments;
 };
 
-// Lets go of the arguments first: a handler that returns what it was given has then the only copy.
+// Ends the call with a value. Releases the arguments first: if a handler returns an argument, `value` is then
+// the only copy, and need not be copied to be sent.
 template <class R, class Values>
 void finish(Frame<Values>& frame, R value) {
   auto held = std::make_shared<R>(std::move(value));
@@ -77,11 +78,11 @@ void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
             absl::InternalError(absl::StrCat("\"", frame->call->callee(), "\" returned an empty Future")));
         return;
       }
-      // The caller's giving up reaches the handler's own calls through its CallContext; the future is not
-      // cancelled here, because the handler may share it.
+      // A cancelled call does not cancel the future, because the handler may share it. The handler learns of
+      // the cancellation from its CallContext.
       future.on_ready_inline([frame](const typename Returned::Result& result) {
-        // Completed on any thread, perhaps with user code below: encoding and destructors run on the
-        // executor.
+        // The future may complete on any thread, perhaps inside user code. So encoding and destructors run on
+        // the executor.
         frame->call->executor()->post_or_run([frame, result] {
           if (!future_internal::status_of(result).ok()) {
             frame->call->fail(future_internal::status_of(result));
@@ -104,7 +105,7 @@ void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
   }
 }
 
-// A parameter declared as P gets the decoded value: moved unless it takes an lvalue.
+// Passes a decoded value to a parameter declared as P: as an lvalue if P is an lvalue reference, else moved.
 template <class P, class V>
 decltype(auto) pass(V& value) {
   if constexpr (std::is_lvalue_reference_v<P>) {

@@ -13,19 +13,24 @@
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/message_references.h"
 
+// A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
+// callee. The callee calls finish() or fail(), on this thread or later on another one. Both build the answer
+// and send it with answer().
 namespace gradwire::rpc {
 namespace {
 
-// The call whose callee the calling thread runs.
+// The call whose callee this thread is running; nullptr if none. finish() uses it to find out whether the
+// handler's ExecutionState is current on this thread.
 thread_local const ServedCall* running = nullptr;
 
-// A method must be called on an object of its class.
+// Checks that a method is called on an object of its class.
 absl::Status check_object(const Callee& method, const TypeOps* type) {
   if (type == nullptr)
     return absl::InvalidArgumentError(absl::StrCat("\"", method.name, "\" was called without an object"));
   if (method.object_type != type->name()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", method.name, "\" was called on an object of type ",
-                                                   type->name(), ", it belongs to ", method.object_type));
+    return absl::InvalidArgumentError(absl::StrCat("\"", method.name,
+                                                   "\" cannot be called on an object of type ", type->name(),
+                                                   ": it is a method of ", method.object_type));
   }
   return absl::OkStatus();
 }
@@ -68,6 +73,7 @@ ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, Incomin
   cost_ = cost->of(bytes);
 }
 
+// A handler may drop the call without an end. Its caller would wait until the deadline.
 ServedCall::~ServedCall() {
   if (!ended_.load())
     fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
@@ -78,13 +84,13 @@ void ServedCall::run() {
   ExecutionSlot<CallContext>::Scope call_scope(
       std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
+  // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
   const ServedCall* const outer = std::exchange(running, this);
-  // Nobody waits any more: do not begin.
-  if (absl::Status gone = incoming_.token.reason(); !gone.ok()) {
-    fail(gone);
+  // If the call was cancelled or has expired, do not run it.
+  if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
+    fail(cancelled);
   } else if (incoming_.deadline != absl::InfiniteFuture() && Clock::system().now() >= incoming_.deadline) {
-    fail(absl::DeadlineExceededError(
-        absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
+    fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" expired while it waited for its turn")));
   } else {
     decode_and_serve();
   }
@@ -138,25 +144,27 @@ void ServedCall::dispatch() {
     }
     case proto::Request::kFetch: {
       if (target_.value == nullptr) {
-        fail(absl::InvalidArgumentError("to_here without an RRef"));
+        fail(absl::InvalidArgumentError("to_here failed: the request has no RRef"));
         return;
       }
       finish(target_.value, target_.type);
       return;
     }
     default:
-      fail(absl::InvalidArgumentError("the request names nothing to call"));
+      fail(absl::InvalidArgumentError("malformed request: it names no callee"));
       return;
   }
   if (registered_ == nullptr) {
     fail(Registry::instance().unknown(kind_, callee_));
     return;
   }
-  // A constructor's caller does not know its parameter types; the arguments are checked one by one.
+  // The caller of a constructor may not know its parameter types. Its arguments are checked one by one
+  // instead.
   if (kind_ != CalleeKind::kConstructor && incoming_.request().signature() != registered_->signature_hash) {
-    fail(absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" has another signature on worker \"",
-                                                 parts_.runtime.self.name, "\": ", registered_->signature,
-                                                 "; build both programs from the same source")));
+    fail(absl::InvalidArgumentError(
+        absl::StrCat("signature mismatch: \"", callee_, "\" is ", registered_->signature, " on worker \"",
+                     parts_.runtime.self.name,
+                     "\", but the caller has another signature; build both programs from the same source")));
     return;
   }
   if (kind_ == CalleeKind::kMethod) {
@@ -168,6 +176,14 @@ void ServedCall::dispatch() {
   registered_->serve(shared_from_this());
 }
 
+// Sends the answer, once. The order of the steps matters:
+//   1. For a repeatable call, keep the answer before it is sent. From then on a repetition gets the kept
+//      answer, and this answer goes to the link on which the newest attempt arrived.
+//   2. Send the answer.
+//   3. Report its references as sent, or take them back.
+//   4. Copy what has not been sent of buffers that borrow the handler's value.
+//   5. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
+//   6. Start the next call on a serial object.
 void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Link> newest;
   if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, buffers);
@@ -175,11 +191,11 @@ void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::
   const bool borrows = any_borrowed(buffers);
   absl::StatusOr<uint64_t> ticket = link.send(envelope, std::move(buffers));
   if (!ticket.ok()) {
-    // The caller is gone: what the answer carried stays here.
+    // The connection has ended: take back the references in the answer.
     undo(envelope.response().result());
   } else {
     parts_.rrefs.sent(envelope.response().result(), incoming_.from, link.closed());
-    // The value may change from here on; what has not left yet is copied.
+    // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
     if (borrows) link.capture(*ticket);
   }
   parts_.calls.end(incoming_);
@@ -194,10 +210,13 @@ void ServedCall::undo(const proto::Payload& result) {
 }
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
+  // The first end wins. A handler may end its call at the same time as a deadline or a cancellation.
   if (ended_.exchange(true)) return;
   if (running == this) {
     finish_in_state(std::move(value), type);
   } else {
+    // The handler returned a Future, which completes on another thread. Encoding may call code of the user,
+    // and needs the autograd context of the handler.
     ScopedExecutionState scope(state_);
     finish_in_state(std::move(value), type);
   }
@@ -209,6 +228,7 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
   response.set_call_id(incoming_.request().call_id());
   std::vector<transport::Buffer> buffers;
   if (incoming_.is_remote()) {
+    // The value stays here. The answer only confirms that it exists.
     parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()),
                               OwnedValue{std::move(value), type, nullptr});
   } else {
@@ -219,6 +239,7 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       encoded = status_from_exception(std::current_exception());
     }
     if (!encoded.ok()) {
+      // The references and graph nodes that were added before the error must not wait for a receiver.
       undo(response.result());
       response.clear_result();
       buffers.clear();
@@ -234,19 +255,23 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
                                        proto::Response& response, std::vector<transport::Buffer>& buffers) {
   if (type->encode == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
+        absl::StrCat("a value of type ", type->name(),
+                     " cannot be sent, because it has no Codec; keep it on its worker with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
   MessageReferences references(parts_.rrefs, /*is_answer=*/true);
   references.set_receiver(incoming_.from);
   Encoder encoder(payload, &references);
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
+  // Drop the value: a tensor that is now held by the tensor set alone is sent from its own memory, without a
+  // copy.
   value.reset();
   std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
   if (GraphHook* hook = parts_.runtime.graph_hook) {
     GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(incoming_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
+  // An answer that may be sent again must own its bytes.
   const TensorSharing sharing = incoming_.is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;
   return tensor_backend()->encode(*tensors, sharing, payload, buffers);
 }
@@ -254,6 +279,7 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
 void ServedCall::fail(absl::Status status) {
   if (ended_.exchange(true)) return;
   status = with_worker(std::move(status), parts_.runtime.self.name);
+  // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;
   proto::Response& response = *envelope.mutable_response();

@@ -17,26 +17,31 @@
 
 namespace gradwire::rpc {
 
-// A wait that two may end, for example what is waited for and a deadline. Whoever is first takes it, and goes
-// on. Thread-safe.
-class Turn {
+// A wait that two parties may end, for example an event and a deadline. The party whose claim() returns true
+// ends the wait; the other one does nothing. Thread-safe.
+class ExclusiveEnd {
  public:
-  bool take() { return !taken_.exchange(true); }
-  bool taken() const { return taken_.load(); }
-  // The timer that is to end the wait, and need not any more once it has ended; 0: none.
+  bool claim() { return !claimed_.exchange(true); }
+  bool claimed() const { return claimed_.load(); }
+  // The timer that ends the wait at the deadline, and must be cancelled if the wait ends before; 0: no timer.
   void set_timer(uint64_t timer) { timer_ = timer; }
   uint64_t timer() const { return timer_.load(); }
 
  private:
-  std::atomic<bool> taken_{false};
+  std::atomic<bool> claimed_{false};
   std::atomic<uint64_t> timer_{0};
 };
 
-// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found
-// -> admitted to its context -> its turn in a queue -> running -> ended, by finish() or fail(), once.
+// One request on its way through the server. Its states:
+//   1. parsed, on the transport's thread
+//   2. waiting for its target (the object of a method)
+//   3. waiting for admission to its autograd context
+//   4. queued
+//   5. running
+//   6. ended, by finish() or fail(), exactly once
 class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
  public:
-  // The parts of its agent that it uses. It keeps the agent.
+  // The parts of its agent that it uses. The call holds the agent.
   struct Parts {
     AgentRuntime& runtime;
     RRefService& rrefs;
@@ -44,7 +49,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
     CalleeCost& fetch_cost;
   };
   ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, IncomingCall incoming);
-  // A call that nobody ended fails with Internal.
+  // Fails the call with Internal if it has not ended.
   ~ServedCall() override;
 
   Agent& agent() const override { return *agent_; }
@@ -59,17 +64,18 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void finish_later() override { state_ = ExecutionState::capture(); }
 
   const IncomingCall& incoming() const { return incoming_; }
-  // The cost of calls of this callee; nullptr where it is unknown.
+  // The cost of calls of this callee; nullptr if it is unknown.
   TaskCost* cost() const { return cost_; }
 
-  // Its wait for its object, and for its turn on it.
-  Turn& search() { return search_; }
-  Turn& turn() { return turn_; }
+  // The end of its wait for its object.
+  ExclusiveEnd& target_wait() { return target_wait_; }
+  // The end of its wait for its turn on a serial object.
+  ExclusiveEnd& turn_wait() { return turn_wait_; }
   void set_target(OwnedValue target) { target_ = std::move(target); }
   // Called once when the call has ended.
   void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
 
-  // Decodes and runs the callee; on an executor thread, in the clean state.
+  // Decodes the arguments and runs the callee. Call on a thread of the executor, in a clean ExecutionState.
   void run();
 
  private:
@@ -79,10 +85,10 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              std::vector<transport::Buffer>& buffers);
   void answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
-  // The result never left: takes back what it carried.
+  // Takes back the references and graph nodes of a result that was not sent.
   void undo(const proto::Payload& result);
 
-  // Set once. The agent keeps what the parts refer to.
+  // Set once. The agent keeps the parts alive.
   const std::shared_ptr<Agent> agent_;
   const Parts& parts_;
   IncomingCall incoming_;
@@ -92,17 +98,17 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const Callee* registered_ = nullptr;
   TaskCost* cost_ = nullptr;
 
-  // Used by the thread that has the call now.
+  // Used only by the thread that handles the call at present.
   IncomingPayload arguments_;
   OwnedValue target_;
-  // The state in which the handler ran (agent, call, context), for a call that ends later.
+  // The ExecutionState of the handler (agent, call, context), for a call that ends later.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
 
   // Synchronised by themselves.
   std::atomic<bool> ended_{false};
-  Turn search_;
-  Turn turn_;
+  ExclusiveEnd target_wait_;
+  ExclusiveEnd turn_wait_;
 };
 
 }  // namespace gradwire::rpc

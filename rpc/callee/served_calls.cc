@@ -10,6 +10,12 @@
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
+// A call that is not repeatable is in the table from begin() to end(). A repeatable call leaves the table
+// earlier, in keep_answer(). The three tables for repeatable calls change in the same critical section:
+// calls_ (by the link on which the call arrived last), the Deduplicator (by caller and request id), and
+// orphans_ (calls whose link has closed).
+// A cancellation runs callbacks of handlers. So each function collects the sources under the lock, and fires
+// them after it.
 namespace gradwire::rpc {
 
 absl::Time deadline_of(const proto::Request& request, absl::Time arrived) {
@@ -37,19 +43,19 @@ std::string callee_of(const proto::Request& request) {
 }
 
 struct ServedCalls::Repeatable {
-  // Where its answer goes.
+  // The link on which its answer is sent.
   std::shared_ptr<Link> link;
-  uint64_t caller = 0;  // The incarnation.
+  uint64_t caller = 0;  // Its incarnation.
   std::string caller_name;
   absl::Time deadline;
-  // Ends it at its deadline once its link has closed: a caller without a connection cannot say that it gave
-  // up.
+  // Cancels the call at its deadline. It is scheduled when the link has closed, because a caller without a
+  // connection cannot send a Cancel.
   uint64_t timer = 0;
 };
 
 namespace {
 
-// An answer that may have to be sent again.
+// A complete answer, so that it can be sent again.
 struct KeptAnswer {
   proto::Envelope envelope;
   std::vector<transport::Buffer> buffers;
@@ -62,15 +68,22 @@ ServedCalls::ServedCalls(AgentRuntime& runtime) : runtime_(runtime), repeats_(ru
 bool ServedCalls::begin(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped) {
   if (call.is_repeatable()) return begin_repeatable(call, source, stopped);
   MutexLock lock(mutex_);
+  // The server fails the request with this error. So the caller gets an answer as long as the links are open.
   stopped = stopped_;
   if (!stopped.ok()) return true;
-  // A second request with the number of one that runs can only be a repetition.
+  // A request whose call id is in use on this link is a duplicate: ignore it.
   return calls_
       .try_emplace({call.link->number(), call.request().call_id()},
                    Running{source, nullptr, &call.request(), call.from.incarnation, call.arrived})
       .second;
 }
 
+// Handles the arrival of a repeatable request:
+//   1. The Deduplicator finds out whether it is new, running, answered or stale.
+//   2. A new request enters the table. A running one moves to the key of the link on which it has arrived
+//      now, and its answer will be sent there.
+//   3. Without the lock: cancel calls whose answers the caller does not want any more, and send a kept answer
+//      again.
 bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationSource& source,
                                    absl::Status& stopped) {
   const proto::Request& request = call.request();
@@ -84,7 +97,7 @@ bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationS
     MutexLock lock(mutex_);
     stopped = stopped_;
     if (!stopped.ok()) return true;
-    // The same message twice.
+    // The same message has arrived twice on this link.
     if (calls_.contains(key)) return false;
     arrival = repeats_.arrive(from.incarnation, request.request_id(), request.answered_below(),
                               {key.first, key.second, request.attempt()}, call.arrived);
@@ -110,23 +123,28 @@ bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationS
     }
   }
   for (const CancellationSource& other : unwanted) {
-    other.cancel(absl::CancelledError(absl::StrCat("worker \"", from.name, "\" gave up")));
+    other.cancel(absl::CancelledError(absl::StrCat("worker \"", from.name, "\" cancelled the call")));
   }
   if (arrival.verdict == Deduplicator::Verdict::kAnswered) {
+    // The answer must have the call id of this repetition. So the envelope is copied; the buffers are shared.
     const auto& kept = *std::static_pointer_cast<const KeptAnswer>(arrival.answer);
     proto::Envelope envelope = kept.envelope;
     envelope.mutable_response()->set_call_id(request.call_id());
+    // If this link breaks as well, the caller repeats its request again.
     (void)link->send(envelope, kept.buffers);
   }
   return arrival.verdict == Deduplicator::Verdict::kRun;
 }
 
+// Ends a repeatable call. Its entry leaves the table before the answer is sent, and in the same step the
+// answer enters the Deduplicator. So a repetition that arrives from here on gets the kept answer. Until end()
+// the call is counted in answers_in_progress_.
 std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const proto::Envelope& envelope,
                                                const std::vector<transport::Buffer>& buffers) {
   auto kept = std::make_shared<KeptAnswer>();
   const proto::Payload& result = envelope.response().result();
   if (result.references_size() > 0 || result.has_graph()) {
-    // References and graph nodes are counted once.
+    // References and graph nodes are counted, so they must not be sent twice. Keep an error instead.
     status_to_proto(with_worker(absl::UnavailableError(absl::StrCat(
                                     "\"", callee_of(call.request()),
                                     "\" has run, but its connection broke, and an answer with "
@@ -146,7 +164,8 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
   const absl::Time now = Clock::system().now();
   {
     MutexLock lock(mutex_);
-    ++answers_under_way_;
+    ++answers_in_progress_;
+    // After stop() the answer is not kept: no repetition is accepted any more.
     auto route = repeats_.end(call.from.incarnation, call.request().request_id(),
                               stopped_.ok() ? std::move(kept) : nullptr, bytes, now);
     dropped = repeats_.take_dropped();
@@ -158,7 +177,7 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
       orphans_.erase({ended->caller, found->first.second});
       calls_.erase(found);
     }
-    if (repeats_.answers() > 0 && stopped_.ok()) schedule = !std::exchange(expires_, true);
+    if (repeats_.answers() > 0 && stopped_.ok()) schedule = !std::exchange(expiry_scheduled_, true);
   }
   if (timer != 0) runtime_.timers->cancel(timer);
   if (schedule) {
@@ -170,14 +189,14 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
 bool ServedCalls::begin_service() {
   MutexLock lock(mutex_);
   if (!stopped_.ok()) return false;
-  ++answers_under_way_;
+  ++answers_in_progress_;
   served_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void ServedCalls::end_service() {
   MutexLock lock(mutex_);
-  --answers_under_way_;
+  --answers_in_progress_;
 }
 
 void ServedCalls::expire_answers() {
@@ -187,27 +206,30 @@ void ServedCalls::expire_answers() {
     MutexLock lock(mutex_);
     next = repeats_.expire(Clock::system().now());
     dropped = repeats_.take_dropped();
-    expires_ = next != absl::InfiniteFuture();
+    expiry_scheduled_ = next != absl::InfiniteFuture();
   }
+  // schedule() ignores the infinite time. The next answer that is kept starts the timer again.
   runtime_.timers->schedule(next, [this] { expire_answers(); });
 }
 
 void ServedCalls::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
-  tables.served_calls = calls_.size() + answers_under_way_;
+  tables.served_calls = calls_.size() + answers_in_progress_;
   tables.kept_answers = repeats_.answers();
   tables.orphaned_calls = orphans_.size();
   tables.repeat_callers = repeats_.callers();
   tables.remembered_answers = repeats_.remembered();
 }
 
+// The call goes on, because its caller may repeat it on another link. It stays in the table under the key of
+// the closed link, and a timer ends it at its deadline.
 void ServedCalls::orphan_locked(const CallKey& key, Running& running) {
   Repeatable& call = *running.repeatable;
   orphans_[{call.caller, key.second}] = key;
   if (call.timer != 0) return;
   call.timer = runtime_.timers->schedule(call.deadline, [source = running.source, name = call.caller_name] {
     source.cancel(absl::CancelledError(
-        absl::StrCat("worker \"", name, "\" lost its connection, and does not wait any longer")));
+        absl::StrCat("worker \"", name, "\" lost its connection, and its call has expired")));
   });
 }
 
@@ -221,6 +243,8 @@ void ServedCalls::worker_lost(const Worker& caller, const absl::Status& reason) 
   std::vector<Deduplicator::Answer> dropped;
   {
     MutexLock lock(mutex_);
+    // Only repeatable calls need this. All others are cancelled when their links close, which happens at the
+    // loss.
     for (const Deduplicator::Route& route : repeats_.forget(caller.incarnation)) {
       auto found = calls_.find({route.link, route.call});
       if (found != calls_.end()) sources.push_back(found->second.source);
@@ -228,8 +252,8 @@ void ServedCalls::worker_lost(const Worker& caller, const absl::Status& reason) 
     dropped = repeats_.take_dropped();
   }
   for (const CancellationSource& source : sources) {
-    source.cancel(
-        absl::CancelledError(absl::StrCat("worker \"", caller.name, "\" is gone: ", reason.message())));
+    source.cancel(absl::CancelledError(
+        absl::StrCat("worker \"", caller.name, "\" is disconnected: ", reason.message())));
   }
 }
 
@@ -238,6 +262,9 @@ void ServedCalls::cancel(const Worker& from, uint64_t link, uint64_t call_id, co
   {
     MutexLock lock(mutex_);
     auto found = calls_.find({link, call_id});
+    // The caller sends a Cancel between two attempts on a new link, where the call has never arrived. If the
+    // call is found nowhere, the Cancel is dropped. The call has ended, or `answered_below` or its deadline
+    // will end it.
     if (found == calls_.end()) found = find_orphan_locked(from, call_id);
     if (found != calls_.end()) source = found->second.source;
   }
@@ -250,6 +277,8 @@ void ServedCalls::cancel_link(uint64_t link, const absl::Status& reason, bool ca
     MutexLock lock(mutex_);
     for (auto& [key, running] : calls_) {
       if (key.first != link) continue;
+      // A caller that lost only its connection can repeat a repeatable call. It gets the answer of no other
+      // call.
       if (running.repeatable == nullptr || caller_is_lost) {
         sources.push_back(running.source);
       } else {
@@ -278,14 +307,14 @@ void ServedCalls::end(const IncomingCall& call) {
   served_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
   if (call.is_repeatable()) {
-    --answers_under_way_;
+    --answers_in_progress_;
   } else {
     calls_.erase({call.link->number(), call.request().call_id()});
   }
 }
 
-std::vector<ServedCalls::UnderWay> ServedCalls::calls_under_way() const {
-  std::vector<UnderWay> calls;
+std::vector<ServedCalls::InProgress> ServedCalls::calls_in_progress() const {
+  std::vector<InProgress> calls;
   MutexLock lock(mutex_);
   for (const auto& [key, running] : calls_) {
     calls.push_back({callee_of(*running.request), running.caller, running.since});
@@ -293,9 +322,9 @@ std::vector<ServedCalls::UnderWay> ServedCalls::calls_under_way() const {
   return calls;
 }
 
-std::size_t ServedCalls::under_way() const {
+std::size_t ServedCalls::in_progress() const {
   MutexLock lock(mutex_);
-  return calls_.size() + answers_under_way_;
+  return calls_.size() + answers_in_progress_;
 }
 
 }  // namespace gradwire::rpc

@@ -23,89 +23,91 @@ namespace gradwire::rpc {
 
 class Link;
 
-// A request as it came in.
+// A request as it arrived.
 struct IncomingCall {
   Worker from;
-  // The one that it came in on first.
+  // The link on which it arrived first.
   std::shared_ptr<Link> link;
   EnvelopePtr envelope;
   std::vector<transport::Buffer> buffers;
   std::vector<std::shared_ptr<RRefHandle>> references;
   CancellationToken token;
-  // When the request arrived, on Clock::system(). Its age counts from here.
+  // Time of arrival, on Clock::system().
   absl::Time arrived;
   absl::Time deadline;
 
   const proto::Request& request() const { return (*envelope)->request(); }
-  // Whether the same request may come again.
+  // Whether the caller may send the same request again.
   bool is_repeatable() const { return request().request_id() != 0; }
-  // Whether its result stays here.
+  // Whether its result stays at this worker, as the value of an RRef.
   bool is_remote() const { return request().has_result_rref(); }
 };
 
-// When the caller of a request that arrived at `arrived` stops waiting.
+// The deadline of a request that arrived at `arrived`.
 absl::Time deadline_of(const proto::Request& request, absl::Time arrived);
 
-// The callee of a request, for messages: the registered name, "aten::add", "fetch".
+// The name of the callee of a request, for messages: the registered name, "aten::add", "to_here".
 std::string callee_of(const proto::Request& request);
 
-// The calls that one agent has under way for others, and the answers that it keeps for calls that come again
-// (proto/rpc.proto, "Repeated calls"): the Deduplicator says which request is which. Thread-safe. The agent
-// keeps it for as long as calls run.
+// The calls that one agent is running for other workers, and the answers that it keeps for repeated calls
+// (proto/rpc.proto, "Repeated calls"). The Deduplicator finds out which requests are repetitions.
+// Thread-safe. The agent keeps this object alive while calls are running.
 class ServedCalls {
  public:
   explicit ServedCalls(AgentRuntime& runtime);
 
-  // Whether the request, with the parts of `call` that it had on arrival, is new, and to run or, when
-  // `stopped` says why, to fail. Else it has been dealt with. `source`: of its token.
+  // Call when a request has arrived. Returns true if it is new. Then the caller must run it or, if `stopped`
+  // is set to an error, fail it with that error. Returns false if the request has been handled completely, as
+  // a repetition. `source`: the source of call.token.
   bool begin(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped);
-  // Before the answer of a repeatable call is sent: keeps it for repetitions; returns the link that it goes
-  // on.
+  // Call before the answer of a repeatable call is sent. Keeps the answer for repetitions, and returns the
+  // link on which it must be sent.
   std::shared_ptr<Link> keep_answer(const IncomingCall& call, const proto::Envelope& envelope,
                                     const std::vector<transport::Buffer>& buffers);
-  // The answer has been sent.
+  // Call when the answer has been sent.
   void end(const IncomingCall& call);
-  // The same for a message of the framework itself. False when this refuses requests.
+  // As begin() and end(), for a service call. begin_service() returns false after stop().
   bool begin_service();
   void end_service();
 
-  // The caller has given up, or its connection is gone: nobody waits for these answers. But a call that may
-  // come again on another connection goes on, until its deadline, unless its caller is lost.
+  // Cancel calls, because the caller has sent a Cancel, because its connection has ended, or because it is
+  // lost. When only the connection ends, a repeatable call goes on until its deadline, because its caller may
+  // repeat it on another connection.
   void cancel(const Worker& from, uint64_t link, uint64_t call_id, const absl::Status& reason);
   void cancel_link(uint64_t link, const absl::Status& reason, bool caller_is_lost);
   void worker_lost(const Worker& caller, const absl::Status& reason);
-  // Refuses requests from now on and fires every call's CancellationToken.
+  // Refuses all later requests, and cancels all calls.
   void stop(const absl::Status& reason);
 
-  std::size_t under_way() const;
+  std::size_t in_progress() const;
   void count(AgentTables& tables) const;
-  // A call that runs, or waits for its turn, now.
-  struct UnderWay {
+  // A call that is running or waiting for its turn.
+  struct InProgress {
     std::string callee;
-    uint64_t caller = 0;  // The incarnation.
+    uint64_t caller = 0;  // Its incarnation.
     absl::Time since;
   };
-  std::vector<UnderWay> calls_under_way() const;
+  std::vector<InProgress> calls_in_progress() const;
   uint64_t served() const { return served_.load(); }
 
  private:
   struct Repeatable;
-  // A call under way.
+  // A call that has begun and not ended.
   struct Running {
     CancellationSource source;
-    // The state of a call that may come again.
+    // The state of a repeatable call; else nullptr.
     std::shared_ptr<Repeatable> repeatable;
-    // The call's, which lives for as long as it is in the table.
+    // The request, which lives as long as this entry.
     const proto::Request* request = nullptr;
-    uint64_t caller = 0;  // The incarnation.
+    uint64_t caller = 0;  // Its incarnation.
     absl::Time since;
   };
-  // By link and call id: the connection that a call came in on last.
+  // The link on which a call arrived last, and its call id.
   using CallKey = std::pair<uint64_t, uint64_t>;
   using Calls = absl::flat_hash_map<CallKey, Running>;
 
   bool begin_repeatable(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped);
-  // Its link has closed.
+  // Call when the link of a running repeatable call has closed.
   void orphan_locked(const CallKey& key, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Calls::iterator find_orphan_locked(const Worker& from, uint64_t call_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,13 +119,13 @@ class ServedCalls {
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   Calls calls_ ABSL_GUARDED_BY(mutex_);
   Deduplicator repeats_ ABSL_GUARDED_BY(mutex_);
-  // Calls whose link has closed, by their caller's incarnation and call id: a Cancel may come on another
-  // link.
+  // Calls whose link has closed, by the caller's incarnation and the call id. A Cancel for them may arrive on
+  // another link.
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, CallKey> orphans_ ABSL_GUARDED_BY(mutex_);
-  // A timer is going to come for the answers that are kept.
-  bool expires_ ABSL_GUARDED_BY(mutex_) = false;
-  // Services, and answers of repeatable calls that are about to be sent.
-  std::size_t answers_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Whether a timer that drops expired answers is scheduled.
+  bool expiry_scheduled_ ABSL_GUARDED_BY(mutex_) = false;
+  // Number of services that are running, and of answers of repeatable calls that are being sent.
+  std::size_t answers_in_progress_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::atomic<uint64_t> served_{0};
 };

@@ -9,20 +9,22 @@
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
 
+// The way of a request from its arrival to the executor. The thread of the transport runs on_request() for
+// one request after the other, so it must not block, and calls of one connection reach each queue in the
+// order of their arrival.
 namespace gradwire::rpc {
 namespace {
 
-// How long a running ordered call keeps the next from starting: it has started for certain by then, and may
-// be waiting for the next one in a way that nobody sees.
+// Maximum time for which a running ordered call delays the start of the next one. By then it has certainly
+// started. It may be waiting for the next call in a way that BlockingListener does not notice.
 constexpr absl::Duration kStartTime = absl::Milliseconds(200);
 
 absl::Status check_repeatable(const proto::Request& request) {
   if (request.has_result_rref() || request.order_key() != 0 || request.arguments().references_size() > 0 ||
       request.arguments().has_graph()) {
     return absl::InvalidArgumentError(
-        "a call that is ordered, leaves its result here, carries references or belongs to an autograd "
-        "context cannot "
-        "be repeated");
+        "a request must not have a request_id if it is ordered, leaves its result at the callee, carries "
+        "references, or belongs to an autograd context");
   }
   return absl::OkStatus();
 }
@@ -39,6 +41,13 @@ void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
   (void)link.send(envelope, {});
 }
 
+// The order of the steps matters:
+//   1. Refuse a malformed request. No correct worker sends one, so nothing needs to be given back.
+//   2. Receive the references.
+//   3. Enter the call into the table. A repetition of a known request ends here.
+//   4. Register a remote result. A later request may name it as its target before the value exists.
+//   5. Wait for the target, if there is one, then for admission (admit), then for a place in the queue
+//      (enqueue).
 void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                         std::vector<transport::Buffer> buffers) {
   if ((*envelope)->request().has_service()) {
@@ -50,12 +59,16 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   const uint64_t call_id = request.call_id();
   const absl::Time deadline = deadline_of(request, arrived);
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
+  // The agent is being destroyed. Its links close, which answers the caller.
   if (agent == nullptr) return;
 
   const Id result = from_proto(request.result_rref());
   if (request.has_result_rref() &&
       (result.origin != from.incarnation || from_proto(request.result_fork()).origin != from.incarnation)) {
-    refuse(*link, call_id, absl::InvalidArgumentError("the ids of a remote result are not its caller's"));
+    refuse(*link, call_id,
+           absl::InvalidArgumentError(
+               absl::StrCat("malformed request from worker \"", from.name,
+                            "\": the ids of the remote result belong to another worker")));
     return;
   }
   if (request.request_id() != 0) {
@@ -64,7 +77,8 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
       return;
     }
   }
-  // References first, and whatever happens to the call: dropping the handles gives them back.
+  // Receive the references before anything else can fail. From here on, destroying the handles gives the
+  // references back, whatever happens to the call.
   auto references = rrefs_.receive(request.arguments(), from);
   if (!references.ok()) {
     refuse(*link, call_id, references.status());
@@ -75,6 +89,7 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
       from,    link,    std::move(envelope), std::move(buffers), *std::move(references), source.token(),
       arrived, deadline};
   absl::Status stopped;
+  // If this returns false, destroying `incoming` gives the references back.
   if (!calls_.begin(incoming, source, stopped)) return;
   auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
   if (!stopped.ok()) {
@@ -88,31 +103,35 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     admit(std::move(call), nullptr);
     return;
   }
-  // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
+  // Usually the target exists, and the callback runs inside find(). So calls on one object are queued in the
+  // order in which they arrive.
   rrefs_.values().find(
       from_proto(call->incoming().request().target()), call->incoming().deadline,
       [this, call](absl::StatusOr<OwnedValue> target) mutable {
-        if (!call->search().take()) return;
+        // The call was cancelled, and has failed, while it waited.
+        if (!call->target_wait().claim()) return;
         if (!target.ok()) {
           call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
           return;
         }
+        // Taken before set_target() moves the target.
         std::shared_ptr<Strand> strand = target->strand;
         call->set_target(*std::move(target));
         admit(std::move(call), strand);
       });
-  // It may never come, and nobody may want it any more.
-  if (!call->search().taken()) {
-    // The token keeps this: it must not keep the token.
+  // The target may never be created. So a call that waits for it must also end when it is cancelled.
+  if (!call->target_wait().claimed()) {
+    // The token owns this callback, so the callback must not own the call, which owns the token.
     source.token().on_cancelled([weak = call->weak_from_this()] {
       std::shared_ptr<ServedCall> waiting = weak.lock();
-      if (waiting != nullptr && waiting->search().take()) waiting->fail(waiting->incoming().token.reason());
+      if (waiting != nullptr && waiting->target_wait().claim())
+        waiting->fail(waiting->incoming().token.reason());
     });
   }
 }
 
-// Before it queues: a call that waits at the step barrier of its context must not hold the turn of one that
-// has passed it.
+// Admission comes before queueing: a call that waits at the step barrier of its context must not block calls
+// behind it in a queue that have passed theirs.
 void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand) {
   if (!call->incoming().request().arguments().has_graph()) {
     enqueue(std::move(call), object_strand);
@@ -125,7 +144,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
         "\" was called in an autograd context, but this program was linked without //autograd")));
     return;
   }
-  // A copy: the call may have begun to run before admit() returns.
+  // A copy, because the call may run, and change its request, before hook->admit() returns.
   const proto::Graph graph = call->incoming().request().arguments().graph();
   hook->admit(call->incoming().from, graph, answer_by(call->incoming().arrived, call->incoming().deadline),
               [this, call, object_strand = std::move(object_strand)](absl::Status status) {
@@ -145,8 +164,8 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
   if (call->incoming().request().order_key() != 0) {
     order_strand(call->incoming().from, call->incoming().request().order_key())
         ->post([this, call = std::move(call)](Strand::Next next) {
-          // Started is what was promised, not finished: the next may start when this one returns, waits, or
-          // has run for a while.
+          // Ordered calls start in order; they need not finish in order. The next call may start when this
+          // one returns, when it blocks, or after kStartTime.
           auto once = std::make_shared<Strand::Next>(std::move(next));
           const uint64_t timer =
               runtime_.timers->schedule(runtime_.timers->clock().now() + kStartTime, [once] { (*once)(); });
@@ -164,45 +183,56 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
 }
 
 void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand) {
+  // Two events compete for a call that waits: its turn, and its deadline. The turn may be far away, because
+  // the running method may take any time, or wait for a Future. So a timer answers the call earlier. The
+  // first of the two claims the call, the other one does nothing.
+  // The task holds a plain pointer to the strand. A queued task keeps its strand alive, and a shared pointer
+  // would be a cycle.
   const bool started = strand->post([this, call, strand = strand.get()](Strand::Next next) {
-    if (!call->turn().take()) {
+    if (!call->turn_wait().claim()) {
+      // The deadline came first. Let the next call start.
       next();
       return;
     }
-    if (const uint64_t timer = call->turn().timer(); timer != 0) runtime_.timers->cancel(timer);
+    if (const uint64_t timer = call->turn_wait().timer(); timer != 0) runtime_.timers->cancel(timer);
     strand->set_holder(call);
-    // The next method starts when this one's Future, if it returned one, has completed.
+    // The next method starts when this one has ended. If it returns a Future, that is when the Future
+    // completes.
     call->on_ended(std::move(next));
     call->run();
   });
+  // No timer is needed for a call that starts at once, or that has no deadline.
   if (started || call->incoming().deadline == absl::InfiniteFuture()) return;
   const absl::Time until = answer_by(runtime_.timers->clock().now(), call->incoming().deadline);
   const uint64_t timer = runtime_.timers->schedule(
+      // Weak pointers, so that the timer does not keep a call, with its arguments, after its end.
       until, [weak = std::weak_ptr<ServedCall>(call), strand = std::weak_ptr<Strand>(strand)] {
         const std::shared_ptr<ServedCall> waiting = weak.lock();
-        if (waiting == nullptr || !waiting->turn().take()) return;
+        if (waiting == nullptr || !waiting->turn_wait().claim()) return;
         const std::shared_ptr<Strand> queue = strand.lock();
-        const auto runs =
+        const auto running =
             std::static_pointer_cast<const ServedCall>(queue == nullptr ? nullptr : queue->holder());
-        waiting->fail(absl::DeadlineExceededError(
-            absl::StrCat("\"", waiting->callee(), "\" waited in vain for its turn on a serial object",
-                         runs == nullptr ? ""
-                                         : absl::StrCat(": \"", runs->callee(), "\", called by worker \"",
-                                                        runs->incoming().from.name, "\", has not ended"))));
+        waiting->fail(absl::DeadlineExceededError(absl::StrCat(
+            "\"", waiting->callee(), "\" expired while it waited for its turn on a serial object",
+            running == nullptr ? ""
+                               : absl::StrCat(": \"", running->callee(), "\", called by worker \"",
+                                              running->incoming().from.name, "\", is still running"))));
       });
-  call->turn().set_timer(timer);
-  // Its turn may have come before the timer was known.
-  if (call->turn().taken()) runtime_.timers->cancel(timer);
+  call->turn_wait().set_timer(timer);
+  // The turn may have come before set_timer(). Then cancel the timer here.
+  if (call->turn_wait().claimed()) runtime_.timers->cancel(timer);
 }
 
 std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
   MutexLock lock(mutex_);
+  // The tasks of a strand keep it alive. If it has expired, none of its calls is queued or running, so a new
+  // strand keeps the order as well.
   std::weak_ptr<Strand>& slot = strands_[{from.incarnation, key}];
   std::shared_ptr<Strand> strand = slot.lock();
   if (strand == nullptr) {
     strand = std::make_shared<Strand>(runtime_.executor);
     slot = strand;
-    // Callers' threads come and go: forget the strands that nobody uses any more.
+    // Each thread of a caller has its own key. Remove the strands that are not in use any more.
     if (strands_.size() > 1024) {
       absl::erase_if(strands_, [](const auto& entry) { return entry.second.expired(); });
     }

@@ -20,14 +20,14 @@ namespace gradwire::rpc {
 class Link;
 class RRefService;
 
-// Serves the requests that come in to one agent: finds the callee and its object, queues where order was
-// promised, admits it to its autograd context, runs it on the executor and sends the answer back.
-// Thread-safe. Its arguments outlive it.
+// Serves the requests that arrive at one agent. It finds the callee and its object, queues calls whose order
+// is guaranteed, admits each call to its autograd context, runs it on the executor, and sends the answer.
+// Thread-safe. Its arguments must outlive it.
 class Server {
  public:
   Server(AgentRuntime& runtime, RRefService& rrefs);
 
-  // On a transport's thread; does not block.
+  // Handles a request. Called on a thread of the transport; does not block.
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                   std::vector<transport::Buffer> buffers);
 
@@ -38,15 +38,15 @@ class Server {
 
   void serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers);
-  // Hands what the message says to the layer that it is for, which may be none.
+  // Decodes a service call and passes it to its layer, which may be nullptr.
   void read_service(AgentExtension* layer, const Worker& from, const proto::Envelope& envelope,
                     std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer);
-  // Waits until the call's autograd context may run here, then queues it.
+  // Queues the call once its autograd context admits it.
   void admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand);
-  // Runs the call on the executor, after those that it must not overtake.
+  // Runs the call on the executor, after the calls that it must not overtake.
   void enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand);
-  // The same for a method of a serial object. One that waits for its turn until its time is up fails with the
-  // name of the one that runs.
+  // As enqueue(), for a method of a serial object. A call that is still waiting at its deadline fails, and
+  // the error names the running call.
   void enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand);
   std::shared_ptr<Strand> order_strand(const Worker& from, uint64_t key);
   void refuse(Link& link, uint64_t call_id, const absl::Status& status);
@@ -61,7 +61,7 @@ class Server {
   const ServedCall::Parts parts_;
 
   Mutex mutex_;
-  // By caller and order key; kept while calls use them.
+  // Strands of ordered calls, by caller and order key. A strand lives while calls use it.
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Strand>> strands_ ABSL_GUARDED_BY(mutex_);
 };
 

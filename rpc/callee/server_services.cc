@@ -10,14 +10,16 @@
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
 
-// How a server answers the messages of the framework itself.
+// The part of the server that answers service calls, which are messages of the framework itself.
 namespace gradwire::rpc {
 
-// The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
+// The answer to one service call. It is sent once, whatever the extension does: with Internal if the
+// extension drops the call.
 class Server::ServiceAnswer {
  public:
   ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link, uint64_t call_id)
       : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
+  // Also the end of a service whose task the executor has refused because of a shutdown.
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 
   void send(absl::StatusOr<ServiceReply> reply) {
@@ -35,22 +37,25 @@ class Server::ServiceAnswer {
       }
     }
     if (!reply.ok()) {
+      // The error may have come from the tensors, after the body was set.
       response.clear_body();
       response.clear_result();
       buffers.clear();
       status_to_proto(with_worker(reply.status(), server_.runtime_.self.name), *response.mutable_status());
     }
-    if (reply.ok() && reply->late && buffers.empty()) {
-      link_->send_late(out);
+    // No thread waits for such an answer, so it need not wake the peer.
+    if (reply.ok() && reply->deferrable && buffers.empty()) {
+      link_->send_deferred(out);
     } else {
       (void)link_->send(out, std::move(buffers));
     }
+    // After the send: a graceful shutdown closes the links when no service is running.
     server_.calls_.end_service();
   }
 
  private:
   Server& server_;
-  // Keeps the server.
+  // Keeps the server alive.
   const std::shared_ptr<Agent> agent_;
   const std::shared_ptr<Link> link_;
   const uint64_t call_id_;
@@ -60,11 +65,13 @@ class Server::ServiceAnswer {
 void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
+  // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
   if (agent == nullptr || !calls_.begin_service()) return;
   auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
   if (const proto::Service& service = (*envelope)->request().service();
       RRefService::serves(service.number())) {
-    // Here and now, in the order of arrival: what has come must be known when the connection has ended.
+    // Messages about references are handled on this thread, in the order of arrival: all that have arrived
+    // must have been handled when the end of the connection is handled.
     ServiceCall call;
     call.from = from;
     call.service = service.number();
@@ -81,6 +88,7 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
   }
   Executor::Task task = [this, layer, agent = std::move(agent), from, envelope = std::move(envelope),
                          buffers = std::move(buffers), answer = std::move(answer)]() mutable {
+    // The task holds the agent, so that the extension lives while it serves the call.
     CurrentAgent::Scope scope(agent);
     read_service(layer, from, **envelope, std::move(buffers), std::move(answer));
   };
@@ -100,7 +108,9 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
   };
   if (request.arguments().tensors_size() > 0) {
     if (tensor_backend() == nullptr) {
-      call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
+      call.reply(absl::InvalidArgumentError(
+          absl::StrCat("worker \"", runtime_.self.name,
+                       "\" cannot receive tensors: its program was linked without libtorch")));
       return;
     }
     auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
@@ -113,6 +123,7 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
   if (call.service == kPing) {
     call.reply(ServiceReply());
   } else if (layer != nullptr) {
+    // kPing comes before this: connect_at_init and shutdown use it without any extension.
     layer->serve(std::move(call));
   } else {
     call.reply(absl::NotFoundError(

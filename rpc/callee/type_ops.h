@@ -8,11 +8,11 @@
 
 namespace gradwire::rpc {
 
-// Set by GRADWIRE_RPC_SERIAL_CLASS: one method at a time runs on each object of the class.
+// Set by GRADWIRE_RPC_SERIAL_CLASS: on each object of the class, one method runs at a time.
 template <class T>
 inline bool serial_class = false;
 
-// The name under which values of type T are known behind RRefs.
+// The name of type T in references (Reference.type).
 template <class T>
 const std::string& value_type_name() {
   static const std::string name = [] {

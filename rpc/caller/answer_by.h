@@ -6,9 +6,10 @@
 
 namespace gradwire::rpc {
 
-// When a callee that still waits for something gives up and answers with the reason. At the deadline itself
-// the caller's own timer is always first, and knows no reason. So the answer leaves earlier, by a twentieth
-// of the time that is left: at least 50 ms, for the way back, and at most half of the time.
+// The time at which a callee that is still waiting for something gives up and answers with the reason. If it
+// waited until the deadline itself, the caller's own timer would always be first, and its error has no
+// reason. So the answer is sent earlier, by a twentieth of the remaining time. That margin is at least 50 ms,
+// for the way back, and at most half of the remaining time.
 inline absl::Time answer_by(absl::Time now, absl::Time deadline) {
   if (deadline == absl::InfiniteFuture()) return deadline;
   const absl::Duration left = std::max(deadline - now, absl::ZeroDuration());

@@ -15,7 +15,7 @@ TEST(AnswerBy, LeavesATwentiethOfTheTimeAtLeastFiftyMillisecondsAndAtMostHalf) {
   EXPECT_EQ(waits(absl::ZeroDuration()), absl::ZeroDuration());
 }
 
-TEST(AnswerBy, NoDeadlineStaysNone) {
+TEST(AnswerBy, InfiniteDeadlineStaysInfinite) {
   EXPECT_EQ(answer_by(absl::UnixEpoch(), absl::InfiniteFuture()), absl::InfiniteFuture());
 }
 

@@ -4,21 +4,21 @@
 #include <type_traits>
 #include <utility>
 
-// How the arguments of a call become the values that its callee's parameters take: by implicit conversion, as
-// in a direct call, and never by a cast.
+// Converts the arguments of a call to the types of its callee's parameters: by implicit conversion, as in a
+// direct call, and never by a cast.
 namespace gradwire::rpc::call_internal {
 
-// Whether parameter `kNumber` (counted from 1), whose values are of type P, takes an argument of type A. The
-// number is here for the compiler's message.
+// Whether parameter `kNumber` (counted from 1), whose values have type P, accepts an argument of type A. The
+// number appears in the compiler's message.
 template <std::size_t kNumber, class P, class A>
 struct ParameterTakes
     : std::bool_constant<std::is_same_v<std::remove_cvref_t<A>, P> || std::is_convertible_v<A, P>> {};
 
-// Stands for the argument that does not convert, so that the message below stays the only one. Never defined.
+// Replaces an argument that does not convert, so that the message below is the only one. Never defined.
 template <class P>
 P& unconverted();
 
-// The argument itself where it is a P, else what it converts to.
+// Returns the argument itself if it is a P, else the P that it converts to.
 template <std::size_t kNumber, class P, class A>
 decltype(auto) convert_argument(A&& argument) {
   static_assert(

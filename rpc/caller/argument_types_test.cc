@@ -29,7 +29,7 @@ TEST(ArgumentTypes, OnlyImplicitConversionsAreTaken) {
   static_assert(!kTakes<int64_t, const char(&)[4]> && !kTakes<int64_t, void*>);
   static_assert(!kTakes<std::vector<double>, int> && !kTakes<std::vector<double>, std::vector<float>>);
   static_assert(!kTakes<std::string, std::string_view> && !kTakes<std::string, int>);
-  // A reference to the same type needs no copy.
+  // An argument of the same type is passed by reference, without a copy.
   static_assert(kTakes<std::unique_ptr<int>, std::unique_ptr<int>&>);
 }
 
@@ -72,7 +72,7 @@ TEST(ArgumentTypes, CallsConvertAsDirectCallsDo) {
   EXPECT_EQ(group[0]->rpc_async<&twice>("worker1", true).wait(), 2);
 }
 
-// Without the declaration 2.9 would travel as a double, which the callee takes for no int64.
+// Without the declaration 2.9 would be sent as a double, which the callee refuses as an int64.
 TEST(ArgumentTypes, DeclaredConstructorConvertsAsADirectCallDoes) {
   testing::Group group(2);
   const RRef<Sum> sum = group[0]->remote<Sum>("worker1", 2.9, "sum");

@@ -11,12 +11,12 @@
 #include "gradwire/store/store.h"
 #include "gradwire/store/tcp_store.h"
 
-// Stands for a module of libtorch, which this test does not link.
+// A substitute for a module of libtorch, which this test does not link.
 namespace torch::nn {
 struct StandInImpl {};
 }  // namespace torch::nn
 
-// What a user meets who makes a mistake: one clear Error.
+// Every mistake of a user leads to one clear Error.
 namespace gradwire::rpc {
 namespace {
 
@@ -42,10 +42,10 @@ Error error_of(const std::function<void()>& action) {
   } catch (const Error& error) {
     return error;
   }
-  return Error(absl::DataLossError("no error at all"));
+  return Error(absl::DataLossError("expected an Error, got none"));
 }
 
-// A call as a program built from other sources would make it.
+// Makes a call like a program that was built from other sources.
 absl::Status raw_call(Agent& agent, const std::string& to, const std::function<void(proto::Request&)>& fill) {
   OutgoingCall call(agent.caller(), to, "raw");
   fill(call.request());
@@ -58,7 +58,7 @@ TEST(CallErrors, UnknownWorkerListsTheKnownOnes) {
   testing::Group group(2);
   const Error error = error_of([&] { group[0]->rpc_sync<&add>("worker7", 1, 1); });
   EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(error.what(), HasSubstr("no worker \"worker7\""));
+  EXPECT_THAT(error.what(), HasSubstr("worker \"worker7\" not found"));
   EXPECT_THAT(error.what(), HasSubstr("\"worker1\" (1)"));
   EXPECT_EQ(error_of([&] { group[0]->rpc_sync<&add>(7, 1, 1); }).status().code(),
             absl::StatusCode::kNotFound);
@@ -67,7 +67,7 @@ TEST(CallErrors, UnknownWorkerListsTheKnownOnes) {
   EXPECT_EQ(error_of([&] { group[0]->get_worker_info("x"); }).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(CallErrors, FunctionUnregisteredHereSaysWhatToWrite) {
+TEST(CallErrors, FunctionUnregisteredAtTheCallerSaysWhatToWrite) {
   testing::Group group(2);
   const Error error = error_of([&] { group[0]->rpc_sync<&not_registered>("worker1", 1); });
   EXPECT_THAT(error.what(), HasSubstr("not_registered"));
@@ -76,36 +76,36 @@ TEST(CallErrors, FunctionUnregisteredHereSaysWhatToWrite) {
   EXPECT_EQ(error_of([&] { group[0]->remote<Shy>("worker1"); }).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(CallErrors, MethodUnregisteredHereSaysWhatToWrite) {
+TEST(CallErrors, MethodUnregisteredAtTheCallerSaysWhatToWrite) {
   testing::Group group(1);
   const RRef<Shy> shy(*group[0], std::make_shared<Shy>());
   EXPECT_THAT(error_of([&] { shy.rpc_sync<&Shy::poke>(); }).what(), HasSubstr("GRADWIRE_RPC_METHOD("));
   EXPECT_THAT(error_of([&] { shy.rpc_sync<&Shy::poke>(); }).what(), HasSubstr("Shy, poke)"));
 }
 
-// As in stores: zero waits for nothing, and only infinity is no limit.
+// As in stores: a timeout of zero does not wait, and only an infinite timeout means no limit.
 TEST(CallErrors, TimeoutOfZeroFailsAtOnce) {
   testing::Group group(2);
   const Error error = error_of(
       [&] { group[0]->rpc_sync<&add>(Destination("worker1").with_timeout(absl::ZeroDuration()), 1, 1); });
   EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(error.what(), HasSubstr("whose timeout is 0"));
+  EXPECT_THAT(error.what(), HasSubstr("timeout must be positive, got 0"));
   EXPECT_EQ(group[0]->rpc_sync<&add>(Destination("worker1").with_timeout(absl::InfiniteDuration()), 1, 1), 2);
 }
 
 TEST(CallErrors, UnregisteredModuleOfLibtorchNamesTheStockModules) {
   testing::Group group(2);
-  const Error here = error_of([&] { group[0]->remote<torch::nn::StandInImpl>("worker1"); });
-  EXPECT_EQ(here.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(here.what(), HasSubstr("rpc/stock_modules.h"));
-  const absl::Status there = raw_call(*group[0], "worker1", [](proto::Request& request) {
+  const Error at_caller = error_of([&] { group[0]->remote<torch::nn::StandInImpl>("worker1"); });
+  EXPECT_EQ(at_caller.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(at_caller.what(), HasSubstr("rpc/stock_modules.h"));
+  const absl::Status at_callee = raw_call(*group[0], "worker1", [](proto::Request& request) {
     request.set_constructor("torch::nn::StandInImpl");
   });
-  EXPECT_EQ(there.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(there.message()), HasSubstr("rpc/stock_modules.h"));
+  EXPECT_EQ(at_callee.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(at_callee.message()), HasSubstr("rpc/stock_modules.h"));
 }
 
-TEST(CallErrors, FunctionUnregisteredThereNamesTheWorker) {
+TEST(CallErrors, FunctionUnregisteredAtTheCalleeNamesTheWorker) {
   testing::Group group(2);
   const absl::Status status =
       raw_call(*group[0], "worker1", [](proto::Request& request) { request.set_function("other::add"); });
@@ -115,7 +115,7 @@ TEST(CallErrors, FunctionUnregisteredThereNamesTheWorker) {
   group.expect_empty();
 }
 
-TEST(CallErrors, OtherSignatureShowsTheOneThere) {
+TEST(CallErrors, OtherSignatureShowsThatOfTheCallee) {
   testing::Group group(2);
   const absl::Status status = raw_call(*group[0], "worker1", [](proto::Request& request) {
     request.set_function(callee_of_function<&add>->name);
@@ -150,7 +150,7 @@ TEST(CallErrors, DuplicateNameIsRefused) {
   }
 }
 
-TEST(CallErrors, LateComersOfAFullGroupAreRefusedAndItGoesOn) {
+TEST(CallErrors, LateWorkersOfACompleteGroupAreRefused) {
   const RpcBackendOptions options = with_store();
   testing::Group group(2, options);
   const Error rank = error_of([&] { Agent::start("third", 1, 2, options); });
@@ -158,7 +158,7 @@ TEST(CallErrors, LateComersOfAFullGroupAreRefusedAndItGoesOn) {
   EXPECT_THAT(rank.what(), HasSubstr("rank 1 is taken by worker \"worker1\""));
   const Error size = error_of([&] { Agent::start("third", 2, 3, options); });
   EXPECT_EQ(size.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(size.what(), HasSubstr("world size 3, but the job has 2"));
+  EXPECT_THAT(size.what(), HasSubstr("was started with 3, the job has 2"));
   EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", 1, 1), 2);
 }
 
@@ -240,7 +240,7 @@ TEST(CallErrors, BadWorkerNameIsRefusedBeforeAnythingIsSent) {
   }
 }
 
-// A user's type whose Codec throws, when told to.
+// A type of the user whose Codec throws on request.
 struct Thrower {
   int64_t when = 0;
 };
@@ -251,12 +251,12 @@ template <>
 struct Codec<Thrower> {
   static std::string type_name() { return "Thrower"; }
   static absl::Status encode(const Thrower& value, Encoder&, proto::Value& out) {
-    if (value.when == 1) throw std::runtime_error("encoding is beyond me");
+    if (value.when == 1) throw std::runtime_error("encoding fails on purpose");
     out.set_integer(value.when == 2 ? -1 : value.when == 3 ? 1 : 0);
     return absl::OkStatus();
   }
   static absl::StatusOr<Thrower> decode(const proto::Value& in, Decoder&) {
-    if (in.integer() < 0) throw std::runtime_error("decoding is beyond me");
+    if (in.integer() < 0) throw std::runtime_error("decoding fails on purpose");
     return Thrower{in.integer()};
   }
 };
@@ -272,12 +272,12 @@ TEST(CallErrors, CodecThatThrowsFailsItsCallOnly) {
   testing::Group group(2);
   EXPECT_THROW(group[0]->rpc_sync<&echo>("worker1", Thrower{1}), std::runtime_error);
   for (const auto& action : std::vector<std::function<void()>>{
-           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{2}); },    // Decoding there.
-           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{3}); },    // Encoding there.
-           [&] { group[0]->rpc_sync<&make_thrower>("worker1", 2); }}) {  // Decoding here.
+           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{2}); },    // Decoding at the callee.
+           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{3}); },    // Encoding at the callee.
+           [&] { group[0]->rpc_sync<&make_thrower>("worker1", 2); }}) {  // Decoding at the caller.
     const Error error = error_of(action);
     EXPECT_EQ(error.status().code(), absl::StatusCode::kUnknown);
-    EXPECT_THAT(error.what(), HasSubstr("beyond me"));
+    EXPECT_THAT(error.what(), HasSubstr("fails on purpose"));
   }
   group.expect_empty();
 }

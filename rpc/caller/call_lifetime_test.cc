@@ -16,8 +16,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
 
-// How long calls live: deadlines through nested calls, cancellation and its reasons, answers that nobody
-// waits for.
+// The lifetime of calls: deadlines through nested calls, cancellation and its reasons, late answers.
 namespace gradwire::rpc {
 namespace {
 
@@ -29,12 +28,12 @@ using transport::Message;
 int64_t left_ms() {
   return absl::ToInt64Milliseconds(CallContext::current()->deadline() - Clock::system().now());
 }
-Future<int64_t> deepest_left_ms(const std::string& here, const std::string& there, int64_t depth) {
+Future<int64_t> deepest_left_ms(const std::string& own_name, const std::string& other, int64_t depth) {
   if (depth == 0) co_return left_ms();
-  // After an await the call is still the one that is served.
-  (void)co_await rpc_async<&deepest_left_ms>(there, there, here, 0);
-  const Destination patient = Destination(there).with_timeout(absl::InfiniteDuration());
-  co_return co_await rpc_async<&deepest_left_ms>(patient, there, here, depth - 1);
+  // After an await, CallContext still names the call that this handler serves.
+  (void)co_await rpc_async<&deepest_left_ms>(other, other, own_name, 0);
+  const Destination unlimited = Destination(other).with_timeout(absl::InfiniteDuration());
+  co_return co_await rpc_async<&deepest_left_ms>(unlimited, other, own_name, depth - 1);
 }
 GRADWIRE_RPC(deepest_left_ms)
 
@@ -46,32 +45,32 @@ TEST(CallLifetime, DeadlineTravelsThroughNestedCallsAndAwaits) {
   EXPECT_LE(left, 20'000);
 }
 
-// A handler that waits until its call is cancelled, and says so.
-struct Patient {
+// State of a handler that waits until its call is cancelled.
+struct Waiter {
   Promise<void> started;
-  Promise<void> cancelled;  // With the reason.
+  Promise<void> cancelled;  // Completes with the reason.
 };
-struct Patients {
-  Patient inner;
-  Patient only;
+struct Waiters {
+  Waiter inner;
+  Waiter only;
 };
-Patients& patients() {
-  static auto* instance = new Patients;
+Waiters& waiters() {
+  static auto* instance = new Waiters;
   return *instance;
 }
-Future<int64_t> be_patient(Patient& patient) {
+Future<int64_t> wait_until_cancelled(Waiter& waiter) {
   Promise<int64_t> answer;
   const CancellationToken token = CallContext::current()->cancellation();
-  token.on_cancelled([answer, token, cancelled = patient.cancelled] {
+  token.on_cancelled([answer, token, cancelled = waiter.cancelled] {
     cancelled.set_error(token.reason());
     answer.set_value(1);
   });
-  patient.started.set_value();
+  waiter.started.set_value();
   return answer.future();
 }
-Future<int64_t> wait_inside() { return be_patient(patients().inner); }
+Future<int64_t> wait_inside() { return wait_until_cancelled(waiters().inner); }
 GRADWIRE_RPC(wait_inside)
-Future<int64_t> wait_alone() { return be_patient(patients().only); }
+Future<int64_t> wait_alone() { return wait_until_cancelled(waiters().only); }
 GRADWIRE_RPC(wait_alone)
 int64_t call_wait_inside(const std::string& to) {
   return rpc_sync<&wait_inside>(Destination(to).with_timeout(absl::InfiniteDuration()));
@@ -80,14 +79,14 @@ GRADWIRE_RPC(call_wait_inside)
 
 TEST(CallLifetime, NestedCallEndsWithTheOneThatItServes) {
   testing::Group group(3);
-  patients() = Patients();
+  waiters() = Waiters();
   const absl::Time start = absl::Now();
-  // Long enough for both calls to begin before that.
+  // Long enough for both calls to begin.
   const Destination soon = Destination("worker1").with_timeout(absl::Seconds(3));
   EXPECT_EQ(group[0]->rpc_async<&call_wait_inside>(soon, "worker2").result().status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  // The innermost handler hears of it too, though nobody told it of another deadline.
-  ASSERT_TRUE(patients().inner.cancelled.future().wait_for(absl::Seconds(30)));
+  // The innermost handler is cancelled, too, although its own call had no timeout.
+  ASSERT_TRUE(waiters().inner.cancelled.future().wait_for(absl::Seconds(30)));
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
 }
@@ -115,18 +114,18 @@ Fault::Kind cut_by_call(const proto::Envelope& envelope) {
 
 TEST(CallLifetime, EndOfTheConnectionFiresTheTokenAndFailsTheCall) {
   testing::Group group(2, with_faults(cut_by_call));
-  patients() = Patients();
+  waiters() = Waiters();
   Future<int64_t> call = group[0]->rpc_async<&wait_alone>("worker1");
-  patients().only.started.future().wait();
+  waiters().only.started.future().wait();
   EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
   const absl::Status failed = call.result().status();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(worker_of(failed), "worker1");
   EXPECT_THAT(std::string(failed.message()), HasSubstr("wait_alone"));
-  const absl::Status reason = patients().only.cancelled.future().result();
+  const absl::Status reason = waiters().only.cancelled.future().result();
   EXPECT_EQ(reason.code(), absl::StatusCode::kCancelled);
   EXPECT_THAT(std::string(reason.message()), HasSubstr("worker0"));
-  // Nobody is dead: the next call connects again.
+  // Both workers are alive: the next call connects again.
   EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
   group.expect_empty();
 }
@@ -137,7 +136,7 @@ Promise<int64_t>& held_turn() {
 }
 struct Queue {
   Future<int64_t> hold() { return held_turn().future(); }
-  Future<int64_t> wait() { return be_patient(patients().only); }
+  Future<int64_t> wait() { return wait_until_cancelled(waiters().only); }
   int64_t count() { return ++counted; }
   int64_t counted = 0;
 };
@@ -148,10 +147,10 @@ GRADWIRE_RPC_METHOD(Queue, count)
 
 TEST(CallLifetime, CancelledCallThatWaitsForItsTurnNeverRuns) {
   testing::Group group(2);
-  patients() = Patients();
+  waiters() = Waiters();
   RRef<Queue> queue = group[0]->remote<Queue>("worker1");
   Future<int64_t> busy = queue.rpc_async<&Queue::wait>();
-  patients().only.started.future().wait();
+  waiters().only.started.future().wait();
   Future<int64_t> unwanted = queue.rpc_async<&Queue::count>();
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[1]->tables().served_calls < 2 && absl::Now() < deadline) std::this_thread::yield();
@@ -162,7 +161,7 @@ TEST(CallLifetime, CancelledCallThatWaitsForItsTurnNeverRuns) {
   group.expect_empty();
 }
 
-// The callee decides alone: no word that the caller has given up comes through.
+// The callee decides alone, because no Cancel of the caller arrives.
 TEST(CallLifetime, ExpiredCallThatWaitsForItsTurnNeverRuns) {
   testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
                          return envelope.has_cancel() ? Fault::Kind::kDrop : Fault::Kind::kDeliver;
@@ -174,8 +173,8 @@ TEST(CallLifetime, ExpiredCallThatWaitsForItsTurnNeverRuns) {
   while (group[1]->tables().served_calls < 1 && absl::Now() < deadline) std::this_thread::yield();
   Future<int64_t> late = queue.with_timeout(absl::Seconds(1)).rpc_async<&Queue::count>();
   EXPECT_EQ(late.result().status().code(), absl::StatusCode::kDeadlineExceeded);
-  // The callee counts the time from the arrival of the call, and may end it later than the caller. The call
-  // has arrived when the one behind it is answered.
+  // The callee measures the time from the arrival of the call, so the call may expire later there than at the
+  // caller. The call has arrived when the call behind it is answered.
   EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
   while (group[1]->tables().served_calls > 1 && absl::Now() < deadline) std::this_thread::yield();
   held_turn().set_value(5);
@@ -195,10 +194,10 @@ TEST(CallLifetime, CancelledCallThatWaitsForItsObjectEndsAtOnce) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[1]->tables().served_calls == 0 && absl::Now() < deadline) std::this_thread::yield();
   call.cancel();
-  // Long before the creation is given up.
+  // Long before the wait for the creation ends.
   while (group[1]->tables().served_calls > 0 && absl::Now() < deadline) std::this_thread::yield();
   EXPECT_EQ(group[1]->tables().served_calls, 0u);
-  // The graceful way would wait for that.
+  // A graceful shutdown would wait for the creation.
   group.kill(0);
 }
 
@@ -225,9 +224,9 @@ TEST(CallLifetime, SecondAnswerIsDroppedCountedAndGivesItsReferencesBack) {
 
 TEST(CallLifetime, AnswerToACancelledCallIsDroppedAndCounted) {
   testing::Group group(2);
-  patients() = Patients();
+  waiters() = Waiters();
   Future<int64_t> call = group[0]->rpc_async<&wait_alone>("worker1");
-  patients().only.started.future().wait();
+  waiters().only.started.future().wait();
   call.cancel();
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
@@ -236,7 +235,7 @@ TEST(CallLifetime, AnswerToACancelledCallIsDroppedAndCounted) {
   group.expect_empty();
 }
 
-// A repeatable request as no honest agent makes it.
+// Sends a repeatable request that an honest agent never sends.
 absl::Status raw_repeatable(Agent& agent, absl::Duration timeout,
                             const std::function<void(proto::Request&)>& fill) {
   OutgoingCall call(agent.caller(), Destination("worker1").with_timeout(timeout), "raw");
@@ -260,7 +259,7 @@ TEST(CallLifetime, RequestsThatCannotBeRepeatedAreRefused) {
     const absl::Status status = raw_repeatable(*group[0], timeout, fill);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
-  // Not wanted by its own word: dropped.
+  // The request itself says that its answer is not wanted (answered_below), so it is dropped.
   EXPECT_EQ(raw_repeatable(*group[0], absl::Milliseconds(100),
                            [](proto::Request& request) { request.set_answered_below(1'000'000); })
                 .code(),

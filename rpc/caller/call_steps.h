@@ -14,22 +14,24 @@
 #include "gradwire/rpc/registration.h"
 #include "gradwire/rpc/rref.h"
 
-// The steps that every kind of call is made of, for rpc/call.h: name the callee, add the arguments, send,
-// decode the answer.
+// The steps of every kind of call, for rpc/call.h: set the callee, add the arguments, send, decode the
+// answer.
 namespace gradwire::rpc::call_internal {
 
-// Gives up: the call of this id completes with `reason`, unless it has completed, and the callee is notified.
+// Cancels the call with this id: unless it has completed, it completes with `reason`, and the callee receives
+// a Cancel.
 void cancel(Agent& agent, uint64_t id, absl::Status reason);
-// Makes the value behind `handle` the object of the call.
+// Sets the object of the call to the value behind `handle`.
 void set_target(OutgoingCall& call, const RRefHandle& handle);
-// A call through a reference to a value that may yet turn out never to be made ends with that.
+// Cancels the call if the creation of its target's value fails, with the error of the creation.
 void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHandle& target, uint64_t id);
-// Sends a call whose result, of this type, stays at the callee. `keep` (may be nullptr), the call's object,
-// lives until the answer is here. Throws what is wrong before the call leaves.
+// Sends a call whose result, a value of `type`, stays at the callee. `keep`, the object of the call (may be
+// nullptr), lives until the answer arrives. Throws errors that are found before the call is sent.
 std::shared_ptr<RRefHandle> send_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                                         const std::string& type, const std::shared_ptr<RRefHandle>& keep);
 
-// The promise of a call's result: decodes the answer as R, and sends Cancel when it is cancelled.
+// Sends the call. Returns a Future of its result, which is decoded as R. Cancelling the Future cancels the
+// call.
 template <class R>
 Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_t* id = nullptr) {
   Promise<R> promise(agent->executor());
@@ -41,7 +43,7 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
     }
     using V = ValueOf<R>;
     if (in->payload->values_size() != 1) {
-      promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
+      promise.set_error(absl::InvalidArgumentError("malformed answer: expected exactly one value"));
       return;
     }
     absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
@@ -49,7 +51,7 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
         Decoder decoder = in->decoder();
         return decode_value<V>(in->payload->values(0), decoder);
       } catch (...) {
-        // A Codec of the user's threw.
+        // A Codec of the user has thrown.
         return status_from_exception(std::current_exception());
       }
     }();
@@ -58,13 +60,13 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
     } else if constexpr (std::is_void_v<R>) {
       promise.set_value();
     } else {
-      // The payload's own copy of a tensor must not outlive the value's.
+      // Destroy the payload first, so that the value holds the only copy of its tensors.
       *in = IncomingPayload();
       promise.set_value(*std::move(value));
       if constexpr (!std::is_trivially_destructible_v<V>) {
         value = absl::CancelledError();
-        // Nobody waits: the value's destructor is the user's code, which may call, and does not belong on
-        // this thread.
+        // If no thread waits for the result, destroying the promise destroys the value. Its destructor is
+        // user code, which may make calls, so it runs on the executor instead of this thread.
         if (promise.unobserved()) {
           const std::shared_ptr<Executor> executor = promise.future().executor();
           executor->post_or_run([weak, promise = std::move(promise)]() mutable {
@@ -86,8 +88,8 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
   return promise.future();
 }
 
-// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case. `target`: of
-// a call on an object.
+// Waits for a call that borrows the tensors of its caller. In every case they are not used any more when it
+// returns. `target`: the object of the call, or nullptr.
 template <class R>
 R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const RRefHandle* target = nullptr) {
   call.borrow_tensors();
@@ -104,11 +106,11 @@ R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
   }
 }
 
-// `P`: the types of the values that the callee's parameters take.
+// Adds all positional arguments. `P`: the value types of the callee's parameters.
 template <class... P, class... A>
 void add_arguments(OutgoingCall& call, std::type_identity<std::tuple<P...>>, A&&... arguments) {
   static_assert(sizeof...(A) == sizeof...(P),
-                "the call has another number of arguments than its callee has parameters");
+                "the number of arguments of the call differs from the number of parameters of its callee");
   if constexpr (sizeof...(A) == sizeof...(P)) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       (call.add_argument<P>(convert_argument<I + 1, P>(std::forward<A>(arguments))), ...);
@@ -128,7 +130,7 @@ const std::string& name_of() {
   return callee == nullptr ? cpp_function_name<F>() : callee->name;
 }
 
-// Sets the callee; an unregistered function shows in the call's status.
+// Sets the callee. If the function is not registered, sets the call's status to an error.
 template <auto F>
 void set_function(OutgoingCall& call) {
   const Callee* callee = callee_of_function<F>;
@@ -163,7 +165,7 @@ struct FunctionCall : OutgoingCall {
   }
 };
 
-// The same of a callee that is named at run time.
+// A call of a callee that is named at run time, with its arguments.
 struct NamedCall : OutgoingCall {
   template <class C, class... A>
   NamedCall(Caller& caller, const Destination& to, const C& callee, A&&... arguments)
@@ -172,7 +174,7 @@ struct NamedCall : OutgoingCall {
   }
 };
 
-// A call on the object behind `target`, which lives until the answer is here.
+// Sends a call on the object behind `target`. The handle lives until the answer arrives.
 template <class R>
 Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                    const std::shared_ptr<RRefHandle>& target) {
@@ -184,13 +186,13 @@ Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
   return future;
 }
 
-// As which type an argument of a callee whose parameter types are not known here travels.
+// The type as which an argument is sent if the parameter types of the callee are not known.
 template <class A>
 using NaturalType =
     std::conditional_t<std::is_convertible_v<A, const char*> && !std::is_arithmetic_v<std::decay_t<A>>,
                        std::string, std::decay_t<A>>;
 
-// Whether the first of some arguments names a callee, as Op does.
+// Whether the first argument names a callee, as Op does.
 template <class...>
 inline constexpr bool kNamesCallee = false;
 template <class First, class... Rest>
@@ -208,14 +210,15 @@ void set_constructor(OutgoingCall& call) {
   call.request().set_constructor(callee->name);
 }
 
-// The handle of a result that stays at the callee. `keep` lives until the answer is here.
+// Sends a call whose result stays at the callee. Returns the reference to it. `keep` lives until the answer
+// arrives.
 template <class T>
 RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                      const std::shared_ptr<RRefHandle>& keep = nullptr) {
   return RRef<T>(send_remote(agent, call, value_type_name<T>(), keep));
 }
 
-// An object of class T, whose constructor is declared as C (rpc/constructor.h).
+// Creates an object of class T, whose constructor is declared as C (rpc/constructor.h).
 template <class T, class C, class... A>
 RRef<T> remote_constructed(const std::shared_ptr<Agent>& agent, const Destination& to, A&&... arguments) {
   OutgoingCall call(agent->caller(), to, cpp_type_name<T>());

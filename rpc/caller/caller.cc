@@ -16,6 +16,12 @@
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/rref/service.h"
 
+// How a call gets its end. The thread that sends a call adds it to the table of pending calls first. After
+// that the answer, the deadline, a cancellation, the end of the link, the loss of the worker, and shutdown
+// compete for it. Each of them takes the call out of the table, which succeeds once, and then calls
+// complete().
+// caller_repeats.cc has the calls that are sent again on another connection. service_attempt.cc has the calls
+// of the framework itself.
 namespace gradwire::rpc {
 namespace {
 
@@ -27,17 +33,24 @@ bool any_requires_grad(const proto::Payload& payload) {
 // Decodes the answer to a call.
 absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefService& rrefs,
                                        GraphHook* hook) {
+  // The steps, in this order:
+  //   1. Receive the references, also if the rest fails: the sender waits until each of them is confirmed or
+  //      deleted.
+  //   2. Decode the tensors.
+  //   3. Pass the tensors to the autograd graph. A tensor that requires grad concerns it even if the answer
+  //      has no graph (GraphHook::incoming_answer).
   IncomingPayload in;
   in.payload = {answer.envelope, &answer.response().result()};
   auto received = rrefs.receive(*in.payload, call.peer->worker);
-  // Only now: a reference that came back to its sender must not have gone meanwhile.
+  // Release the request's references only after the answer's are received: the answer may return one of them,
+  // which must stay alive until then.
   call.references.clear();
   if (!received.ok()) return received.status();
   in.references = *std::move(received);
   if (in.payload->tensors_size() > 0) {
     if (tensor_backend() == nullptr) {
       return absl::InvalidArgumentError(
-          "the answer holds a tensor, but this program was linked without libtorch");
+          "cannot decode the answer: it holds a tensor, but this program was linked without libtorch");
     }
     GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*in.payload, std::move(answer.buffers)));
   }
@@ -48,6 +61,8 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
   return in;
 }
 
+// If the send fails, the connection has ended. Then the callee cancels the call by itself, at its deadline if
+// it is repeatable.
 void send_cancel(Link& link, uint64_t call_id) {
   EnvelopeBox envelope;
   envelope->mutable_cancel()->set_call_id(call_id);
@@ -78,10 +93,13 @@ absl::StatusOr<FlowCredit> Caller::enter_window(PendingCall& call, uint64_t byte
       enter_full_window(call.peer->flow, runtime_.options.flow,
                         {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
                         runtime_.executor, *runtime_.timers);
-  call.leaves = Clock::system().now();
+  call.sent_at = Clock::system().now();
+  // The time of the wait is part of the timeout, so the callee must get what is left of it.
   return waited;
 }
 
+// A shutdown may begin after the check, and end_all() may miss the call. Then the call ends because its link
+// is closed, or because sending on the closed link fails.
 absl::StatusOr<std::shared_ptr<Link>> Caller::link_to(const std::shared_ptr<Peer>& peer) const {
   GRADWIRE_RETURN_IF_ERROR(runtime_.accepts_calls());
   return peers_.link_to(peer);
@@ -93,11 +111,19 @@ void Caller::add_pending(uint64_t id, PendingCalls::Taken call) {
   }
 }
 
+// The answer may arrive, and the connection may end, before Link::send() returns. So the order of the steps
+// matters:
+//   1. Get a link. Without one the call was never added to the table.
+//   2. Add the call to the table. An answer that finds no call would be dropped as a late one.
+//   3. Send the request, then report its references as sent. Before that report, a broken connection does not
+//      affect them.
+//   4. Copy the buffers that the caller may change when send() returns.
+//   5. PendingCalls::sent(): handle a cancellation that came during the steps above.
 void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
                   PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
-  request.set_timeout_us(timeout_us(call->deadline, call->leaves));
+  request.set_timeout_us(timeout_us(call->deadline, call->sent_at));
   calls_made_.fetch_add(1, std::memory_order_relaxed);
   const bool borrows = any_borrowed(buffers);
   call->borrows = borrow && borrows;
@@ -115,6 +141,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
   if (ticket.ok()) rrefs_.sent(request.arguments(), peer->worker, (*link)->closed());
   if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
   if (!ticket.ok()) {
+    // The message never left. If the end of the link has taken the call already, that thread completes it.
     rrefs_.undo(request.arguments(), peer->worker);
     if (PendingCalls::Taken taken = pending_.take(id)) {
       const std::string text =
@@ -127,7 +154,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
     absl::Status reason = given_up->given_up;
     retract(id, std::move(given_up), std::move(reason));
   } else if (borrow && borrows && !pending_.contains(id)) {
-    // It ended before it could be known what there was to capture.
+    // The call ended before its ticket was stored, so complete() could not capture it. Capture it here.
     (*link)->capture(*ticket);
   }
 }
@@ -135,14 +162,17 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
 void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
   // Copy borrowed buffers before completing the call: the caller may modify its tensors afterwards.
   if (call->borrows && call->link != nullptr) call->link->capture(call->ticket);
-  // Before that too, so that the caller's next call finds the place free.
+  // Give the credit back before completing, too, so that the caller's next call finds room in the window.
+  // This may admit a call that waits for room, on this thread.
   call->credit.give_back();
+  // The next request to this worker may say that this answer is not needed any more.
   if (call->repeatable != nullptr) request_ids_.end(call->incarnation, call->repeatable->id);
   if (answer.ok()) {
     latencies_.record(Clock::system().now() - call->started);
   } else {
     calls_failed_.fetch_add(1, std::memory_order_relaxed);
   }
+  // From here on code of the user may run, so no lock is held.
   if (call->answered) {
     call->answered(std::move(answer));
   } else if (answer.ok()) {
@@ -151,17 +181,20 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
     call->references.clear();
     call->done(answer.status());
   }
+  // Destroy the call while it still counts as unfinished. Its last handles may send messages about
+  // references. A graceful shutdown must see the call or these messages.
   call = nullptr;
   pending_.finished();
 }
 
 void Caller::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason) {
+  // A Cancel follows its request on the same link, so it cannot arrive first.
   if (call->link != nullptr) {
     send_cancel(*call->link, id);
   } else {
-    // It is between two attempts, and the one before may be running there.
+    // The call is between two attempts, and an earlier attempt may be running at the callee.
     runtime_.executor->post_clean([this, peer = call->peer, id] {
-      // A lost worker has cancelled it; and one that cannot be reached keeps it no longer than its deadline.
+      // If no link can be made, no Cancel is needed: the callee ends the call at its deadline at the latest.
       if (absl::StatusOr<std::shared_ptr<Link>> link = peers_.link_to(peer); link.ok())
         send_cancel(**link, id);
     });
@@ -175,6 +208,7 @@ void Caller::cancel(uint64_t id, absl::Status reason) {
 }
 
 void Caller::expire(absl::Time alarm) {
+  // Schedule the next alarm first: completing calls runs code of the user, which may take long.
   PendingCalls::Expired expired = pending_.take_expired(alarm, Clock::system().now());
   if (expired.next != absl::InfiniteFuture()) {
     runtime_.timers->schedule(expired.next, [this, next = expired.next] { expire(next); });
@@ -183,7 +217,7 @@ void Caller::expire(absl::Time alarm) {
     const std::string& name = call->peer->worker.name;
     absl::Status reason = with_worker(absl::DeadlineExceededError(absl::StrCat(
                                           "\"", call->callee, "\" on worker \"", name,
-                                          "\" gave no answer within ", absl::FormatDuration(call->timeout))),
+                                          "\" did not answer within ", absl::FormatDuration(call->timeout))),
                                       name);
     retract(id, std::move(call), std::move(reason));
   }
@@ -191,10 +225,11 @@ void Caller::expire(absl::Time alarm) {
 
 void Caller::answer(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers) {
   const proto::Response& response = (*envelope)->response();
+  // The table checks who answers: a worker that guesses a call id cannot end the call of another worker.
   PendingCalls::Taken call = pending_.take_from(response.call_id(), from.incarnation);
   if (call == nullptr) {
     late_answers_.fetch_add(1, std::memory_order_relaxed);
-    // Taking the references and dropping them gives them back.
+    // Receiving the references and dropping the handles gives them back.
     (void)rrefs_.receive(response.result(), from);
     return;
   }
@@ -209,19 +244,21 @@ void Caller::answer(const Worker& from, EnvelopePtr envelope, std::vector<transp
 }
 
 void Caller::link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
+  // It is unknown whether the callee has run. So a call that is not repeatable fails with Unavailable, and
+  // the program decides. A repeatable call begins its next attempt.
   PendingCalls::Broken broken = pending_.take_link(link);
   for (PendingCalls::Taken& call : broken.calls) {
-    const std::string text =
-        absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call->callee,
-                     "\" was under way: ", reason.message());
+    const std::string text = absl::StrCat("lost the connection to worker \"", peer.name,
+                                          "\" during the call of \"", call->callee, "\": ", reason.message());
     complete(std::move(call), with_worker(absl::UnavailableError(text), peer.name));
   }
-  for (const uint64_t id : broken.repeatable) interrupted(id, absl::UnavailableError(reason.message()));
+  for (const uint64_t id : broken.repeatable) attempt_failed(id, absl::UnavailableError(reason.message()));
 }
 
 void Caller::worker_lost(const Worker& peer, const absl::Status& reason) {
+  // This includes repeatable calls between two attempts: a loss is final, so no later attempt can succeed.
   for (PendingCalls::Taken& call : pending_.take_worker(peer.incarnation)) {
-    const std::string text = absl::StrCat("\"", call->callee, "\" was under way: ", reason.message());
+    const std::string text = absl::StrCat("call of \"", call->callee, "\" failed: ", reason.message());
     complete(std::move(call), with_worker(absl::Status(reason.code(), text), peer.name));
   }
 }

@@ -24,8 +24,9 @@ namespace gradwire::rpc {
 class Peers;
 class RRefService;
 
-// The calls that one agent makes: sends them, repeats those that may be repeated, and completes each exactly
-// once, with its answer or the reason why none will come. Thread-safe. Its arguments outlive it.
+// Makes the calls of one agent: sends them, repeats those that may be repeated, and completes each call
+// exactly once, with its answer or with the reason why no answer will arrive. Thread-safe. Its arguments must
+// outlive it.
 class Caller {
  public:
   Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs);
@@ -35,28 +36,30 @@ class Caller {
   const PendingCalls& pending() const { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
-  // When a call that starts at `now` and may take `timeout` (none: the agent's rpc_timeout) must have ended;
-  // no later than the call that the calling thread serves. Both times are on Clock::system().
+  // The deadline of a call that starts at `now` and may take `timeout`; nullopt means the agent's
+  // rpc_timeout. The result is never later than the deadline of the call that the calling thread serves. Both
+  // times are on Clock::system().
   absl::Time deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const;
-  // A place for the call in the window of its peer. Waits if the window is full and the options say so.
+  // Returns a credit for the call in the flow window of its peer. Waits if the window is full and the options
+  // say so.
   absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes);
 
   uint64_t next_id() { return pending_.next_id(); }
-  // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer.
-  // `borrow`: the caller leaves its tensors alone until then; else what has not left is copied here. `id`:
-  // from next_id().
+  // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer
+  // arrives. `borrow`: the caller does not change its tensors until then. Otherwise buffers that have not
+  // been sent yet are copied before this returns. `id` must come from next_id().
   void send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
             PendingCalls::Taken call);
-  // The same for a request that is sent again when its connection breaks before the answer.
+  // As send(), for a request that is sent again if its connection breaks before the answer.
   void send_repeatable(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
                        PendingCalls::Taken call);
   // As Agent::call_service.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                     std::unique_ptr<TensorSet> tensors, const ServiceOptions& options);
-  // Gives up: the call completes with `reason`, unless it has completed, and the callee is notified.
+  // Cancels a call: unless it has completed, it completes with `reason`, and the callee receives a Cancel.
   void cancel(uint64_t id, absl::Status reason);
 
-  // Events that concern calls under way.
+  // Handle events that end calls.
   void answer(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
   void link_closed(const Worker& peer, const Link& link, const absl::Status& reason);
   void worker_lost(const Worker& peer, const absl::Status& reason);
@@ -67,22 +70,22 @@ class Caller {
   void count(AgentTables& tables) const;
 
  private:
-  // Peers::link_to, unless calls are refused here.
+  // As Peers::link_to(). Error: FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer) const;
-  // From here on an answer finds the call, and its deadline ends it.
+  // Adds the call to the table. From here on its answer and its deadline can end it.
   void add_pending(uint64_t id, PendingCalls::Taken call);
-  // Tells the callee that nobody waits for the call any more, and completes it.
+  // Sends a Cancel to the callee and completes the call.
   void retract(uint64_t id, PendingCalls::Taken call, absl::Status reason);
   void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer);
-  // Ends the calls whose time is up, and comes again for the next.
+  // Ends the calls whose deadline has come, and schedules the next alarm.
   void expire(absl::Time alarm);
 
-  // Repeatable calls (caller_repeats.cc).
+  // ---- Repeatable calls (caller_repeats.cc).
 
-  // Sends the call once more. May connect, and so block.
+  // Begins the next attempt of a call. May connect, and therefore block.
   void attempt(uint64_t id);
-  // An attempt has failed: another follows, or the call fails.
-  void interrupted(uint64_t id, const absl::Status& reason);
+  // Handles a failed attempt: schedules the next one, or fails the call.
+  void attempt_failed(uint64_t id, const absl::Status& reason);
 
   AgentRuntime& runtime_;
   Peers& peers_;

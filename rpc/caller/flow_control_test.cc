@@ -12,13 +12,13 @@
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 
-// Calls and bytes under way to one worker are bounded, and every place comes back.
+// The calls and bytes in progress on one worker are bounded, and every credit is given back.
 namespace gradwire::rpc {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Calls that stay under way until the test lets them go.
+// Calls that stay in progress until the test releases them.
 class Held {
  public:
   Future<int64_t> add() {
@@ -44,7 +44,7 @@ class Held {
     }
     for (const Promise<int64_t>& promise : promises) promise.set_value(1);
   }
-  // Those that have yet to arrive as well: a call whose caller has given up may begin long after.
+  // Also releases calls that have not arrived yet: a call may begin long after its caller has cancelled it.
   void let_go(bool on) {
     {
       MutexLock lock(mutex_);
@@ -95,7 +95,7 @@ RpcBackendOptions with_flow(FlowOptions flow) {
   return options;
 }
 
-// What becomes of a call that finds the window full.
+// Makes a call while the window is full, and returns its status.
 absl::Status call_meanwhile(Agent& agent, absl::Duration timeout = absl::Seconds(30)) {
   return status_of([&] { agent.rpc_sync<&echo>(Destination("worker1").with_timeout(timeout), 1); });
 }
@@ -111,7 +111,7 @@ TEST(FlowControl, FullWindowRefusesNamingWorkerNumbersAndOption) {
   for (const char* part : {"echo\"", "worker \"worker1\"", "2 calls", "max_calls 2"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
-  // The windows of other pairs have room.
+  // The windows of other pairs of workers have room.
   EXPECT_EQ(group[0]->rpc_sync<&echo>("worker0", 3), 3);
   EXPECT_EQ(group[1]->rpc_sync<&echo>("worker0", 4), 4);
   held().release();
@@ -148,7 +148,7 @@ TEST(FlowControl, BytesCountAndALargeMessageGoesAlone) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_bytes 1000"));
   held().release();
   EXPECT_EQ(large.wait(), 1);
-  // Beside a small one it does not go.
+  // A large message is not admitted beside a small one.
   Future<int64_t> small = group[0]->rpc_async<&hold>("worker1", "");
   held().wait_for(1);
   EXPECT_EQ(group[0]->rpc_async<&hold>("worker1", std::string(1'000, 'x')).result().status().code(),
@@ -166,7 +166,7 @@ TEST(FlowControl, WaitEndsWithTheCallsDeadlineAndSaysWhy) {
   const absl::Status status = call_meanwhile(*group[0], absl::Milliseconds(50));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(worker_of(status), "worker1");
-  for (const char* part : {"full window", "for the 50ms", "1 calls", "max_calls 1"}) {
+  for (const char* part : {"the flow window was full", "deadline after 50ms", "1 calls", "max_calls 1"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
   held().release();
@@ -182,7 +182,7 @@ TEST(FlowControl, PlacesComeBackWhicheverWayACallEnds) {
     for (int round = 0; round < 3; ++round) {
       EXPECT_EQ(group[0]->rpc_sync<&echo>(to, 1), 1);
       EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&complain>(to); }).code(), absl::StatusCode::kUnknown);
-      // Its place is taken while it runs, and free when its caller has given up.
+      // Its credit is in use while it runs, and given back when its caller has cancelled it.
       Future<int64_t> unwanted = group[0]->rpc_async<&hold>(to, "");
       EXPECT_EQ(group[0]->rpc_async<&echo>(to, 1).result().status().code(),
                 absl::StatusCode::kResourceExhausted);
@@ -211,7 +211,7 @@ TEST(FlowControl, MessagesOfTheFrameworkAreNeverHeldUp) {
   EXPECT_EQ(group[1]->tables().owned_rrefs, 1u);
   kept = RRef<int64_t>();
   EXPECT_TRUE(eventually([&] { return group[1]->tables().owned_rrefs == 0; }, absl::Seconds(30)));
-  // And so is a cancellation.
+  // A Cancel is not delayed either.
   call.cancel();
   EXPECT_TRUE(call_meanwhile(*group[0]).ok());
   held().release();

@@ -11,20 +11,22 @@
 
 namespace gradwire::rpc {
 
-// A call that a window has no room for.
+// A call for which a window has no room.
 struct FlowRequest {
   std::string callee;
-  std::string worker;  // The callee's worker.
+  std::string worker;  // The name of the callee's worker.
   uint64_t bytes = 0;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-  absl::Duration timeout;                        // As PendingCall's, for messages.
+  absl::Duration timeout;                        // As PendingCall::timeout, for messages.
 };
 
-// Takes a place in a full window, as the options say: fails with ResourceExhausted; or waits on the calling
-// thread, driving the loop through `executor` meanwhile. Errors of the wait: DeadlineExceeded; the reason why
-// the call that the calling thread serves was cancelled; ResourceExhausted where no thread is left for a
-// handler that waits. If the worker is lost or the agent shuts down, the calls that hold the places end: then
-// the wait succeeds, and sending fails.
+// Handles a full window as `options` say: fails with ResourceExhausted, or waits for a credit on the calling
+// thread, which drives the event loop through `executor` meanwhile. Errors of the wait:
+//   DeadlineExceeded    The deadline of the call has come.
+//   ResourceExhausted   No thread is left for a handler that waits.
+//   any                 The reason why the call that this thread serves was cancelled.
+// If the worker is lost or the agent shuts down, the calls in the window end. Then the wait succeeds, and
+// sending fails.
 absl::StatusOr<FlowCredit> enter_full_window(FlowWindow& window, const FlowOptions& options,
                                              const FlowRequest& request,
                                              const std::shared_ptr<Executor>& executor, TimerQueue& timers);

@@ -15,17 +15,19 @@
 #include "gradwire/rpc/rref/message_references.h"
 #include "gradwire/rpc/rref/service.h"
 
+// The first half of a call: from the arguments to a complete request. The second half, from sending to the
+// answer, is Caller.
 namespace gradwire::rpc {
 namespace {
 
-// The number of the calling thread, never 0, by which its ordered calls are ordered.
+// The order key of the calling thread, which is never 0. Ordered calls with the same key start in order.
 uint64_t order_key_of_this_thread() {
   static std::atomic<uint64_t> next{1};
   thread_local const uint64_t key = next.fetch_add(1);
   return key;
 }
 
-const Worker& nobody() {
+const Worker& no_worker() {
   static const Worker worker;
   return worker;
 }
@@ -34,20 +36,20 @@ const Worker& nobody() {
 
 struct OutgoingCall::Parts {
   explicit Parts(RRefService& rrefs) : references(rrefs, /*is_answer=*/false) {}
-  // Parts are as large as an envelope: a thread keeps those that it frees.
+  // Parts are as large as an envelope, so each thread keeps freed memory for its next calls.
   static void* operator new(std::size_t) { return BlockCache<sizeof(Parts)>::take(); }
   static void operator delete(void* parts) { BlockCache<sizeof(Parts)>::give(parts); }
 
   EnvelopeBox envelope;
   MessageReferences references;
-  // Passed on until the call completes; nullptr once the call was sent.
+  // State of the call until it completes; nullptr after send(), which passes it on.
   PendingCalls::Taken call = std::make_unique<PendingCall>();
 };
 
 OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::string callee)
     : caller_(caller),
       parts_(std::make_unique<Parts>(caller.rrefs())),
-      to_(&nobody()),
+      to_(&no_worker()),
       request_(*parts_->envelope->mutable_request()),
       encoder_(*request_.mutable_arguments(), &parts_->references) {
   const PendingCalls::Taken& call = parts_->call;
@@ -63,24 +65,33 @@ OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::
   }
   if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
   call->started = Clock::system().now();
-  call->leaves = call->started;
+  call->sent_at = call->started;
   call->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
   call->deadline = caller.deadline(destination.timeout(), call->started);
   const absl::Duration left = call->deadline - call->started;
   if (left <= absl::ZeroDuration()) {
-    set_status(absl::DeadlineExceededError(absl::StrCat(
-        "no time is left for the call",
-        left < call->timeout ? ": the call that this handler serves, and that ends it, is late"
-                             : absl::StrCat(", whose timeout is ", absl::FormatDuration(call->timeout),
-                                            " (absl::InfiniteDuration() is no limit)"))));
+    set_status(absl::DeadlineExceededError(
+        absl::StrCat("the call has expired before it was sent: ",
+                     left < call->timeout
+                         ? "the deadline of the call that this handler serves has passed"
+                         : absl::StrCat("timeout must be positive, got ", absl::FormatDuration(call->timeout),
+                                        " (absl::InfiniteDuration() means no limit)"))));
   }
+  // The deadline of the served call comes first. `timeout` is used in messages only, so it is rounded.
   if (left < call->timeout) call->timeout = absl::Ceil(left, absl::Milliseconds(1));
 }
 
+// A call that was not sent, for example because the Codec of an argument threw, may hold references already.
+// Their forks would stay until the receiver is lost, because no message brings them there.
 OutgoingCall::~OutgoingCall() {
   if (!sent_) caller_.rrefs().undo(request().arguments(), *to_);
 }
 
+// A function may be idempotent, and a request to it still not:
+//   - Forks in the arguments, the fork of a remote result, and nodes of an autograd graph are counted. They
+//     must not arrive twice.
+//   - Ordered calls must start in order, and a repetition would arrive after later calls.
+//   - The connection of a worker with itself does not break.
 bool OutgoingCall::is_repeatable() const {
   const AgentRuntime& runtime = caller_.runtime();
   return idempotent_ && runtime.options.retry.max_attempts > 1 && !request_.has_result_rref() &&
@@ -89,26 +100,28 @@ bool OutgoingCall::is_repeatable() const {
 }
 
 uint64_t OutgoingCall::send(Completion done) {
+  // From here on this function takes the references back if it fails, not the destructor.
   sent_ = true;
   AgentRuntime& runtime = caller_.runtime();
   PendingCalls::Taken& call = parts_->call;
   proto::Payload& payload = *request_.mutable_arguments();
   std::vector<transport::Buffer> buffers;
   std::unique_ptr<TensorSet> tensors = encoder_.take_tensors();
-  // 1. A call in an autograd context leaves its node in the graph.
+  // 1. A call in an autograd context adds a node to the graph.
   if (status_.ok()) set_status(runtime.accepts_calls());
   if (status_.ok() && runtime.graph_hook != nullptr) {
     set_status(runtime.graph_hook->outgoing_request(*to_, tensors.get(), payload));
   }
   const bool repeatable = status_.ok() && is_repeatable();
-  // 2. Encode the tensors. The caller may change its own before a repetition leaves.
+  // 2. Encode the tensors. For a repeatable call they are copied, because the caller may change its tensors
+  //    before a repetition is sent.
   if (status_.ok() && tensors != nullptr) {
     const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
     set_status(tensor_backend()->encode(*tensors, sharing, payload, buffers));
-    // Tensors that were given away belong to the buffers alone now.
+    // Tensors that were given away are now owned by the buffers alone.
     tensors = nullptr;
   }
-  // 3. Take a place in the window of the worker.
+  // 3. Take a credit of the worker's flow window.
   if (status_.ok()) {
     uint64_t bytes = payload.ByteSizeLong();
     for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
@@ -116,6 +129,8 @@ uint64_t OutgoingCall::send(Completion done) {
     set_status(credit.status());
     if (credit.ok()) call->credit = *std::move(credit);
   }
+  // Nothing has been sent. Undo step 1 and the references of the arguments, then report the error. A credit
+  // is given back when the call is destroyed.
   if (!status_.ok()) {
     caller_.rrefs().undo(payload, *to_);
     if (payload.has_graph()) runtime.graph_hook->outgoing_failed(*to_, payload.graph());

@@ -15,17 +15,16 @@ namespace gradwire::rpc {
 
 class Caller;
 
-// The request of a call that is being put together, on the stack of the thread that calls: fill request()
-// (callee, signature, target), encode each argument, then send(). Not thread-safe. The
-// agent outlives it.
+// Builds the request of one call, on the stack of the calling thread: set the callee, signature and target in
+// request(), add each argument, then send(). Not thread-safe. The agent must outlive it.
 class OutgoingCall {
  public:
-  // Takes the answer: called once, on a thread of the transport or a timer, or inside send().
+  // Receives the answer. Called once, on a thread of the transport, on a timer's thread, or inside send().
   using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
 
-  // `callee` is for messages. An unknown destination shows in status().
+  // `callee` is used in messages. If the destination is unknown, status() is an error.
   OutgoingCall(Caller& caller, const Destination& destination, std::string callee);
-  // Takes back the references of a call that was never sent.
+  // Takes back the references of the arguments if the call was not sent.
   ~OutgoingCall();
   OutgoingCall(const OutgoingCall&) = delete;
   OutgoingCall& operator=(const OutgoingCall&) = delete;
@@ -34,12 +33,12 @@ class OutgoingCall {
   void set_status(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
-  // Nobody when the destination is unknown.
+  // The callee's worker; an empty Worker if the destination is unknown.
   const Worker& to() const { return *to_; }
   proto::Request& request() { return request_; }
   Encoder& encoder() { return encoder_; }
 
-  // Encodes one more positional argument; an error shows in status().
+  // Encodes the next positional argument. If that fails, status() is an error.
   template <class T, class V>
   void add_argument(V&& value) {
     require_codec<T>();
@@ -49,22 +48,22 @@ class OutgoingCall {
     }
   }
 
-  // The caller waits for the answer and changes no tensor meanwhile: large ones are sent from their own
-  // memory.
+  // Declares that the caller changes no tensor until the answer arrives. Large tensors are then sent from
+  // their own memory, without a copy.
   void borrow_tensors() { borrow_ = true; }
 
-  // The call may be made again when its connection breaks.
+  // Declares that the call may be repeated if its connection breaks.
   void set_idempotent() { idempotent_ = true; }
 
-  // Sends the call, once; returns its id. An error of status() goes to `done` too.
+  // Sends the call and returns its id. Call it at most once. If status() is an error, `done` receives it.
   uint64_t send(Completion done);
 
  private:
-  // The envelope, its references and the state that outlives this object. Programs that call need not see the
-  // headers of these.
+  // The envelope, its references, and the state that outlives this object. Defined in the source file, so
+  // that programs need not include its headers.
   struct Parts;
 
-  // Whether the same request may be sent a second time.
+  // Whether the same request may be sent more than once.
   bool is_repeatable() const;
 
   Caller& caller_;

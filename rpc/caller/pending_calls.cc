@@ -3,12 +3,23 @@
 #include <algorithm>
 #include <utility>
 
+// A Cancel must not arrive before its request: the callee would ignore it, and run the call to its end. But
+// another thread may cancel a call, or find it expired, while its request is being sent. So the sending
+// thread has the call to itself for that time:
+//   1. add() or attach() enters the call with `sending` set.
+//   2. give_up() only stores its reason in such a call. take_expired() leaves it in the table.
+//   3. sent() clears `sending`. If a reason was stored, it takes the call, and the sending thread sends the
+//      Cancel behind the request.
+// An answer, the end of the link, the loss of the worker, and shutdown send no Cancel, so they take the call
+// at any time.
 namespace gradwire::rpc {
 
 absl::Time PendingCalls::add(uint64_t id, Taken call) {
   const absl::Time deadline = call->deadline;
   MutexLock lock(mutex_);
   if (calls_.emplace(id, std::move(call)).second) unfinished_.fetch_add(1);
+  // The alarm that is scheduled comes early enough. When it comes, take_expired() finds the time of the next
+  // one.
   if (deadline >= alarm_) return absl::InfiniteFuture();
   alarm_ = deadline;
   return deadline;
@@ -17,6 +28,7 @@ absl::Time PendingCalls::add(uint64_t id, Taken call) {
 PendingCalls::Taken PendingCalls::sent(uint64_t id, uint64_t ticket) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
+  // The call has ended while its request was being sent. Its ticket is not needed any more.
   if (found == calls_.end()) return nullptr;
   found->second->ticket = ticket;
   found->second->sending = false;
@@ -28,6 +40,7 @@ PendingCalls::Taken PendingCalls::give_up(uint64_t id, const absl::Status& reaso
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
   if (found == calls_.end()) return nullptr;
+  // A Cancel must be sent after the request, so leave it to the sending thread. The first reason wins.
   if (found->second->sending) {
     if (found->second->given_up.ok()) found->second->given_up = reason;
     return nullptr;
@@ -56,6 +69,7 @@ PendingCalls::Broken PendingCalls::take_link(const Link& link) {
     if (entry->second->link.get() != &link) {
       ++entry;
     } else if (entry->second->repeatable != nullptr) {
+      // Without a link, a later event of the same link does not find the call again.
       entry->second->link = nullptr;
       broken.repeatable.push_back(entry->first);
       ++entry;
@@ -88,6 +102,7 @@ bool PendingCalls::attach(uint64_t id, const std::shared_ptr<Link>& link) {
 bool PendingCalls::detach(uint64_t id, const Link& link) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
+  // If the link has changed, take_link() was faster, and its thread begins the next attempt.
   if (found == calls_.end() || found->second->link.get() != &link) return false;
   found->second->link = nullptr;
   return true;
@@ -104,6 +119,7 @@ std::vector<PendingCalls::Taken> PendingCalls::take_where(Matches matches) {
   std::vector<Taken> taken;
   MutexLock lock(mutex_);
   for (auto entry = calls_.begin(); entry != calls_.end();) {
+    // The caller completes the calls after the lock is released: completing runs code of the user.
     if (matches(*entry->second)) {
       taken.push_back(std::move(entry->second));
       calls_.erase(entry++);
@@ -125,10 +141,12 @@ std::vector<PendingCalls::Taken> PendingCalls::take_all() {
 PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time now) {
   Expired expired;
   MutexLock lock(mutex_);
+  // An earlier alarm has replaced this one. Without this check each replaced alarm would go through the
+  // table.
   if (alarm_ != alarm) return expired;
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     if (entry->second->deadline <= now && entry->second->sending) {
-      // Its sender is about to be done.
+      // Another thread is sending the call at this moment. Try again in 1 ms.
       expired.next = std::min(expired.next, now + absl::Milliseconds(1));
       ++entry;
     } else if (entry->second->deadline <= now) {
@@ -139,6 +157,7 @@ PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time no
       ++entry;
     }
   }
+  // A timer for the old alarm that still comes finds another value here, and does nothing.
   alarm_ = expired.next;
   return expired;
 }
@@ -152,6 +171,7 @@ std::vector<PendingCalls::Waiting> PendingCalls::waiting() const {
   std::vector<Waiting> waiting;
   MutexLock lock(mutex_);
   for (const auto& [id, call] : calls_) {
+    // Only calls of users have `done`. Services have `answered`.
     if (call->done) waiting.push_back({call->callee, call->incarnation, call->started});
   }
   return waiting;

@@ -37,76 +37,78 @@ struct Answer {
 // A call that waits for its answer.
 struct PendingCall {
   std::shared_ptr<Peer> peer;
-  uint64_t incarnation = 0;  // The peer's.
+  uint64_t incarnation = 0;  // The incarnation of the peer.
   std::string callee;
-  // Its place in the peer's window; empty for services, which need none.
+  // The call's credit in the peer's flow window; empty for services, which need none.
   FlowCredit credit;
   absl::Time started;
-  // When it leaves: later than it started if it had to wait for its place.
-  absl::Time leaves;
+  // Time at which it is sent: later than `started` if it had to wait for its credit.
+  absl::Time sent_at;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-  absl::Duration timeout;                        // From `started` to `deadline`, for people.
-  // The link that it left on.
+  absl::Duration timeout;                        // From `started` to `deadline`, for messages.
+  // The link on which it was sent.
   std::shared_ptr<Link> link;
-  // Between add() and sent(): whoever gives up leaves the reason for the sender, who alone can tell the
-  // callee.
+  // True between add() and sent(). Only the sending thread can send a Cancel then, so another thread that
+  // cancels the call stores the reason in `given_up`, and the sending thread handles it.
   bool sending = true;
   absl::Status given_up;
-  // The transport may read memory of the caller until this ticket is captured.
+  // Whether the transport may read memory of the caller until `ticket` is captured.
   bool borrows = false;
   uint64_t ticket = 0;
-  // References that the request carried, kept until the answer is here.
+  // References in the request, kept until the answer arrives.
   std::vector<std::shared_ptr<RRefHandle>> references;
-  // The request of a call that is made again when its connection breaks, else nullptr. Between two attempts
-  // such a call has no link.
+  // The request of a repeatable call, else nullptr. Between two attempts such a call has no link.
   std::shared_ptr<const RepeatableRequest> repeatable;
-  int attempts = 0;  // Attempts of a repeatable call that have begun.
-  // Exactly one is set: `done` gets the decoded answer, `answered` gets it as it came.
+  int attempts = 0;  // Number of attempts of a repeatable call that have begun.
+  // Exactly one of them is set: `done` receives the decoded answer, `answered` the undecoded one.
   absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
 };
 
-// The timeout_us of a request that leaves at `now`: never 0 unless there is no deadline.
+// The timeout_us of a request that is sent at `now`. 0 only if the deadline is infinite.
 inline int64_t timeout_us(absl::Time deadline, absl::Time now) {
   if (deadline == absl::InfiniteFuture()) return 0;
   return std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - now));
 }
 
-// The calls of one agent that wait for an answer. Whoever takes a call out completes it, so each completes
-// once, and then says finished(): until then the call counts as unfinished, though it is no longer in the
-// table. Thread-safe; runs nothing.
+// The calls of one agent that are waiting for an answer. The thread that takes a call out of the table
+// completes it, so each call completes once. After that it calls finished(): until then the call counts as
+// unfinished, although it is not in the table. Thread-safe; makes no callbacks.
 class PendingCalls {
  public:
   using Taken = std::unique_ptr<PendingCall>;
 
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
-  // When expire() must be called for this call; InfiniteFuture if an earlier call's time does.
+  // Adds a call. Returns the time for which the caller must schedule an alarm; InfiniteFuture if an earlier
+  // alarm serves this call, too.
   absl::Time add(uint64_t id, Taken call);
-  // The call has left with this ticket. Returns it when somebody gave up meanwhile (PendingCall::given_up).
+  // Call when the request has been sent with this ticket. Returns the call if another thread cancelled it
+  // meanwhile (PendingCall::given_up), else nullptr.
   Taken sent(uint64_t id, uint64_t ticket);
-  // Takes a call to give it up; nullptr when it is gone, or left to its sender.
+  // Takes a call in order to cancel it. Returns nullptr if the call is not in the table, or is left to its
+  // sending thread.
   Taken give_up(uint64_t id, const absl::Status& reason);
-  // nullptr when the call is gone: a late or second answer.
+  // Takes a call. Returns nullptr if it is not in the table, which means a late or second answer.
   Taken take(uint64_t id);
-  // Only if the call went to this worker: answers are accepted from nobody else.
+  // As take(), but only if the call was sent to this worker: an answer from another worker is not accepted.
   Taken take_from(uint64_t id, uint64_t incarnation);
-  // The calls that were under way on a link, but for repeatable ones: these stay, without a link, and are
-  // named.
+  // The calls that were waiting on a link. Repeatable calls stay in the table, without a link, and only their
+  // ids are returned.
   struct Broken {
     std::vector<Taken> calls;
     std::vector<uint64_t> repeatable;
   };
   Broken take_link(const Link& link);
-  // Those that went to this worker.
+  // Takes all calls to this worker.
   std::vector<Taken> take_worker(uint64_t incarnation);
   std::vector<Taken> take_all();
   struct Expired {
     std::vector<std::pair<uint64_t, Taken>> calls;
-    // When to come again.
+    // The time of the next alarm.
     absl::Time next = absl::InfiniteFuture();
   };
-  // The calls whose deadline has come. `alarm`: what add() or the last call of this said; nothing happens for
-  // one that another alarm has replaced.
+  // Takes the calls whose deadline has come. `alarm`: the time that add() or the last take_expired()
+  // returned. If another alarm has replaced it, nothing is taken.
   Expired take_expired(absl::Time alarm, absl::Time now);
   // ---- Repeatable calls (caller_repeats.cc).
 
@@ -115,29 +117,32 @@ class PendingCalls {
     std::shared_ptr<const RepeatableRequest> request;
     std::string callee;
     absl::Time deadline;
-    int number = 0;  // 1: the first.
+    int number = 0;  // The first attempt has number 1.
   };
-  // The attempt that a call is at, after counting it if it `begins`. Nothing when the call is gone.
+  // Returns the present attempt of a call. `begins`: starts the next attempt first. Nullopt if the call is
+  // not in the table.
   std::optional<Attempt> attempt(uint64_t id, bool begins);
-  // The attempt goes on this link; sent() follows. False when the call is gone.
+  // Call before the attempt is sent on this link; sent() must follow. Returns false if the call is not in the
+  // table.
   bool attach(uint64_t id, const std::shared_ptr<Link>& link);
-  // The attempt on this link has failed. False when the call is gone, or not there any more.
+  // Call when sending on this link has failed. Returns false if the call is not in the table, or has left
+  // this link.
   bool detach(uint64_t id, const Link& link);
 
   bool contains(uint64_t id) const;
   std::size_t size() const;
-  // A call that waits for its answer, services excluded.
+  // A call that is waiting for its answer. Services are not included.
   struct Waiting {
     std::string callee;
-    uint64_t to = 0;  // The incarnation.
+    uint64_t to = 0;  // The callee's incarnation.
     absl::Time since;
   };
   std::vector<Waiting> waiting() const;
-  // A call that was not added will be completed.
+  // Call before completing a call that was never added.
   void refused() { unfinished_.fetch_add(1); }
-  // A call that was taken, or refused, has been completed.
+  // Call after completing a call that was taken or refused.
   void finished() { unfinished_.fetch_sub(1); }
-  // In the table or not yet finished.
+  // Number of calls that are in the table or not yet finished.
   std::size_t unfinished() const { return unfinished_.load(); }
 
  private:
@@ -150,7 +155,8 @@ class PendingCalls {
   std::atomic<std::size_t> unfinished_{0};
   mutable Mutex mutex_;
   Calls calls_ ABSL_GUARDED_BY(mutex_);
-  // No call's deadline comes before it. One alarm serves all calls: most end long before their time.
+  // Time of the next alarm, which is not later than any deadline. One alarm serves all calls, because most
+  // calls end long before their deadlines.
   absl::Time alarm_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 

@@ -34,7 +34,7 @@ TEST(PendingCalls, AnswerOfAnotherWorkerIsNotTaken) {
   EXPECT_NE(calls.take_from(1, 5), nullptr);
 }
 
-TEST(PendingCalls, ClosedLinkTakesWhatWentOnIt) {
+TEST(PendingCalls, ClosedLinkTakesItsCalls) {
   PendingCalls calls;
   alignas(16) static char places[2][16];
   auto link = [&](int i) {
@@ -63,7 +63,8 @@ TEST(PendingCalls, RepeatableCallOutlivesItsLink) {
   calls.add(1, std::move(repeatable));
   EXPECT_EQ(calls.attempt(1, /*begins=*/true)->number, 1);
   ASSERT_TRUE(calls.attach(1, link(0)));
-  // The link closes while it is being sent, and the sender fails too: one of the two goes on with it.
+  // The link closes while the call is being sent, and the send fails, too: exactly one of the two threads
+  // handles the call.
   PendingCalls::Broken broken = calls.take_link(*link(0));
   EXPECT_TRUE(broken.calls.empty());
   EXPECT_EQ(broken.repeatable, std::vector<uint64_t>{1});
@@ -79,19 +80,19 @@ TEST(PendingCalls, RepeatableCallOutlivesItsLink) {
   EXPECT_FALSE(calls.attach(1, link(1)));
 }
 
-TEST(PendingCalls, GivenUpWhileItIsSentIsLeftToItsSender) {
+TEST(PendingCalls, CallThatIsCancelledWhileItIsSentIsLeftToItsSender) {
   PendingCalls calls;
   calls.add(1, call_to(5));
-  EXPECT_EQ(calls.give_up(1, absl::CancelledError("enough")), nullptr);
+  EXPECT_EQ(calls.give_up(1, absl::CancelledError("requested by the test")), nullptr);
   EXPECT_EQ(calls.size(), 1u);
   PendingCalls::Taken call = calls.sent(1, 7);
   ASSERT_NE(call, nullptr);
-  EXPECT_EQ(call->given_up, absl::CancelledError("enough"));
+  EXPECT_EQ(call->given_up, absl::CancelledError("requested by the test"));
   EXPECT_EQ(call->ticket, 7u);
 
   calls.add(2, call_to(5));
   EXPECT_EQ(calls.sent(2, 8), nullptr);
-  EXPECT_NE(calls.give_up(2, absl::CancelledError("enough")), nullptr);
+  EXPECT_NE(calls.give_up(2, absl::CancelledError("requested by the test")), nullptr);
 }
 
 TEST(PendingCalls, OneAlarmServesAllDeadlines) {
@@ -107,7 +108,7 @@ TEST(PendingCalls, OneAlarmServesAllDeadlines) {
   ASSERT_EQ(expired.calls.size(), 1u);
   EXPECT_EQ(expired.calls[0].first, 4u);
   EXPECT_EQ(expired.next, start + absl::Seconds(10));
-  // An alarm that another has replaced.
+  // An alarm that another one has replaced does nothing.
   expired = calls.take_expired(start + absl::Seconds(5), start + absl::Seconds(30));
   EXPECT_TRUE(expired.calls.empty());
   EXPECT_EQ(expired.next, absl::InfiniteFuture());

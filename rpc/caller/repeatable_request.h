@@ -8,8 +8,8 @@
 
 namespace gradwire::rpc {
 
-// A request that may be sent more than once. Its buffers are owned: what somebody else holds too, as this
-// does, no transport gives away to the receiver. Immutable once made.
+// A request that may be sent more than once. Its buffers are owned, and shared with this object, so no
+// transport gives them away to the receiver. Immutable once made.
 struct RepeatableRequest {
   proto::Envelope envelope;
   std::vector<transport::Buffer> buffers;

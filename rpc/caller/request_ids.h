@@ -8,17 +8,17 @@
 
 namespace gradwire::rpc {
 
-// The request ids of one agent's repeatable calls, and which of them wait for an answer (proto/rpc.proto,
-// "Repeated calls"). Thread-safe.
+// The request ids of the repeatable calls of one agent, and which of them wait for an answer
+// (proto/rpc.proto, "Repeated calls"). Thread-safe.
 class RequestIds {
  public:
-  // An id for a request to this worker (an incarnation).
+  // Returns an id for a request to this worker (an incarnation).
   uint64_t begin(uint64_t to) {
     MutexLock lock(mutex_);
     open_[to].insert(next_);
     return next_++;
   }
-  // It has its answer, or nobody wants it any more.
+  // Call when the request has its answer, or the answer is not wanted any more.
   void end(uint64_t to, uint64_t id) {
     MutexLock lock(mutex_);
     auto found = open_.find(to);
@@ -26,7 +26,7 @@ class RequestIds {
     found->second.erase(id);
     if (found->second.empty()) open_.erase(found);
   }
-  // Below it nothing to this worker waits for an answer.
+  // No request to this worker with an id below the result waits for an answer.
   uint64_t answered_below(uint64_t to) const {
     MutexLock lock(mutex_);
     auto found = open_.find(to);
@@ -36,7 +36,7 @@ class RequestIds {
     MutexLock lock(mutex_);
     return open_.empty();
   }
-  // Requests that wait for an answer.
+  // Number of requests that wait for an answer.
   std::size_t size() const {
     std::size_t size = 0;
     MutexLock lock(mutex_);

@@ -5,7 +5,7 @@
 namespace gradwire::rpc {
 namespace {
 
-TEST(RequestIds, WatermarkIsTheLowestThatWaitsForThisWorker) {
+TEST(RequestIds, WatermarkIsTheLowestOpenRequestToTheWorker) {
   RequestIds ids;
   const uint64_t first = ids.begin(1);
   const uint64_t other = ids.begin(2);

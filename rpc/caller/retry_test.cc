@@ -26,7 +26,7 @@ using transport::Direction;
 using transport::Fault;
 using transport::Message;
 
-// How often each argument was seen by a handler.
+// Counts how often a handler has run with each argument.
 class Runs {
  public:
   void add(int64_t value) {
@@ -72,7 +72,7 @@ int64_t through(const RRef<int64_t>& value) { return value.to_here(); }
 GRADWIRE_RPC_IDEMPOTENT(through)
 std::vector<RRef<int64_t>> make_references() { return {RRef<int64_t>(5)}; }
 GRADWIRE_RPC_IDEMPOTENT(make_references)
-// A call that only breaks the connection, where the test has arranged for it.
+// A call that has no other purpose than to break the connection, if the test has arranged that.
 void cut() {}
 GRADWIRE_RPC(cut)
 
@@ -85,7 +85,7 @@ struct Table {
 GRADWIRE_RPC_CLASS(Table)
 GRADWIRE_RPC_IDEMPOTENT_METHOD(Table, look_up)
 
-// What is left of the call's time; -1 for one that may take as long as it likes.
+// Returns the remaining time of the call; -1 if the call has no deadline.
 int64_t left_ms(int64_t value) {
   runs().add(value);
   const absl::Time deadline = CallContext::current()->deadline();
@@ -94,7 +94,7 @@ int64_t left_ms(int64_t value) {
 }
 GRADWIRE_RPC_IDEMPOTENT(left_ms)
 
-// What a held handler has seen.
+// State of a handler that the test holds.
 struct Held {
   Promise<int64_t> answer;
   Promise<void> started;
@@ -113,7 +113,7 @@ Future<int64_t> hold(int64_t value) {
 }
 GRADWIRE_RPC_IDEMPOTENT(hold)
 
-// What a message is, for those who decide about its fate.
+// Describes a message to the functions that decide about faults.
 proto::Envelope parse(const Message& message) {
   proto::Envelope envelope;
   envelope.ParseFromString(message.header);
@@ -128,7 +128,7 @@ bool answers_a_call(const Message& message) {
          envelope.response().result().values_size() > 0;
 }
 
-// By name of a transport: both kinds of them.
+// Parameterised by the name of the transport.
 class Retry : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -136,7 +136,7 @@ class Retry : public ::testing::TestWithParam<const char*> {
     held() = Held();
   }
 
-  // Agents whose outgoing messages meet the faults of `decide`.
+  // Starts agents whose outgoing messages suffer the faults that `decide` returns.
   RpcBackendOptions with(std::function<Fault::Kind(const Message&)> decide) {
     RpcBackendOptions options;
     options.transports = {GetParam()};
@@ -149,7 +149,7 @@ class Retry : public ::testing::TestWithParam<const char*> {
         });
     return options;
   }
-  // The first `times` of those messages that `which` names lose their connection.
+  // Cuts the connection at each of the first `times` messages that `which` selects.
   static std::function<Fault::Kind(const Message&)> cut_first(int times,
                                                               std::function<bool(const Message&)> which) {
     return
@@ -195,7 +195,7 @@ TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
   EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
-  // Behind the repetition, on the same connection.
+  // This call follows the repetition on the same connection.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated == 0 && absl::Now() < deadline) std::this_thread::yield();
   EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 2), 4);
@@ -215,19 +215,18 @@ TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
   const int64_t left = group[0]->rpc_sync<&left_ms>(to, 1);
   EXPECT_EQ(group[0]->statistics().calls_repeated, 1u);
   EXPECT_GT(left, 0);
-  // Not as much as the first attempt had: the pause before the second one counts.
+  // Less than the first attempt had: the pause before the second attempt counts.
   EXPECT_LE(left, 599'500);
 }
 
-// Both connections break one after the other: each attempt belongs to the one that it was sent on, and the
-// answer leaves on the last.
+// Two connections break one after the other. Each attempt belongs to the connection on which it was sent, and
+// the answer is sent on the last one.
 TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
   testing::Group group(
       2, with([](const Message& m) { return calls(m, "cut") ? Fault::Kind::kCut : Fault::Kind::kDeliver; }));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
-  // A connection may be cut before the call is repeated on it; the call is repeated once for all those cuts
-  // then.
+  // A connection may be cut before the call is repeated on it. Then one repetition follows several cuts.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated < 3 && absl::Now() < deadline) {
     EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
@@ -240,7 +239,7 @@ TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
   group.expect_empty();
 }
 
-TEST_P(Retry, MethodsOfReferencedObjectsToo) {
+TEST_P(Retry, MethodsOfReferencedObjectsAreRepeated) {
   testing::Group group(2,
                        with(cut_first(1, [](const Message& m) { return parse(m).request().has_method(); })));
   const RRef<Table> table = group[0]->remote<Table>("worker1");
@@ -258,7 +257,8 @@ TEST_P(Retry, OtherCallsFailWithUnavailable) {
                                     : Fault::Kind::kDeliver;
                        }));
   const absl::StatusCode unavailable = absl::StatusCode::kUnavailable;
-  // Not idempotent; ordered; its result stays there; carries a reference.
+  // In order: a call that is not idempotent, is ordered, leaves its result at the callee, or carries a
+  // reference.
   EXPECT_EQ(group[0]->rpc_async<&increment>("worker1", 1).result().status().code(), unavailable);
   EXPECT_EQ(group[0]->rpc_async<&twice>(Destination("worker1").ordered(), 1).result().status().code(),
             unavailable);
@@ -308,7 +308,7 @@ TEST_P(Retry, DeadlineEndsAttempts) {
   group.expect_empty();
 }
 
-// A call whose connection breaks while it runs, and that waits for its next attempt for long.
+// A call whose connection breaks while it runs. It waits long for its next attempt.
 class Detached : public Retry {
  protected:
   void start(absl::Duration timeout = absl::Seconds(60), bool mute = false) {
@@ -359,14 +359,14 @@ TEST_P(Detached, DeathOfTheCallerCancels) {
   end();
 }
 
-TEST_P(Detached, DeadlineCancelsWhereNoWordComesThrough) {
-  // Long enough for the call to begin, and its connection to break, before that.
+TEST_P(Detached, DeadlineCancelsWhenNoCancelArrives) {
+  // Long enough for the call to begin and for its connection to break.
   start(absl::Seconds(5), /*mute=*/true);
-  // No time is left for another attempt.
+  // The deadline leaves no time for another attempt.
   EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
   expect_cancelled();
   held().answer.set_value(1);
-  // What was dropped is missed by the graceful way.
+  // A graceful shutdown would wait for the messages that were dropped.
   group_->kill(0);
 }
 
@@ -375,7 +375,7 @@ TEST_P(Detached, DeathOfTheWorkerFailsTheCallAtOnce) {
   const absl::Time begin = absl::Now();
   group_->kill(1);
   EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
-  // Long before its next attempt.
+  // Long before the next attempt of the call.
   EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
   end();
 }
@@ -392,10 +392,10 @@ TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_P(Retry, AnswersGoWhenTheirCallerHasThem) {
+TEST_P(Retry, AnswersAreDroppedWhenTheirCallerHasThem) {
   testing::Group group(2, with([](const Message&) { return Fault::Kind::kDeliver; }));
   for (int i = 0; i < 200; ++i) EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
-  // The last one, which no later request has told of.
+  // The answer of the last request is still kept, because no later request has raised answered_below.
   EXPECT_LE(group[1]->tables().kept_answers, 2u);
 }
 
@@ -423,7 +423,8 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
   options.retry.first_backoff = absl::Milliseconds(1);
   options.retry.max_backoff = absl::Milliseconds(2);
   options.flow.max_calls = 16;
-  // A connection that breaks again before it has been used looks like a dead worker: not too often.
+  // A connection that breaks again before it was used counts as a sign of a dead worker, so faults must be
+  // rare.
   auto last_cut = std::make_shared<std::atomic<int64_t>>(0);
   auto random = std::make_shared<std::atomic<uint32_t>>(1);
   options.hooks = wrap_transports([last_cut, random](std::unique_ptr<transport::Transport> inner) {

@@ -9,11 +9,15 @@
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
 
-// How a layer's message goes to its counterpart on another worker.
+// Sends a message of a layer to its counterpart on another worker.
 namespace gradwire::rpc {
 namespace {
 
 // One service call with its repetitions.
+// With ServiceOptions::repeat the message is sent until it is answered, its deadline comes, or its receiver
+// is lost. Such a message may arrive twice.
+// What the object waits for keeps it alive: during an attempt the pending call, between two attempts the
+// timer, and then the task on the executor.
 class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
  public:
   ServiceAttempt(Caller& caller, Peers& peers, const Worker& to, std::string callee,
@@ -40,6 +44,8 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
         return future;
       }
     }
+    // The promise is a member, so its callback must hold this object weakly. The agent is locked first,
+    // because caller_ is valid only while it exists.
     promise_.on_cancel([weak = weak_from_this()] {
       const std::shared_ptr<ServiceAttempt> self = weak.lock();
       const std::shared_ptr<Agent> alive = self == nullptr ? nullptr : self->agent_.lock();
@@ -58,7 +64,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     if (promise_.future().done()) return;  // Cancelled between two attempts.
     const std::shared_ptr<Agent> alive = agent_.lock();
     if (alive == nullptr) {
-      promise_.set_error(absl::FailedPreconditionError("the agent is gone"));
+      promise_.set_error(absl::FailedPreconditionError("the agent was destroyed"));
       return;
     }
     absl::StatusOr<std::shared_ptr<Peer>> peer = peers_.find(to_);
@@ -71,15 +77,18 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     call->incarnation = to_.incarnation;
     call->callee = callee_;
     call->started = Clock::system().now();
-    call->leaves = call->started;
+    call->sent_at = call->started;
     call->deadline = options_.deadline;
     call->timeout = options_.deadline - call->started;
     call->answered = [self = shared_from_this()](absl::StatusOr<Answer> answer) {
       self->answered(std::move(answer));
     };
-    // A copy: it may have to leave again, with another call id, before this one has.
+    // Send a copy: the connection may break, and the next attempt may begin with another call id, before this
+    // call of send() returns.
     proto::Envelope copy = envelope_;
     const uint64_t id = caller_.next_id();
+    // Stored before the send, so that a cancellation finds the call. A cancellation that still reads the id
+    // of the attempt before has no effect: this attempt then runs to its end, and answered() begins no other.
     call_id_ = id;
     caller_.send(id, copy, buffers_, /*borrow=*/false, std::move(call));
   }
@@ -88,13 +97,16 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   void answered(absl::StatusOr<Answer> answer) {
     const std::shared_ptr<Agent> alive = agent_.lock();
     const absl::Time next = Clock::system().now() + kRepeatAfter;
-    // A worker that cannot be connected to answers at once, but the time is bounded all the same.
+    // If the worker cannot be reached, the attempt fails at once. The pause and the deadline bound the
+    // attempts.
     if (alive != nullptr && options_.repeat && absl::IsUnavailable(answer.status()) &&
         !promise_.future().done() && next < options_.deadline && peers_.status(to_).ok() &&
         caller_.runtime().accepts_calls().ok()) {
-      // Connecting may take its time, and others need the timers' thread.
+      // The attempt runs on the executor, because connecting may block, and others need the timers' thread.
       caller_.runtime().timers->schedule(next,
                                          [self = shared_from_this(), executor = caller_.runtime().executor] {
+                                           // After shutdown the executor refuses the task. send() then fails
+                                           // and completes the promise, on this thread.
                                            Executor::Task task = [self] { self->send(); };
                                            if (!executor->post_clean(task)) task();
                                          });
@@ -119,7 +131,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   }
 
   const std::weak_ptr<Agent> agent_;
-  // Valid while the agent is.
+  // Valid while the agent exists.
   Caller& caller_;
   Peers& peers_;
   const Worker to_;

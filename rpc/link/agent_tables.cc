@@ -43,7 +43,7 @@ constexpr Field kFields[] = {
 };
 #undef GRADWIRE_FIELD
 
-// A table that is not named above would be invisible.
+// Every count must be listed above: total() and describe() would leave out any other.
 static_assert(sizeof(AgentTables) == sizeof(kFields) / sizeof(kFields[0]) * sizeof(std::size_t));
 
 }  // namespace

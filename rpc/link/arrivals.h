@@ -11,60 +11,63 @@
 
 namespace gradwire::rpc {
 
-// What a worker says it has sent to another until now (proto/rpc.proto, Departures).
+// The messages that a worker says it has sent to another worker so far (proto/rpc.proto, Departures).
 struct Departures {
-  // At most so many connections stand between two workers; a longer list is not accepted.
+  // Maximum number of open connections between two workers. A longer list is refused.
   static constexpr std::size_t kMaxConnections = 1024;
 
   struct Connection {
     uint64_t number = 0;
     uint64_t messages = 0;
   };
-  // The highest number that it gave to a connection with this receiver. A connection up to there that is not
-  // in `open` has ended at the sender.
+  // The highest number that the sender has given to a connection with this receiver. A connection with a
+  // number up to `newest` that is not in `open` has ended at the sender.
   uint64_t newest = 0;
   std::vector<Connection> open;
 };
 
-// What has been read of the messages that one other worker sent: a pure state machine. It answers whether
-// something that was sent before a given message may still arrive, on whichever connection.
+// Tracks which messages of one other worker have been read, over all its connections: a pure state machine.
+// It answers whether a message that was sent before a given message may still arrive, on any connection.
 //
-// A connection is unknown until its Hello is read, then open, then closed. One that has ended at the sender
-// before its Hello was read stays out: open() refuses it, so that nothing comes on it any more.
+// States of a connection: unknown until its Hello is read, then open, then closed. A connection that ends at
+// the sender before its Hello is read is refused: open() returns false for it, so that none of its messages
+// is handled later.
 //
-// Not thread-safe, but for the counters.
+// Not thread-safe, except for the counters.
 class Arrivals {
  public:
-  // Messages that have been read on a connection and handed over, Hello and Goodbye not counted.
+  // Number of messages that have been read on a connection and handled. Hello and Goodbye are not counted.
   using Counter = std::atomic<uint64_t>;
 
-  // The Hello of a connection is read. False when no honest sender's Hello can come with this number any
-  // more.
+  // Call when the Hello of a connection is read. `read` counts the messages that are handled on it. Returns
+  // false if an honest sender cannot send a Hello with this number now: the number is 0 or was used before,
+  // or the connection has ended at the sender.
   bool open(uint64_t connection, std::shared_ptr<const Counter> read);
-  // Nothing more is read on it.
+  // Call when no more messages are read on the connection.
   void close(uint64_t connection);
 
-  // The sender tells what it has sent.
-  void told(const Departures& sent);
-  // The same, and all of that must be read before settled() is true again. Returns settled().
+  // Records what the sender says it has sent.
+  void update(const Departures& sent);
+  // As update(). In addition settled() is false until all of these messages are read. Returns settled().
   bool require(const Departures& sent);
-  // Everything that require() named has been read, or its connection is closed.
+  // Whether every message that require() named has been read, or its connection is closed.
   bool settled();
 
   std::size_t connections() const { return open_.size(); }
-  // Connections whose Hello may yet come, though others are newer.
+  // Number of connections whose Hello may still arrive, although newer connections exist.
   std::size_t expected() const { return expected_.size(); }
 
  private:
   bool is_read(uint64_t connection, uint64_t messages) const;
 
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Counter>> open_;
-  // The highest number that the sender told of. Of the numbers up to there, those whose Hello may yet come;
-  // of the others, those whose Hello has come.
+  // The highest connection number that the sender has reported.
   uint64_t newest_ = 0;
+  // Numbers up to newest_ whose Hello may still arrive.
   absl::flat_hash_set<uint64_t> expected_;
+  // Numbers above newest_ whose Hello has been read.
   absl::flat_hash_set<uint64_t> seen_;
-  // Connection -> how many messages must be read on it.
+  // Connection -> number of messages that must be read on it before it is settled.
   absl::flat_hash_map<uint64_t, uint64_t> due_;
 };
 

@@ -22,7 +22,7 @@ TEST(Arrivals, OneConnectionThatIsReadIsSettled) {
   EXPECT_TRUE(arrivals.settled());
 }
 
-TEST(Arrivals, WhatWasSentOnAnEarlierConnectionMustBeRead) {
+TEST(Arrivals, MessagesOfAnEarlierConnectionMustBeRead) {
   Arrivals arrivals;
   const auto first = counter(), second = counter(7);
   ASSERT_TRUE(arrivals.open(1, first));
@@ -47,7 +47,7 @@ TEST(Arrivals, ConnectionOnWhichNothingWasSentIsNotWaitedFor) {
   Arrivals arrivals;
   ASSERT_TRUE(arrivals.open(2, counter(1)));
   EXPECT_TRUE(arrivals.require({2, {{1, 0}, {2, 1}}}));
-  // It is still welcome.
+  // Its Hello is still accepted.
   EXPECT_TRUE(arrivals.open(1, counter()));
 }
 
@@ -56,8 +56,8 @@ TEST(Arrivals, ConnectionThatEndedAtTheSenderUnreadStaysOut) {
   ASSERT_TRUE(arrivals.open(2, counter(1)));
   EXPECT_FALSE(arrivals.require({2, {{1, 4}, {2, 1}}}));
   EXPECT_EQ(arrivals.expected(), 1u);
-  // A later word: the first has ended there.
-  arrivals.told({2, {{2, 1}}});
+  // A later report: the first connection has ended at the sender.
+  arrivals.update({2, {{2, 1}}});
   EXPECT_TRUE(arrivals.settled());
   EXPECT_FALSE(arrivals.open(1, counter()));
 }
@@ -81,24 +81,24 @@ TEST(Arrivals, ClosedConnectionIsSettledHoweverMuchWasSentOnIt) {
   EXPECT_TRUE(arrivals.require({2, {{1, 100}, {2, 1}}}));
 }
 
-TEST(Arrivals, EverythingThatWasRequiredCountsNotTheLastWord) {
+TEST(Arrivals, EarlierRequirementOutlivesALaterSmallerOne) {
   Arrivals arrivals;
   const auto first = counter(1), second = counter(1);
   ASSERT_TRUE(arrivals.open(1, first));
   ASSERT_TRUE(arrivals.open(2, second));
   EXPECT_FALSE(arrivals.require({2, {{1, 3}, {2, 1}}}));
-  // An older word that comes later.
+  // An older report that arrives later.
   EXPECT_FALSE(arrivals.require({2, {{1, 1}, {2, 1}}}));
   *first += 2;
   EXPECT_TRUE(arrivals.settled());
 }
 
-TEST(Arrivals, OlderWordThatComesLateTakesNoConnectionBack) {
+TEST(Arrivals, OlderReportThatComesLateTakesNoConnectionBack) {
   Arrivals arrivals;
   ASSERT_TRUE(arrivals.open(3, counter()));
-  // The sender had one, and two has ended.
-  arrivals.told({3, {{1, 1}, {3, 1}}});
-  arrivals.told({2, {{1, 1}, {2, 5}}});
+  // Connections 1 and 3 are open at the sender; connection 2 has ended.
+  arrivals.update({3, {{1, 1}, {3, 1}}});
+  arrivals.update({2, {{1, 1}, {2, 5}}});
   EXPECT_FALSE(arrivals.open(2, counter()));
   EXPECT_TRUE(arrivals.open(1, counter()));
 }
@@ -117,12 +117,12 @@ TEST(Arrivals, NumberIsUsedOnce) {
   EXPECT_FALSE(arrivals.open(1, counter()));
   arrivals.close(1);
   EXPECT_FALSE(arrivals.open(1, counter()));
-  arrivals.told({1, {}});
+  arrivals.update({1, {}});
   EXPECT_FALSE(arrivals.open(1, counter()));
   EXPECT_EQ(arrivals.connections(), 0u);
 }
 
-TEST(Arrivals, LieAboutConnectionsThatNeverWereTakesNoRoom) {
+TEST(Arrivals, FalseReportOfConnectionsTakesNoMemory) {
   Arrivals arrivals;
   ASSERT_TRUE(arrivals.open(1, counter()));
   EXPECT_TRUE(arrivals.require({~uint64_t{0}, {{1, 0}}}));

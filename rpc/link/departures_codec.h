@@ -16,7 +16,7 @@ inline void to_proto(const Departures& sent, proto::Departures& out) {
   }
 }
 
-// Nothing where a peer names more connections than there can be.
+// Returns nullopt if the peer lists more connections than kMaxConnections.
 inline std::optional<Departures> from_proto(const proto::Departures& in) {
   if (in.open_size() > static_cast<int>(Departures::kMaxConnections)) return std::nullopt;
   Departures sent;

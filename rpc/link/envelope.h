@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-// An envelope and the memory that its parts lie in: one of ordinary size takes nothing from the heap and is
-// destroyed all at once. Not movable; not thread-safe.
+// An envelope and the arena that its parts are allocated in. An envelope of ordinary size needs no heap
+// memory besides the box itself, and is destroyed in one step. Not movable; not thread-safe.
 class EnvelopeBox {
  public:
   EnvelopeBox() : arena_(block_, sizeof(block_)) {

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+// The fast path (try_enter, give_back) uses only `word_`. Calls that find no room wait in a queue, under the
+// lock. The bit kAwaited of `word_` connects the two: while it is set, try_enter() fails, so that no call
+// overtakes the queue, and every give_back() calls admit_waiters(). A wake-up cannot be lost, because wait()
+// sets the bit with the compare-exchange that has found no room: a credit that was given back before it is
+// part of the word that was checked, and a credit that is given back later sees the bit.
 namespace gradwire::rpc {
 
 FlowWindow::Bounds::Bounds(const FlowOptions& options)
@@ -18,7 +23,8 @@ uint64_t FlowWindow::wait(uint64_t bytes, const Bounds& bounds, Admitted admitte
     uint64_t word = word_.load(std::memory_order_relaxed);
     while (true) {
       const bool enters = waiters_.empty() && fits(word, bytes, bounds, charge);
-      // Whoever gives a place back from here on sees that it is awaited.
+      // One step either takes the room or sets kAwaited. A thread that gives a credit back after that sees
+      // the bit and calls admit_waiters(), which waits for this lock.
       if (!word_.compare_exchange_weak(word, enters ? word + charge : word | kAwaited,
                                        std::memory_order_acq_rel)) {
         continue;
@@ -31,11 +37,12 @@ uint64_t FlowWindow::wait(uint64_t bytes, const Bounds& bounds, Admitted admitte
       return next_waiter_++;
     }
   }
+  // Without the lock: the callback may start a call, which enters this window.
   admitted(std::move(credit));
   return 0;
 }
 
-bool FlowWindow::leave(uint64_t waiter) {
+bool FlowWindow::cancel_wait(uint64_t waiter) {
   Entered entered;
   Admitted dropped;
   {
@@ -43,9 +50,10 @@ bool FlowWindow::leave(uint64_t waiter) {
     auto found = std::find_if(waiters_.begin(), waiters_.end(),
                               [&](const Waiter& other) { return other.number == waiter; });
     if (found == waiters_.end()) return false;
+    // The callback owns objects of the waiting call. It is destroyed without the lock.
     dropped = std::move(found->admitted);
     waiters_.erase(found);
-    // Those behind it may be smaller.
+    // The calls behind it may be smaller, and fit now.
     entered = enter_waiters_locked();
   }
   for (auto& [admitted, credit] : entered) admitted(std::move(credit));
@@ -68,7 +76,8 @@ FlowWindow::Entered FlowWindow::enter_waiters_locked() {
     Waiter& first = waiters_.front();
     uint64_t charge = 0;
     if (!fits(word, first.bytes, first.bounds, charge)) {
-      // Another thread may be giving a place back; it will come here too.
+      // If another thread gives a credit back at this moment, it sees kAwaited and calls admit_waiters()
+      // itself.
       return entered;
     }
     if (!word_.compare_exchange_weak(word, word + charge, std::memory_order_acq_rel)) continue;
@@ -76,6 +85,8 @@ FlowWindow::Entered FlowWindow::enter_waiters_locked() {
     entered.emplace_back(std::move(first.admitted), FlowCredit(this, charge));
     waiters_.pop_front();
   }
+  // The queue is empty and the lock is held, so no wait() can have set the bit after the check. From here on
+  // try_enter() succeeds again.
   word_.fetch_and(~kAwaited, std::memory_order_acq_rel);
   return entered;
 }

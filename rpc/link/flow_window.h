@@ -14,9 +14,9 @@ namespace gradwire::rpc {
 
 class FlowWindow;
 
-// A place in a window, given back once: when the credit is destroyed, or before. Empty by default. Movable;
-// not thread-safe. The window outlives it. A waiter for the room is called inside the call that gives it
-// back.
+// Permission for one call to be in flight: a share of a FlowWindow. It is given back once, by give_back() or
+// by the destructor. Empty by default. Movable; not thread-safe. The window must outlive it. Giving a credit
+// back may run the callbacks of waiters that now fit, on the same thread.
 class FlowCredit {
  public:
   FlowCredit() = default;
@@ -42,9 +42,9 @@ class FlowCredit {
   uint64_t charge_ = 0;
 };
 
-// Counts the calls that one worker has under way to another, and their bytes, against bounds. While there is
-// room, entering and leaving cost one atomic operation each. Thread-safe. Outlives its credits; nobody waits
-// any more when it is destroyed.
+// Bounds the number and the bytes of the calls that one worker has in flight to another. While there is room,
+// entering and leaving cost one atomic operation each. Thread-safe. The window must outlive its credits, and
+// must have no waiters when it is destroyed.
 class FlowWindow {
  public:
   struct Bounds {
@@ -60,7 +60,8 @@ class FlowWindow {
   };
   using Admitted = absl::AnyInvocable<void(FlowCredit)>;
 
-  // A place for a call of this size; an empty credit without room, or when others wait for it.
+  // Returns a credit for a call of `bytes`. The credit is empty if there is no room, or if other calls are
+  // waiting for room.
   FlowCredit try_enter(uint64_t bytes, const Bounds& bounds) {
     uint64_t charge = 0;
     uint64_t word = word_.load(std::memory_order_relaxed);
@@ -70,17 +71,19 @@ class FlowWindow {
     return {};
   }
 
-  // Calls `admitted` when there is room and those who came before have been admitted: at once (then it
-  // returns 0), or on a thread that gives a place back. Returns a number for leave().
+  // Calls `admitted` with a credit when there is room and every earlier waiter has been admitted. If that is
+  // so at once, the callback runs before wait() returns 0. Otherwise it runs on a thread that gives a credit
+  // back, and wait() returns a number for cancel_wait().
   uint64_t wait(uint64_t bytes, const Bounds& bounds, Admitted admitted);
-  // Stops waiting. False: `admitted` has been called, or is being called.
-  bool leave(uint64_t waiter);
+  // Stops waiting. Returns false if `admitted` has been called or is being called.
+  bool cancel_wait(uint64_t waiter);
 
   Usage usage() const;
 
  private:
   friend class FlowCredit;
-  // One word has it all: bytes, above them calls, above them whether somebody waits.
+  // The state in one word, from the lowest bit: 42 bits of bytes, 21 bits of calls, and one bit that is set
+  // while calls wait.
   static constexpr int kCallsShift = 42;
   static constexpr uint64_t kAwaited = uint64_t{1} << 63;
 
@@ -97,18 +100,19 @@ class FlowWindow {
     const uint64_t used = word & FlowOptions::kMostBytes;
     if (bytes > FlowOptions::kMostBytes) bytes = FlowOptions::kMostBytes;
     charge = (uint64_t{1} << kCallsShift) | bytes;
+    // A call that is larger than the window is admitted when it is the only one.
     return calls == 0 || (calls < bounds.calls && used + bytes <= bounds.bytes);
   }
   void give_back(uint64_t charge) {
     if (word_.fetch_sub(charge, std::memory_order_acq_rel) & kAwaited) admit_waiters();
   }
   void admit_waiters();
-  // Lets in from the front whoever fits.
+  // Gives credits to the waiters at the front of the queue, in order, until one does not fit.
   Entered enter_waiters_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::atomic<uint64_t> word_{0};
   Mutex mutex_;
-  // kAwaited is set while there are any: set and cleared under the lock.
+  // The bit kAwaited of word_ is set while the queue is not empty. It is set and cleared with the lock held.
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
 };

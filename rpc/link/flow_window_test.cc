@@ -12,7 +12,7 @@ FlowWindow::Bounds bounds(uint32_t calls, uint64_t bytes) {
   return FlowWindow::Bounds(FlowOptions{.max_calls = calls, .max_bytes = bytes});
 }
 
-// Keeps the credits of those who were let in.
+// Keeps the credits of the calls that were admitted.
 struct Entrance {
   FlowWindow::Admitted admit() {
     return [this](FlowCredit credit) { entered.push_back(std::move(credit)); };
@@ -70,14 +70,14 @@ TEST(FlowWindow, ZeroMeansNoBound) {
   EXPECT_EQ(window.usage().calls, 100'000u);
 }
 
-TEST(FlowWindow, WaitersEnterInOrderAndNobodyOvertakes) {
+TEST(FlowWindow, WaitersEnterInOrderAndNoCallOvertakes) {
   FlowWindow window;
   FlowCredit first = window.try_enter(60, bounds(10, 100));
   FlowCredit second = window.try_enter(30, bounds(10, 100));
   Entrance large;
   Entrance small;
   EXPECT_NE(window.wait(80, bounds(10, 100), large.admit()), 0u);
-  // It would fit, but somebody waits.
+  // It would fit, but another call is waiting.
   EXPECT_FALSE(window.try_enter(1, bounds(10, 100)));
   EXPECT_NE(window.wait(1, bounds(10, 100), small.admit()), 0u);
   second.give_back();
@@ -91,15 +91,15 @@ TEST(FlowWindow, WaitersEnterInOrderAndNobodyOvertakes) {
   EXPECT_TRUE(window.try_enter(1, bounds(10, 100)));
 }
 
-TEST(FlowWindow, LeavingLetsThoseBehindIn) {
+TEST(FlowWindow, CancelledWaitLetsSmallerCallsBehindIn) {
   FlowWindow window;
   FlowCredit first = window.try_enter(60, bounds(10, 100));
   Entrance large;
   Entrance small;
-  const uint64_t place = window.wait(80, bounds(10, 100), large.admit());
+  const uint64_t waiter = window.wait(80, bounds(10, 100), large.admit());
   EXPECT_NE(window.wait(1, bounds(10, 100), small.admit()), 0u);
-  EXPECT_TRUE(window.leave(place));
-  EXPECT_FALSE(window.leave(place));
+  EXPECT_TRUE(window.cancel_wait(waiter));
+  EXPECT_FALSE(window.cancel_wait(waiter));
   EXPECT_TRUE(large.entered.empty());
   EXPECT_EQ(small.entered.size(), 1u);
   EXPECT_FALSE(window.usage().awaited);
@@ -110,17 +110,17 @@ TEST(FlowWindow, WaitingWhereThereIsRoomEntersAtOnce) {
   Entrance entrance;
   EXPECT_EQ(window.wait(5, bounds(1, 1), entrance.admit()), 0u);
   EXPECT_EQ(entrance.entered.size(), 1u);
-  EXPECT_FALSE(window.leave(7));
+  EXPECT_FALSE(window.cancel_wait(7));
 }
 
-// Threads that enter, wait, give up and give back at random: never more inside than there is room for,
-// everybody who waits is let in or has left, and at the end the window is empty.
+// Threads enter, wait, cancel their wait and give credits back at random. The bounds hold at all times, every
+// wait ends with a credit or is cancelled, and the window is empty at the end.
 TEST(FlowWindow, ManyThreadsKeepTheBounds) {
   FlowWindow window;
   const FlowWindow::Bounds narrow = bounds(3, 100);
   std::atomic<int> inside{0};
   std::atomic<int> entered{0};
-  std::atomic<bool> over{false};
+  std::atomic<bool> exceeded{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -131,14 +131,14 @@ TEST(FlowWindow, ManyThreadsKeepTheBounds) {
         FlowCredit credit = window.try_enter(bytes, narrow);
         if (!credit) {
           std::atomic<bool> admitted{false};
-          const uint64_t place = window.wait(bytes, narrow, [&](FlowCredit given) {
+          const uint64_t waiter = window.wait(bytes, narrow, [&](FlowCredit given) {
             credit = std::move(given);
             admitted.store(true, std::memory_order_release);
           });
-          if (place != 0 && (random >> 8) % 3 == 0 && window.leave(place)) continue;
+          if (waiter != 0 && (random >> 8) % 3 == 0 && window.cancel_wait(waiter)) continue;
           while (!admitted.load(std::memory_order_acquire)) std::this_thread::yield();
         }
-        if (inside.fetch_add(1) + 1 > 3) over = true;
+        if (inside.fetch_add(1) + 1 > 3) exceeded = true;
         entered.fetch_add(1);
         inside.fetch_sub(1);
         credit.give_back();
@@ -146,7 +146,7 @@ TEST(FlowWindow, ManyThreadsKeepTheBounds) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_FALSE(over);
+  EXPECT_FALSE(exceeded);
   EXPECT_GT(entered.load(), 5'000);
   EXPECT_EQ(window.usage().calls, 0u);
   EXPECT_EQ(window.usage().bytes, 0u);

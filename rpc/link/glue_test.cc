@@ -19,8 +19,8 @@
 #include "gradwire/rpc/testing/scripted_worker.h"
 #include "gradwire/store/hash_store.h"
 
-// What stands between the state machines of an agent and its messages: links, repetitions, fences, what is
-// held. One agent is real; the test speaks for all others, and so decides the order of everything.
+// Tests the code between the state machines of an agent and its messages: links, repetitions, fences, held
+// messages. One agent is real. The test plays all other workers, and so decides the order of all messages.
 namespace gradwire::rpc {
 namespace {
 
@@ -38,8 +38,8 @@ GRADWIRE_RPC_METHOD(Box, get)
 
 int64_t plain(int64_t value) { return value; }
 GRADWIRE_RPC(plain)
-int64_t look(const RRef<Box>& box) { return box.is_owner() ? 1 : 0; }
-GRADWIRE_RPC(look)
+int64_t is_owner(const RRef<Box>& box) { return box.is_owner() ? 1 : 0; }
+GRADWIRE_RPC(is_owner)
 
 // Opened by the test.
 std::atomic<bool> gate_is_open{true};
@@ -64,7 +64,7 @@ class Glue : public ::testing::Test {
     options.store = cut_;
     options.transports = {"tcp"};
     options.hooks = wrap_transports(network_.wrapper());
-    // Nothing happens because a script is silent.
+    // The agent must not suspect a scripted worker because it is silent.
     options.heartbeat = {
         .interval = absl::Hours(1), .suspect_after = absl::Hours(3), .dead_after = absl::Hours(4)};
     agent_ = Agent::start("agent", -1, 0, options);
@@ -74,7 +74,8 @@ class Glue : public ::testing::Test {
 
   std::size_t owned() const { return agent_->tables().owned_rrefs; }
 
-  // What came on the link before this has been handled when this returns.
+  // Returns when the agent has handled every earlier message on the link: sends a Ping and waits for its
+  // answer.
   void settle(ScriptedLink& link) {
     proto::Envelope ping;
     const uint64_t call_id = ++last_call_;
@@ -84,7 +85,7 @@ class Glue : public ::testing::Test {
     (void)link.wait_for_response(call_id);
   }
 
-  // A value at the agent, of which `worker` holds the fork.
+  // Creates a value at the agent. `worker` holds its fork.
   void create(ScriptedWorker& worker, ScriptedLink& link, uint64_t rref, uint64_t fork) {
     proto::Envelope envelope;
     proto::Request& request = *envelope.mutable_request();
@@ -99,7 +100,7 @@ class Glue : public ::testing::Test {
 
   static proto::Envelope goodbye() {
     proto::Envelope envelope;
-    status_to_proto(absl::CancelledError("it leaves"), *envelope.mutable_goodbye()->mutable_reason());
+    status_to_proto(absl::CancelledError("the worker leaves"), *envelope.mutable_goodbye()->mutable_reason());
     return envelope;
   }
 
@@ -172,7 +173,7 @@ TEST_F(Glue, FenceAnsweredWithAbortedIsNotPassed) {
   std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
   std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
   c_.declare_dead(a_.self());
-  // That one has given the agent up, as the log will tell.
+  // Aborted: b regards the agent as dead, as the log will show.
   b->answer(b->wait_for_service(kFence), absl::AbortedError("declared dead"));
   c->answer(c->wait_for_service(kFence));
   settle(*b);
@@ -233,7 +234,7 @@ TEST_F(Glue, DeleteIsForgottenWhenTheOlderLinkCloses) {
   proto::ForkDelete message;
   to_proto(a_.id(1), *message.mutable_rref());
   to_proto(a_.id(2), *message.mutable_fork());
-  // The older one has ended at its sender; here it is not read to its end yet.
+  // The older connection has ended at its sender, but the agent has not read it to its end.
   message.mutable_sent()->set_newest(2);
   message.mutable_sent()->add_open()->set_number(2);
   proto::Envelope envelope;
@@ -247,13 +248,13 @@ TEST_F(Glue, DeleteIsForgottenWhenTheOlderLinkCloses) {
   EXPECT_TRUE(eventually([&] { return agent_->tables().remembered_deletes == 0; }));
 }
 
-// Otherwise each message with the agent's connections (Departures) would list every one that was ever made.
+// Otherwise every Departures message of the agent would list all connections that were ever made.
 TEST_F(Glue, ConnectionThatHasClosedIsNotReportedAnyMore) {
   for (int i = 0; i < 20; ++i) {
     a_link_->close();
     a_link_ = a_.connect(*agent_);
   }
-  // The agent may have made some itself, which are open.
+  // The agent may have made connections itself, which are open.
   EXPECT_TRUE(eventually([&] {
     const AgentTables tables = agent_->tables();
     return tables.numbered_links <= tables.links;
@@ -270,7 +271,7 @@ TEST_F(Glue, FenceOfAStrangerIsAnsweredWhenTheStoreIsLost) {
   envelope.mutable_request()->mutable_service()->set_number(kFence);
   envelope.mutable_request()->mutable_service()->set_body(fence.SerializeAsString());
   a_link_->send(envelope);
-  // The log may still tell of that worker.
+  // The log may still name that worker.
   ASSERT_TRUE(eventually([&] { return agent_->tables().accused_strangers == 1; }));
   const std::size_t before = a_link_->count();
   settle(*a_link_);
@@ -280,15 +281,15 @@ TEST_F(Glue, FenceOfAStrangerIsAnsweredWhenTheStoreIsLost) {
   EXPECT_EQ(agent_->tables().accused_strangers, 0u);
 }
 
-// The agent passes the only reference to its value to b, on a link that breaks. Whether b had received it is
-// for b to say.
+// The agent passes the only reference to its value to b, on a link that breaks. Only b knows whether it has
+// received the reference.
 class LostReference : public Glue {
  protected:
   // Returns the new link, on which b has answered.
   std::shared_ptr<ScriptedLink> lose(bool received) {
     AgentGuard guard(agent_);
     std::optional<RRef<Box>> box(Box(1));
-    Future<int64_t> call = agent_->rpc_async<&look>("b", *box);
+    Future<int64_t> call = agent_->rpc_async<&is_owner>("b", *box);
     std::shared_ptr<ScriptedLink> old = b_.accepted(0);
     const proto::Request request = old->wait_for(is_call).request();
     EXPECT_EQ(request.arguments().references_size(), 1);
@@ -373,8 +374,8 @@ TEST_F(Glue, AnswerOfARepeatedRequestGoesWhereItCameLast) {
 }
 
 TEST_F(Glue, RepetitionKeepsTheDeadlineOfTheCall) {
-  // A call whose time is up before its repetition is due ends with Unavailable. A machine that stands still
-  // for a while must not bring that about.
+  // A call that expires before its repetition is due ends with Unavailable. The timeout is long, so that a
+  // machine that pauses for a while does not cause that.
   Future<int64_t> call =
       agent_->rpc_async<&at_the_gate>(Destination("b").with_timeout(absl::Seconds(10)), int64_t{4});
   std::shared_ptr<ScriptedLink> old = b_.accepted(0);
@@ -383,7 +384,7 @@ TEST_F(Glue, RepetitionKeepsTheDeadlineOfTheCall) {
   old->close();
   std::shared_ptr<ScriptedLink> link = b_.accepted(1);
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kDeadlineExceeded);
-  // On a slow machine the time may be up before the second attempt.
+  // On a slow machine the call may expire before the second attempt.
   for (const proto::Envelope& envelope : link->all()) {
     if (!is_call(envelope)) continue;
     EXPECT_GT(envelope.request().timeout_us(), 0);
@@ -392,25 +393,25 @@ TEST_F(Glue, RepetitionKeepsTheDeadlineOfTheCall) {
 }
 
 TEST_F(Glue, CallThatExpiresBehindOthersEndsInItsTime) {
-  Future<int64_t> patient =
+  Future<int64_t> long_call =
       agent_->rpc_async<&plain>(Destination("b").with_timeout(absl::Hours(1)), int64_t{1});
   std::shared_ptr<ScriptedLink> link = b_.accepted(0);
   const proto::Request first = link->wait_for(is_call).request();
-  Future<int64_t> hasty =
+  Future<int64_t> short_call =
       agent_->rpc_async<&plain>(Destination("b").with_timeout(absl::Milliseconds(50)), int64_t{2});
-  EXPECT_EQ(hasty.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(short_call.result().status().code(), absl::StatusCode::kDeadlineExceeded);
   const proto::Envelope cancel =
       link->wait_for([](const proto::Envelope& envelope) { return envelope.has_cancel(); });
   EXPECT_NE(cancel.cancel().call_id(), first.call_id());
-  EXPECT_FALSE(patient.done());
+  EXPECT_FALSE(long_call.done());
   proto::Envelope answer;
   answer.mutable_response()->set_call_id(first.call_id());
   answer.mutable_response()->mutable_result()->add_values()->set_integer(5);
   link->send(answer);
-  EXPECT_EQ(patient.wait(), 5);
+  EXPECT_EQ(long_call.wait(), 5);
 }
 
-// Its caller says nothing when the time is up: the callee must find out itself.
+// The caller sends nothing when the call expires: the callee must notice it.
 TEST_F(Glue, CallThatExpiredBeforeItsTurnDoesNotRun) {
   gate_is_open = false;
   const int ran = times_ran;
@@ -424,7 +425,7 @@ TEST_F(Glue, CallThatExpiredBeforeItsTurnDoesNotRun) {
   second.mutable_request()->set_function(callee_of_function<&counted>->name);
   second.mutable_request()->set_signature(callee_of_function<&counted>->signature_hash);
   second.mutable_request()->set_order_key(1);
-  // Less than the time after which the first one counts as started.
+  // Shorter than the time after which the first call counts as started.
   second.mutable_request()->set_timeout_us(20'000);
   a_link_->send(first);
   a_link_->send(second);
@@ -439,13 +440,13 @@ TEST_F(Glue, WhatNamesAStrangerWaitsAndNothingOvertakesIt) {
   std::shared_ptr<ScriptedLink> other = a_.connect(*agent_);
   cut_->cut();
   const absl::Time start = absl::Now();
-  // The agent cannot read that it joins.
+  // The agent cannot read the log, so it does not learn that this worker joins.
   ScriptedWorker stranger(network_, store_, "stranger");
   proto::Envelope envelope;
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(1);
-  request.set_function(callee_of_function<&look>->name);
-  request.set_signature(callee_of_function<&look>->signature_hash);
+  request.set_function(callee_of_function<&is_owner>->name);
+  request.set_signature(callee_of_function<&is_owner>->signature_hash);
   request.mutable_arguments()->add_values()->set_reference(0);
   proto::Reference& reference = *request.mutable_arguments()->add_references();
   to_proto(stranger.id(1), *reference.mutable_rref());
@@ -480,13 +481,13 @@ TEST_F(Glue, CreationThatWasLostEndsThoseWhoWaitForItAtOnce) {
   proto::CreationFailed failed;
   to_proto(a_.id(1), *failed.mutable_rref());
   to_proto(a_.id(2), *failed.mutable_fork());
-  proto::Envelope news;
-  news.mutable_request()->set_call_id(2);
-  news.mutable_request()->mutable_service()->set_number(kCreationFailed);
-  news.mutable_request()->mutable_service()->set_body(failed.SerializeAsString());
-  a_link_->send(news);
+  proto::Envelope message;
+  message.mutable_request()->set_call_id(2);
+  message.mutable_request()->mutable_service()->set_number(kCreationFailed);
+  message.mutable_request()->mutable_service()->set_body(failed.SerializeAsString());
+  a_link_->send(message);
   (void)a_link_->wait_for_response(2);
-  // Not after the time that is given to requests on other connections.
+  // At once, not after the time that is allowed for requests on other connections.
   EXPECT_EQ(owned(), 0u);
   EXPECT_EQ(a_link_->wait_for_response(1).status().code(), static_cast<int>(absl::StatusCode::kAborted));
 }

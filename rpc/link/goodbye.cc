@@ -12,9 +12,10 @@ std::string goodbye(const absl::Status& reason) {
   return envelope.SerializeAsString();
 }
 
+// Aborted makes the receiver regard the sender as lost (Handshake::part).
 absl::Status declared_dead(absl::string_view worker, absl::string_view by) {
   return absl::AbortedError(
-      absl::StrCat("worker \"", worker, "\" was declared dead by \"", by, "\" and must start anew"));
+      absl::StrCat("worker \"", worker, "\" was declared dead by \"", by, "\" and must be restarted"));
 }
 
 }  // namespace gradwire::rpc

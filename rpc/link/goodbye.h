@@ -7,10 +7,11 @@
 
 namespace gradwire::rpc {
 
-// An envelope with a Goodbye, serialised (proto/rpc.proto).
+// Returns a serialised envelope with a Goodbye for `reason` (proto/rpc.proto).
 std::string goodbye(const absl::Status& reason);
 
-// What `by` says to a worker that it has lost, and that may live all the same: Aborted.
+// The reason of the Goodbye that `by` sends to a worker that it regards as dead, although that worker may be
+// alive. Code: Aborted.
 absl::Status declared_dead(absl::string_view worker, absl::string_view by);
 
 }  // namespace gradwire::rpc

@@ -26,47 +26,60 @@ Handshake::Step Handshake::receive(const proto::Envelope& envelope, const GroupV
       return {Action::kPart, {}};
     default:
       if (introduced_) return {};
-      return {Action::kRefuse, absl::InvalidArgumentError("a message came before its Hello")};
+      return {Action::kRefuse,
+              absl::InvalidArgumentError(
+                  "got a message before its Hello: the first message of a connection must be a Hello")};
   }
 }
 
 bool Handshake::must_wait(const proto::Envelope& envelope, const GroupView& group) const {
-  const uint64_t speaker = envelope.has_hello() ? envelope.hello().incarnation() : 0;
-  // Anything else but a Hello is refused as the first message, and a question needs no view of the group.
-  if (!introduced_ && speaker == 0) return false;
-  // Whoever makes a connection knows who must answer.
-  if (!made_here_ && speaker != 0 && group.standing(speaker, nullptr) == Standing::kStranger) return true;
-  return !impatient_ && !group.knows_owners(references_of(envelope));
+  const uint64_t sender = envelope.has_hello() ? envelope.hello().incarnation() : 0;
+  // A first message other than Hello is refused, and a liveness query needs no view of the group: neither
+  // waits.
+  if (!introduced_ && sender == 0) return false;
+  // The side that made the connection knows which worker must answer; only an incoming Hello can be a
+  // stranger's.
+  if (!made_here_ && sender != 0 && group.standing(sender, nullptr) == Standing::kStranger) return true;
+  return !wait_expired_ && !group.knows_owners(references_of(envelope));
 }
 
+// The other side acts on the code of a refusal (Handshake::part at that side):
+//   - Aborted: this worker and the sender cannot be members together any more. One of them is lost, has left,
+//     or is another incarnation. The sender gives this worker up.
+//   - Any other code: only this connection is refused. The sender may connect again.
+// A liveness query is answered by a refusal, too: NotFound means alive, Aborted means another incarnation.
 absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group) const {
-  // First of all: the messages below have the name in them.
+  // The name must be checked first, because the error messages below contain it.
   GRADWIRE_RETURN_IF_ERROR(with_context(check_name("worker name", hello.name()), "a Hello"));
   if (hello.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("worker \"", hello.name(),
-                                                      "\" speaks protocol version ", hello.protocol_version(),
-                                                      ", \"", self_.name, "\" speaks ", kProtocolVersion));
+    return absl::FailedPreconditionError(absl::StrCat("protocol version mismatch: worker \"", hello.name(),
+                                                      "\" has ", hello.protocol_version(), ", worker \"",
+                                                      self_.name, "\" has ", kProtocolVersion,
+                                                      "; run the same version of Gradwire on all workers"));
   }
   if (hello.incarnation() == 0) {
-    // Somebody asks for the worker that to_incarnation names.
+    // A liveness query: does the worker with incarnation to_incarnation live at this address?
     if (hello.to_incarnation() == self_.incarnation)
-      return absl::NotFoundError("a question whether this worker lives");
-    return absl::AbortedError("another worker listens here now");
+      return absl::NotFoundError(absl::StrCat("liveness query: worker \"", self_.name, "\" is alive"));
+    return absl::AbortedError(absl::StrCat("liveness query for another incarnation: worker \"", self_.name,
+                                           "\" listens at this address now"));
   }
   std::string name;
   const Standing standing = group.standing(hello.incarnation(), &name);
+  // receive() has held the Hello as long as the sender was a stranger. A connection that was made here is not
+  // held, so its other end may still be one.
   if (standing == Standing::kGone) {
     return absl::AbortedError(absl::StrCat(
         "worker \"", hello.name(), "\" was declared dead, or left, before \"", self_.name, "\" joined"));
   }
   if (standing == Standing::kStranger || name != hello.name()) {
     return absl::NotFoundError(absl::StrCat("worker \"", hello.name(), "\" (id ", hello.id(),
-                                            ") is not the one that joined the group of \"", self_.name,
-                                            "\""));
+                                            ") does not match a member of the group of \"", self_.name,
+                                            "\": its incarnation is unknown or has another name"));
   }
   if (other_.has_value() && other_->incarnation != hello.incarnation()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker \"", hello.name(), "\" answers in the place of \"", other_->name, "\""));
+    return absl::InvalidArgumentError(absl::StrCat("expected an answer from worker \"", other_->name,
+                                                   "\", got one from worker \"", hello.name(), "\""));
   }
   if (standing == Standing::kLeft) {
     return absl::AbortedError(
@@ -74,18 +87,19 @@ absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group)
   }
   if (standing == Standing::kDead) return declared_dead(hello.name(), self_.name);
   if (!other_.has_value() && hello.to_incarnation() != self_.incarnation) {
-    return absl::AbortedError(absl::StrCat("worker \"", self_.name, "\" came back as a new incarnation"));
+    return absl::AbortedError(absl::StrCat("worker \"", self_.name, "\" was restarted as a new incarnation"));
   }
-  if (introduced_) return absl::InvalidArgumentError("a second Hello");
+  if (introduced_) return absl::InvalidArgumentError("got a second Hello on the same connection");
   if (hello.connection() == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the Hello of worker \"", hello.name(), "\" does not number its connection"));
+        absl::StrCat("the Hello of worker \"", hello.name(), "\" has no connection number"));
   }
   return absl::OkStatus();
 }
 
 void Handshake::admitted(const proto::Hello& hello) {
   introduced_ = true;
+  // On a connection that was made here, check() has compared the sender with the expected worker.
   if (!made_here_) other_ = Worker{hello.name(), hello.id(), hello.incarnation()};
 }
 
@@ -101,19 +115,22 @@ proto::Hello Handshake::hello(uint64_t number) const {
 }
 
 Handshake::Parting Handshake::part(const proto::Goodbye& goodbye) const {
-  absl::Status said = status_from_proto(goodbye.reason());
+  absl::Status sent_reason = status_from_proto(goodbye.reason());
+  // No Hello was admitted, so no worker is known that could be lost.
   if (!other_.has_value()) {
-    return {said.ok() ? absl::UnavailableError("the other side said goodbye") : said, std::nullopt};
+    return {sent_reason.ok() ? absl::UnavailableError("the peer ended the connection with a Goodbye")
+                             : sent_reason,
+            std::nullopt};
   }
   const std::string& name = other_->name;
-  // A worker that shuts down says Cancelled; any other code is why it refuses this one.
-  if (said.ok() || absl::IsCancelled(said)) {
+  // A worker that shuts down sends OK or Cancelled. Any other code is the reason why it refuses this worker.
+  if (sent_reason.ok() || absl::IsCancelled(sent_reason)) {
     return {with_worker(absl::UnavailableError(absl::StrCat("worker \"", name, "\" has left")), name),
             WorkerState::kLeft};
   }
-  absl::Status reason = with_context(said, absl::StrCat("worker \"", name, "\" refuses this one"));
-  if (absl::IsAborted(said)) return {with_worker(std::move(reason), name), WorkerState::kDead};
-  // It lives, and does not like this connection.
+  absl::Status reason = with_context(sent_reason, absl::StrCat("worker \"", name, "\" refuses this worker"));
+  if (absl::IsAborted(sent_reason)) return {with_worker(std::move(reason), name), WorkerState::kDead};
+  // The peer is alive and refuses only this connection.
   return {with_worker(absl::UnavailableError(reason.message()), name), std::nullopt};
 }
 

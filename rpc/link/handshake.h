@@ -18,30 +18,31 @@ using ReferenceList = google::protobuf::RepeatedPtrField<proto::Reference>;
 // The references that an envelope carries.
 const ReferenceList& references_of(const proto::Envelope& envelope);
 
-// A worker's view of the others. Implementations are thread-safe and make no callbacks, so that they may be
-// used with a lock held.
+// A worker's view of the group. Implementations are thread-safe and make no callbacks, so that they may be
+// called with a lock held.
 class GroupView {
  public:
-  // kStranger: the group's log may be about to name it. kGone: it was lost before this worker joined, or long
-  // ago.
+  // kStranger: not in this view; the group's log may be about to name it. kGone: it was lost before this
+  // worker joined, or so long ago that only its incarnation is remembered.
   enum class Standing : uint8_t { kStranger, kMember, kDead, kLeft, kGone };
 
   virtual ~GroupView() = default;
-  // `name`: set for those that are members or were.
+  // Sets *name if `name` is not null and the worker is or was a member of this view.
   virtual Standing standing(uint64_t incarnation, std::string* name) const = 0;
-  // Whether none of their owners is a stranger.
+  // Whether the owner of every reference is known, that is, is not a kStranger.
   virtual bool knows_owners(const ReferenceList& references) const = 0;
 };
 
-// How one connection opens (proto/rpc.proto, "Opening"): a pure state machine, messages and what is known of
-// the group in, what to do with them out.
+// Decides how one connection opens (proto/rpc.proto, "Opening"): a pure state machine. Its inputs are
+// messages and the view of the group; its output is what to do with each message.
 //
-//   came in:    silent -> introduced (the other's Hello is admitted) -> open (ours has been sent)
-//   made here:  silent -> greeted (our Hello has been sent) -> open (the other's is admitted)
+//   incoming:    silent -> introduced (the peer's Hello is admitted) -> open (our Hello has been sent)
+//   made here:   silent -> greeted (our Hello has been sent) -> open (the peer's Hello is admitted)
 //
-// In each state it may hold: a peer may see a join before we do. A message from or about a worker that our
-// view does not have yet waits until the view catches up, and what follows it on the connection waits behind
-// it. A Hello waits until the connection is given up, another message until its timeout is over.
+// In each state it may hold messages, because a peer may see a join before we do. A message from a worker
+// that our view does not contain yet, or about one, is held until our view catches up. All later messages of
+// the connection are held behind it. A Hello is held until the connection ends, any other message until its
+// timeout (expire_timeout()).
 //
 // Not thread-safe.
 class Handshake {
@@ -49,57 +50,60 @@ class Handshake {
   enum class Action : uint8_t { kDeliver, kHold, kAdmit, kPart, kRefuse };
   struct Step {
     Action action = Action::kDeliver;
-    // kRefuse: why.
+    // The reason, for kRefuse.
     absl::Status reason;
   };
 
-  // `self` must outlive it. `to`: the worker that the connection was made to; nothing for one that came in.
+  // `self` must outlive this object. `to`: the worker that a connection made here leads to; nullopt for an
+  // incoming connection.
   Handshake(const Worker& self, std::optional<Worker> to)
       : self_(self), made_here_(to.has_value()), other_(std::move(to)) {}
 
-  // The step for a message that has no held message before it.
+  // Decides on a message that has no held message before it.
   Step receive(const proto::Envelope& envelope, const GroupView& group) const;
-  // The Hello that kAdmit was said of is accepted.
+  // Call when the caller has accepted a Hello for which receive() returned kAdmit.
   void admitted(const proto::Hello& hello);
-  // This side's, with its number of the connection.
+  // Returns this side's Hello. `number`: this side's number of the connection.
   proto::Hello hello(uint64_t number) const;
-  // The meaning of a Goodbye: why the connection ends, and the state of the worker if it is lost too.
+  // The meaning of a Goodbye: why the connection ends, and, if the worker is lost as well, its final state.
   struct Parting {
     absl::Status reason;
     std::optional<WorkerState> lost;
   };
   Parting part(const proto::Goodbye& goodbye) const;
 
-  // kHold was followed: later messages wait too, until released().
+  // Call when a message is held: later messages are held too, until released().
   void hold() { holds_ = true; }
-  void released() { holds_ = impatient_ = limited_ = false; }
-  // Whether a timer must be started now, whose end is expire_timeout(). A Hello has a timer of its own.
-  bool limit_wait() { return introduced_ && !std::exchange(limited_, true); }
-  void expire_timeout() { impatient_ = true; }
+  void released() { holds_ = wait_expired_ = timer_started_ = false; }
+  // Returns whether the caller must start a timer now that calls expire_timeout() when it ends. False for a
+  // Hello, which has a timer of its own, and if the timer has been started already.
+  bool limit_wait() { return introduced_ && !std::exchange(timer_started_, true); }
+  void expire_timeout() { wait_expired_ = true; }
 
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }
 
-  // Whether a connection that is ready takes the peer's new requests over. When two cross, each end keeps the
-  // one that it had first: both are as good. But the other side may have made a new one because the older has
-  // died, which shows here only as silence.
+  // Whether a connection that is ready becomes the one on which new requests are sent. If both sides connect
+  // at the same time, each keeps the connection that it had first, since both are equally good. But the peer
+  // may have made a new connection because the older one is dead, which this side notices only as silence:
+  // then a new connection of a suspect peer takes over.
   static bool takes_over(bool introduced, bool has_another, bool suspect) {
     return !has_another || (introduced && suspect);
   }
 
  private:
-  // Why a Hello is refused; OK when it is not.
+  // Returns why a Hello is refused; OK if it is accepted.
   absl::Status check(const proto::Hello& hello, const GroupView& group) const;
   bool must_wait(const proto::Envelope& envelope, const GroupView& group) const;
 
   const Worker& self_;
   const bool made_here_;
-  // The worker at the other end, or the one that must be there.
+  // The worker at the other end; before its Hello, the one that is expected there. Nullopt while unknown.
   std::optional<Worker> other_;
   bool introduced_ = false;
   bool holds_ = false;
-  bool impatient_ = false;
-  bool limited_ = false;
+  bool wait_expired_ = false;
+  bool timer_started_ = false;
 };
 
 }  // namespace gradwire::rpc

@@ -47,7 +47,7 @@ class HandshakeTest : public ::testing::Test {
     hello.set_connection(1);
     return envelope;
   }
-  // With a reference to a value of `owner`.
+  // A request with a reference to a value of `owner`.
   static proto::Envelope request(uint64_t owner) {
     proto::Envelope envelope;
     envelope.mutable_request()->mutable_arguments()->add_references()->set_owner(owner);
@@ -87,17 +87,17 @@ TEST_F(HandshakeTest, MemberThatComesInIsAdmittedOnceAndAnswered) {
   expect_refused(came_in_, first, absl::StatusCode::kInvalidArgument, "a second Hello");
 }
 
-TEST_F(HandshakeTest, AnswerToAConnectionMadeHereNamesNobody) {
+TEST_F(HandshakeTest, AnswerOnAConnectionMadeHereMustComeFromItsPeer) {
   EXPECT_EQ(made_.hello(1).to_incarnation(), 22u);
   EXPECT_EQ(made_.receive(hello("other", 22, 0), group_).action, Action::kAdmit);
   group_.workers[66] = {"third", Standing::kMember};
   expect_refused(made_, hello("third", 66, 0), absl::StatusCode::kInvalidArgument,
-                 "in the place of \"other\"");
+                 "expected an answer from worker \"other\"");
 }
 
-TEST_F(HandshakeTest, NobodySpeaksBeforeItsHello) {
+TEST_F(HandshakeTest, MessageBeforeTheHelloIsRefused) {
   expect_refused(came_in_, request(22), absl::StatusCode::kInvalidArgument, "before its Hello");
-  // Not even held: whoever has not said who it is takes no memory.
+  // It is not held either: a peer that has not introduced itself takes no memory.
   expect_refused(came_in_, request(99), absl::StatusCode::kInvalidArgument, "before its Hello");
 }
 
@@ -106,20 +106,22 @@ TEST_F(HandshakeTest, EachReasonToRefuseAHelloHasItsCode) {
   proto::Envelope version = hello("other", 22);
   version.mutable_hello()->set_protocol_version(kProtocolVersion + 1);
   expect_refused(came_in_, version, absl::StatusCode::kFailedPrecondition, "protocol version");
-  expect_refused(came_in_, hello("impostor", 22), absl::StatusCode::kNotFound, "is not the one that joined");
+  expect_refused(came_in_, hello("impostor", 22), absl::StatusCode::kNotFound, "does not match a member");
   expect_refused(came_in_, hello("early", 55), absl::StatusCode::kAborted, "before \"self\" joined");
   expect_refused(came_in_, hello("dead", 33), absl::StatusCode::kAborted, "was declared dead by \"self\"");
   expect_refused(came_in_, hello("left", 44), absl::StatusCode::kAborted, "has left the group");
   expect_refused(came_in_, hello("other", 22, 12), absl::StatusCode::kAborted, "a new incarnation");
   proto::Envelope unnumbered = hello("other", 22);
   unnumbered.mutable_hello()->set_connection(0);
-  expect_refused(came_in_, unnumbered, absl::StatusCode::kInvalidArgument, "does not number");
+  expect_refused(came_in_, unnumbered, absl::StatusCode::kInvalidArgument, "has no connection number");
 }
 
-TEST_F(HandshakeTest, QuestionIsAnsweredBeforeTheGroupIsKnown) {
+TEST_F(HandshakeTest, LivenessQueryIsAnsweredBeforeTheGroupIsKnown) {
   group_.workers.clear();
-  expect_refused(came_in_, hello("who", 0), absl::StatusCode::kNotFound, "whether this worker lives");
-  expect_refused(came_in_, hello("who", 0, 12), absl::StatusCode::kAborted, "another worker listens");
+  expect_refused(came_in_, hello("who", 0), absl::StatusCode::kNotFound,
+                 "liveness query: worker \"self\" is alive");
+  expect_refused(came_in_, hello("who", 0, 12), absl::StatusCode::kAborted,
+                 "liveness query for another incarnation");
 }
 
 TEST_F(HandshakeTest, StrangerWaitsUntilTheGroupNamesIt) {
@@ -128,8 +130,8 @@ TEST_F(HandshakeTest, StrangerWaitsUntilTheGroupNamesIt) {
   EXPECT_EQ(came_in_.receive(hello("late", 66), group_).action, Action::kAdmit);
 }
 
-TEST_F(HandshakeTest, WhoeverMadeTheConnectionKnowsWhoMustAnswer) {
-  expect_refused(made_, hello("late", 66, 0), absl::StatusCode::kNotFound, "is not the one that joined");
+TEST_F(HandshakeTest, UnknownWorkerThatAnswersIsRefusedNotHeld) {
+  expect_refused(made_, hello("late", 66, 0), absl::StatusCode::kNotFound, "does not match a member");
 }
 
 TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilTheTimeoutIsOver) {
@@ -145,34 +147,34 @@ TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilTheTimeoutIsOver) {
   EXPECT_EQ(came_in_.receive(request(66), group_).action, Action::kDeliver);
   came_in_.released();
   EXPECT_FALSE(came_in_.holds());
-  // The next one waits as long.
+  // The next message gets the full timeout again.
   EXPECT_EQ(came_in_.receive(request(77), group_).action, Action::kHold);
   EXPECT_TRUE(came_in_.limit_wait());
 }
 
 TEST_F(HandshakeTest, GoodbyeSaysWhetherTheWorkerIsLost) {
   EXPECT_EQ(came_in_.receive(goodbye_of(absl::CancelledError("end")), group_).action, Action::kPart);
-  // Nobody has introduced itself.
+  // The peer has not introduced itself.
   Handshake::Parting parting = came_in_.part(goodbye_of(absl::CancelledError("end")).goodbye());
   EXPECT_EQ(parting.lost, std::nullopt);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kCancelled);
   parting = made_.part(goodbye_of(absl::CancelledError("end")).goodbye());
   EXPECT_EQ(parting.lost, WorkerState::kLeft);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kUnavailable);
-  parting = made_.part(goodbye_of(absl::AbortedError("you are dead")).goodbye());
+  parting = made_.part(goodbye_of(absl::AbortedError("declared dead by the test")).goodbye());
   EXPECT_EQ(parting.lost, WorkerState::kDead);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kAborted);
-  parting = made_.part(goodbye_of(absl::ResourceExhaustedError("too much")).goodbye());
+  parting = made_.part(goodbye_of(absl::ResourceExhaustedError("too many workers")).goodbye());
   EXPECT_EQ(parting.lost, std::nullopt);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(parting.reason.message(), HasSubstr("refuses this one: too much"));
+  EXPECT_THAT(parting.reason.message(), HasSubstr("refuses this worker: too many workers"));
 }
 
 TEST_F(HandshakeTest, OfTwoCrossingConnectionsTheFirstStaysUnlessThePeerIsSuspect) {
   EXPECT_TRUE(Handshake::takes_over(/*introduced=*/false, /*has_another=*/false, /*suspect=*/false));
   EXPECT_FALSE(Handshake::takes_over(true, true, false));
   EXPECT_TRUE(Handshake::takes_over(true, true, true));
-  // That the other side lives is not shown yet.
+  // The peer has not yet shown on the new connection that it is alive.
   EXPECT_FALSE(Handshake::takes_over(false, true, true));
 }
 

@@ -13,9 +13,9 @@
 
 namespace gradwire::rpc {
 
-// Finds out which workers answer: reports events to the FailureDetector, sends the heartbeats, and carries
-// the detector's decisions out. Thread-safe; calls the sink and the host with no lock held. Its arguments
-// must outlive it and the timers' callbacks.
+// Finds out which workers respond: it reports events to the FailureDetector, sends the heartbeats, and
+// carries out the detector's decisions. Thread-safe. Calls the sink and the host without holding a lock. Its
+// arguments must outlive it and the callbacks of the timers.
 class HeartbeatMonitor {
  public:
   using Event = void (FailureDetector::*)(uint64_t, absl::Time, FailureDetector::Actions&);
@@ -25,7 +25,7 @@ class HeartbeatMonitor {
     virtual ~Host() = default;
     // All connections.
     virtual std::vector<std::shared_ptr<Link>> links() const = 0;
-    // Nobody answers, and so the peer is to be connected to, on another thread.
+    // Must connect to the peer on another thread, because no connection with it is open.
     virtual void probe_soon(const std::shared_ptr<Peer>& peer) = 0;
     virtual void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) = 0;
   };
@@ -33,12 +33,12 @@ class HeartbeatMonitor {
   HeartbeatMonitor(const Link::Context& context, Host& host, const HeartbeatOptions& options)
       : context_(context), host_(host), options_(options), detector_(options) {}
 
-  // Does nothing from now on.
+  // After this call the monitor does nothing.
   void end();
 
-  // Something has happened to a peer, which counts unless the peer is lost. `why`: for messages.
+  // Reports an event of a peer to the detector. Ignored if the peer is lost. `why` is used in messages.
   void notice(const Peer& peer, Event event, const absl::Status& why);
-  // The peer is lost.
+  // Stops watching a peer, because it is lost.
   void remove(const Peer& peer);
   std::size_t watched() const;
 
@@ -52,7 +52,7 @@ class HeartbeatMonitor {
   Host& host_;
   const HeartbeatOptions options_;
 
-  mutable Mutex mutex_;  // Before those of the group and of a Peer.
+  mutable Mutex mutex_;  // Lock order: before the locks of the group and of a Peer.
   FailureDetector detector_ ABSL_GUARDED_BY(mutex_);
   absl::Time tick_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

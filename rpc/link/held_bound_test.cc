@@ -26,7 +26,7 @@
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
-// How much memory somebody can take who has not been admitted, or who names workers that nobody knows.
+// Bounds the memory that a peer can take before it is admitted, or by naming workers that do not exist.
 namespace gradwire::rpc {
 namespace {
 
@@ -36,7 +36,7 @@ constexpr uint64_t kKiB = 1024;
 int64_t add(int64_t a, int64_t b) { return a + b; }
 GRADWIRE_RPC(add)
 
-// The other end of a connection, which sends what it is told.
+// The peer of an agent's connection, under the control of the test.
 class Impostor {
  public:
   Impostor() : transport_(transport::make_tcp_transport()) {}
@@ -55,13 +55,13 @@ class Impostor {
     hello.set_name(from.name);
     hello.set_incarnation(from.incarnation);
     hello.set_to_incarnation(to.incarnation);
-    // Several impostors may speak for one worker, whose connections have different numbers.
+    // Several impostors may act as the same worker, whose connections must have different numbers.
     static uint64_t last_connection = 0;
     hello.set_connection(++last_connection);
     EXPECT_TRUE(send(envelope));
   }
-  // A request whose header has about so many bytes; it carries a reference to a value of `owner`, unless that
-  // is 0.
+  // Sends a request whose header has about `bytes` bytes. It carries a reference to a value of `owner`,
+  // unless that is 0.
   bool request(uint64_t id, uint64_t bytes, uint64_t owner = 0) {
     proto::Envelope envelope;
     envelope.mutable_request()->set_call_id(id);
@@ -72,7 +72,7 @@ class Impostor {
   bool send(const proto::Envelope& envelope) { return send(envelope.SerializeAsString()); }
   bool send(std::string header) { return connection_->send({std::move(header), {}}).ok(); }
   transport::RecordingListener& listener() { return *listener_; }
-  // Why the other side said goodbye; OK when it did not. Waits for the end of the connection.
+  // Waits for the end of the connection. Returns the code of the agent's Goodbye; OK if none arrived.
   absl::StatusCode goodbye() {
     (void)listener_->wait_closed();
     absl::StatusCode code = absl::StatusCode::kOk;
@@ -184,7 +184,7 @@ TEST_F(HeldBound, AllConnectionsTogetherHaveABound) {
   second.hello(unknown(), self_);
   (void)second.request(1, 150 * kKiB);
   EXPECT_EQ(second.goodbye(), absl::StatusCode::kResourceExhausted);
-  // What the refused connection had is free again; the other one has its own.
+  // The room of the refused connection is free again; the other connection keeps its own.
   EXPECT_TRUE(eventually([&] { return tables().held_bytes < 200 * kKiB; }));
   EXPECT_GE(tables().held_bytes, 150 * kKiB);
   join(kUnknown);
@@ -204,7 +204,7 @@ TEST_F(HeldBound, RoomComesBackWithEachDelivery) {
   join(kUnknown);
   ASSERT_TRUE(eventually([&] { return sink_.ids().size() == 1; }));
   EXPECT_EQ(tables().held_bytes, 0u);
-  // Again on the same connection: each names a worker that joins only then.
+  // Repeat on the same connection: each request names a worker that joins only after it.
   for (uint64_t id = 2; id <= 4; ++id) {
     EXPECT_TRUE(impostor.request(id, 200 * kKiB, 100 + id));
     ASSERT_TRUE(eventually([&] { return tables().held_bytes >= 200 * kKiB; }));
@@ -215,16 +215,16 @@ TEST_F(HeldBound, RoomComesBackWithEachDelivery) {
   EXPECT_EQ(sink_.ids(), (std::vector<uint64_t>{1, 2, 3, 4}));
 }
 
-TEST_F(HeldBound, WhatFollowsAWaitingHelloIsParsedOnlyOnceAdmitted) {
+TEST_F(HeldBound, MessageBehindAHeldHelloIsParsedOnlyOnceAdmitted) {
   start(Limits());
   Impostor impostor;
   impostor.open(address_);
   impostor.hello(unknown(), self_);
-  // Two bytes each here, a hundred in memory.
+  // Each value takes two bytes on the wire, and about a hundred once it is parsed.
   proto::Envelope many;
   for (int i = 0; i < 100'000; ++i) many.mutable_request()->mutable_arguments()->add_values();
   EXPECT_TRUE(impostor.send(many));
-  EXPECT_TRUE(impostor.send("\xff no envelope"));
+  EXPECT_TRUE(impostor.send("\xff not an envelope"));
   ASSERT_TRUE(eventually([&] { return tables().held_bytes >= 200'000; }));
   EXPECT_LT(tables().held_bytes, 1024 * kKiB);
   EXPECT_EQ(impostor.listener().closed_count(), 0);
@@ -241,7 +241,7 @@ TEST_F(HeldBound, FirstMessageIsAHelloOfItsSize) {
   large.open(address_);
   large.hello(long_name, self_);
   (void)large.listener().wait_closed();
-  // Nothing else is wrong with this one.
+  // Only the size of this Hello is wrong.
   padded.open(address_);
   proto::Envelope hello;
   hello.mutable_hello()->set_protocol_version(kProtocolVersion);
@@ -253,7 +253,7 @@ TEST_F(HeldBound, FirstMessageIsAHelloOfItsSize) {
   hello.GetReflection()->MutableUnknownFields(&hello)->AddLengthDelimited(
       1000, std::string(2 * Link::kMaxHelloBytes, 'n'));
   EXPECT_TRUE(padded.send(hello));
-  // It ends unread, and does not wait for the log to tell of its sender.
+  // It is refused before it is parsed, and is not held until the log names its sender.
   std::size_t most_held = 0;
   EXPECT_TRUE(eventually([&] {
     most_held = std::max(most_held, tables().held_bytes);
@@ -279,7 +279,7 @@ TEST_F(HeldBound, UnadmittedConnectionsAreCountedAndFew) {
   refused.open(address_);
   (void)refused.listener().wait_closed();
   EXPECT_EQ(tables().unadmitted_links, 3u);
-  // Whoever is admitted makes room.
+  // Once its Hello is admitted, a connection does not count against the limit.
   silent[0].hello(unknown(), self_);
   ASSERT_TRUE(eventually([&] { return tables().unadmitted_links == 2; }));
   Impostor next;
@@ -295,7 +295,7 @@ RpcBackendOptions small_options(const std::shared_ptr<store::Store>& store) {
   return options;
 }
 
-// The most that the agent held while `floods` ran.
+// Returns the maximum of held_bytes while `floods` ran.
 template <class Floods>
 uint64_t most_held(const Agent& agent, Floods floods) {
   std::atomic<bool> done{false};
@@ -331,7 +331,8 @@ TEST(HostileMember, CannotMakeTheAcceptorHoldMuch) {
       for (uint64_t id = 1; id <= 64 && impostor.request(id, 64 * kKiB); ++id) {
       }
       EXPECT_EQ(impostor.goodbye(), absl::StatusCode::kResourceExhausted);
-      // The bound is that of one connection, and the acceptor may see its end later than the opener.
+      // The bound applies to one connection, and the acceptor may see its end later than the opener. So wait
+      // before the next connection.
       EXPECT_TRUE(eventually([&] { return group[0]->tables().held_bytes == 0; }));
     }
   });
@@ -340,7 +341,7 @@ TEST(HostileMember, CannotMakeTheAcceptorHoldMuch) {
   EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 2, 3), 5);
 }
 
-// A member of the group that answers whoever connects to it, and then sends what must wait.
+// A member of the group that answers every Hello, and then sends messages that must be held.
 class HostileListener : public transport::ConnectionListener {
  public:
   HostileListener(Worker self, std::shared_ptr<transport::Connection> connection)
@@ -399,14 +400,15 @@ TEST(HostileMember, CannotMakeTheOpenerHoldMuch) {
   agent->wait_for_worker("mallory", absl::Seconds(60));
   const uint64_t most = most_held(*agent, [&] {
     const Destination to = Destination("mallory").with_timeout(absl::Seconds(60));
-    // The connection ends before the call's time does.
+    // The connection must end before the call expires.
     const absl::Status status = status_of([&] { agent->rpc_sync<&add>(to, 2, 3); });
     EXPECT_NE(status.code(), absl::StatusCode::kOk);
     EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   });
   EXPECT_LE(most, 1024 * kKiB);
   EXPECT_TRUE(eventually([&] { return agent->tables().held_bytes == 0; }));
-  // Without the lock: the victim connects again, and the thread that accepts also reports the end.
+  // Wait without the lock: the victim connects again, and the thread that accepts, which needs the lock, also
+  // reports the end.
   std::shared_ptr<HostileListener> last;
   {
     MutexLock lock(mutex);

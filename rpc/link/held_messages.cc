@@ -14,10 +14,12 @@ uint64_t envelope_bytes(const HeldMessage& message) {
 }  // namespace
 
 bool HeldMessages::push(HeldMessage message) {
-  message.bytes = sizeof(message) + message.unread.size() + envelope_bytes(message);
+  message.bytes = sizeof(message) + message.unparsed.size() + envelope_bytes(message);
   for (const transport::Buffer& buffer : message.buffers) message.bytes += sizeof(buffer) + buffer.size();
-  const auto fits = [&](uint64_t held, uint64_t most) {
-    return message.bytes <= most - std::min(most, held);
+  // Written so that it cannot overflow. The count over all connections is read and raised in two steps. So
+  // connections that hold a message at the same time may exceed that limit, each by one message.
+  const auto fits = [&](uint64_t held, uint64_t limit) {
+    return message.bytes <= limit - std::min(limit, held);
   };
   if (messages_.size() >= kMax || !fits(bytes_, limits_.max_held_bytes) ||
       !fits(bytes_in_all_, limits_.max_held_bytes_in_all)) {
@@ -36,7 +38,9 @@ HeldMessage HeldMessages::pop() {
 }
 
 void HeldMessages::put_back(HeldMessage message) {
-  message.bytes += envelope_bytes(message) - std::exchange(message.unread, {}).size();
+  // A parsed message may need more memory than its serialised form. This is not checked against the limits: a
+  // connection parses one held message at a time.
+  message.bytes += envelope_bytes(message) - std::exchange(message.unparsed, {}).size();
   count(message.bytes);
   messages_.push_front(std::move(message));
 }
@@ -51,10 +55,10 @@ void HeldMessages::count(uint64_t bytes) {
   bytes_in_all_ += bytes;
 }
 
-absl::Status HeldMessages::too_much() const {
+absl::Status HeldMessages::limit_error() const {
   return absl::ResourceExhaustedError(absl::StrCat(
-      "holding messages from or about a worker that is not known here yet: got more than ", kMax,
-      " of them, max_held_bytes=", limits_.max_held_bytes,
+      "cannot hold more messages from or about workers that have not joined yet: got more than ", kMax,
+      " messages, max_held_bytes=", limits_.max_held_bytes,
       " on this connection or max_held_bytes_in_all=", limits_.max_held_bytes_in_all, "; try again later"));
 }
 

@@ -13,17 +13,18 @@
 
 namespace gradwire::rpc {
 
-// A message that waits for the directory. A message behind a Hello that waits is not parsed before the Hello
-// is admitted: a few bytes of a header may become many in memory.
+// A message that is held until the group's log names a worker. A message that follows a held Hello is not
+// parsed before the Hello is admitted: a few bytes of a serialised header may need much memory once they are
+// parsed.
 struct HeldMessage {
-  EnvelopePtr envelope;  // nullptr: `unread` is to be parsed.
-  std::string unread;
+  EnvelopePtr envelope;  // nullptr while `unparsed` is not parsed.
+  std::string unparsed;
   std::vector<transport::Buffer> buffers;
-  uint64_t bytes = 0;  // Memory, as it was counted.
+  uint64_t bytes = 0;  // Memory that it was counted with.
 };
 
-// The messages of one connection that wait, in order, within the limits of what they may take. Not
-// thread-safe, but for the count over all connections.
+// The held messages of one connection, in order, and within the limits on their memory. Not thread-safe,
+// except for the count over all connections.
 class HeldMessages {
  public:
   static constexpr std::size_t kMax = 4096;
@@ -32,21 +33,21 @@ class HeldMessages {
   HeldMessages(const Limits& limits, std::atomic<uint64_t>& bytes_in_all)
       : limits_(limits), bytes_in_all_(bytes_in_all) {}
 
-  // False when that would be over the limits; then the message is dropped.
+  // Returns false if the message would exceed a limit; then the message is dropped.
   bool push(HeldMessage message);
   HeldMessage pop();
-  // Puts back what pop() took, now that its header is parsed.
+  // Puts back the message that pop() returned, after its header was parsed.
   void put_back(HeldMessage message);
-  // Empties it; what it held is to be destroyed outside of locks.
+  // Removes all messages and returns them. The caller must destroy them without holding a lock.
   std::deque<HeldMessage> drop();
 
   bool empty() const { return messages_.empty(); }
   HeldMessage& front() { return messages_.front(); }
-  // Says that push() returned false.
-  absl::Status too_much() const;
+  // The error for a message that push() refused. Code: ResourceExhausted.
+  absl::Status limit_error() const;
 
  private:
-  // Every change of what is held.
+  // Adds to the counts of held bytes. Every change goes through it; a negative number wraps around.
   void count(uint64_t bytes);
 
   const Limits& limits_;

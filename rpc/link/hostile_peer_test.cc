@@ -26,7 +26,7 @@
 #include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
-// What connects to an agent's port and is no honest agent.
+// Peers that connect to an agent's port and do not follow the protocol.
 namespace gradwire::rpc {
 namespace {
 
@@ -53,7 +53,7 @@ class HostilePeer : public ::testing::Test {
         if (address.transport() == "tcp") address_ = address.address();
       }
     }
-    // Between the two there is a connection already: what a stranger does must not touch it.
+    // The two workers are connected before the test starts. A stranger must not disturb that connection.
     expect_serving();
   }
 
@@ -87,7 +87,7 @@ class HostilePeer : public ::testing::Test {
     return got == 0 || errno == ECONNRESET;
   }
 
-  // Numbers its connection as nobody else does who speaks for worker 1.
+  // A Hello of worker 1. Its connection number is used by no other connection of worker 1.
   proto::Envelope hello() {
     proto::Envelope envelope;
     envelope.mutable_hello()->set_protocol_version(1);
@@ -118,7 +118,7 @@ TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
     EXPECT_TRUE(closed_by_agent(socket));
   }
   expect_serving();
-  // A lingering connection's end here follows that of its other end.
+  // A lingering connection is closed here only after its other end is closed.
   EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   group_.expect_empty();
 }
@@ -153,7 +153,7 @@ TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
   proto::Envelope no_hello, version = hello(), stranger = hello(), stale = hello(), asker = hello();
   proto::Envelope bad_name = hello(), large_name = hello();
   bad_name.mutable_hello()->set_name("worker1\n");
-  // As large as a first message may be, or the connection ends before it is read.
+  // Smaller than the limit on a first message: a larger one ends the connection before it is read.
   large_name.mutable_hello()->set_name(std::string(8 << 10, 'w'));
   no_hello.mutable_request()->set_function("x");
   version.mutable_hello()->set_protocol_version(99);
@@ -271,7 +271,8 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   std::mt19937_64 random(20240607);
   for (int i = 0; i < 4000; ++i) {
     const std::string bytes = mutate(honest[random() % honest.size()].SerializeAsString(), random);
-    // An impostor that says goodbye in the other's name is believed: that is what authentication is for.
+    // A Goodbye in another worker's name would be believed (only authentication prevents that), and end the
+    // test.
     proto::Envelope parsed;
     if (parsed.ParseFromString(bytes) && parsed.has_goodbye()) continue;
     if (!impostor.send(bytes)) {
@@ -282,7 +283,7 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   }
   impostor.close();
   expect_serving();
-  // Forks that the impostor added are the peer's until it is lost; what else it left ends by itself.
+  // Forks that the impostor added belong to worker 1 until it is lost. Everything else ends by itself.
   group_.kill(1);
   const auto busy = [this] {
     const AgentTables tables = group_[0]->tables();
@@ -297,7 +298,7 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   EXPECT_EQ(group_[0]->tables().unconfirmed_children, 0u);
 }
 
-// Two connections of one worker, of which the receiver reads the second first.
+// Two connections of one worker. The receiver reads the second one first.
 class TwoConnections : public HostilePeer {
  protected:
   TwoConnections() {
@@ -309,7 +310,7 @@ class TwoConnections : public HostilePeer {
 
   Id id(uint64_t counter) const { return {group_[1]->services().self().incarnation, counter}; }
 
-  // What worker 1 and the impostors have sent: nothing on its own connections.
+  // The Departures of worker 1 together with the impostors. Nothing was sent on its own connections 1 to 10.
   static proto::Departures departures(uint64_t newest, const std::map<uint64_t, uint64_t>& open) {
     proto::Departures sent;
     sent.set_newest(newest);
@@ -345,7 +346,7 @@ class TwoConnections : public HostilePeer {
     return envelope;
   }
 
-  // The envelopes that came on a connection, once there are so many.
+  // Waits for `count` envelopes on a connection, and returns them.
   static std::vector<proto::Envelope> answers(Impostor& impostor, std::size_t count) {
     std::vector<proto::Envelope> envelopes;
     for (const auto& message : impostor.listener().wait_for_messages(count)) {
@@ -358,7 +359,7 @@ class TwoConnections : public HostilePeer {
       return envelope.has_response() && envelope.response().call_id() == call_id;
     });
   }
-  // Heartbeats may come between.
+  // Whether the call was answered. Heartbeats may arrive before the answer.
   static bool answered(Impostor& impostor, uint64_t call_id) {
     for (std::size_t count = 1; count < 100; ++count) {
       const std::vector<proto::Envelope> envelopes = answers(impostor, count);
@@ -368,7 +369,7 @@ class TwoConnections : public HostilePeer {
     return false;
   }
 
-  // The last message is counted after its answer has left.
+  // Waits, because the last message is counted only after its answer has been sent.
   void expect_nothing_remembered() {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (group_[0]->tables().remembered_deletes > 0 && absl::Now() < deadline) std::this_thread::yield();
@@ -380,7 +381,7 @@ class TwoConnections : public HostilePeer {
 };
 
 TEST_F(TwoConnections, DeleteBeforeItsCreationIsReadLeavesNothing) {
-  // The callee has admitted the first connection, and stands still before it reads what follows.
+  // The callee has admitted the first connection, and has read nothing of it after the Hello.
   const proto::Envelope first = hello(), second = hello();
   first_.send(first.SerializeAsString());
   const std::vector<proto::Envelope> greeting = answers(first_, 1);
@@ -395,7 +396,7 @@ TEST_F(TwoConnections, DeleteBeforeItsCreationIsReadLeavesNothing) {
   EXPECT_EQ(group_[0]->tables().remembered_deletes, 1u);
   first_.send(creation(kFork).SerializeAsString());
   ASSERT_TRUE(answered(first_, kFork + 1));
-  // Nobody refers to it; and now nothing can come any more.
+  // No reference to the value is left, and no earlier message can arrive any more.
   group_.expect_empty();
   expect_nothing_remembered();
 }
@@ -418,7 +419,7 @@ TEST_F(TwoConnections, ConnectionThatEndedUnreadAtItsSenderIsRefused) {
   const proto::Envelope first = hello(), second = hello();
   const uint64_t newer = second.hello().connection();
   second_.send(second.SerializeAsString());
-  // The first is not named: it has ended.
+  // The first connection is not listed: it has ended at its sender.
   second_.send(fork_delete(kFork, departures(newer, {{newer, 0}})).SerializeAsString());
   ASSERT_TRUE(answered(second_, kFork));
   EXPECT_EQ(group_[0]->tables().remembered_deletes, 0u);
@@ -462,7 +463,7 @@ TEST_F(TwoConnections, EndlessListOfConnectionsIsRefused) {
 }
 
 TEST_F(HostilePeer, ReferenceThatLiesAboutItsTypeIsNotCastTo) {
-  // The owner is told that its Counter is an integer.
+  // The reference says that the owner's Counter is an integer.
   RRef<Counter> counter = group_[1]->remote<Counter>("worker0", 0);
   counter.confirmed().wait();
   auto liar = std::make_shared<RRefHandle>(RRefHandle::Parts{

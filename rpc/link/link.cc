@@ -12,6 +12,16 @@
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/link/peer_table.h"
 
+// The way of an arriving message:
+//   1. on_message() checks its size and parses it.
+//   2. If the peer has introduced itself and nothing is held, active_ is set, and deliver() passes the
+//      message to the sink without a lock.
+//   3. Otherwise handle() asks the Handshake, under the lock: deliver, admit, part, refuse, or hold.
+//   4. release() handles held messages later, on the thread that changed the view of the group, or on the
+//      timers' thread.
+// The order of messages is kept as follows. active_ becomes nullptr before the first message is held, and is
+// set again only when no message is held, both under the lock. So no message takes the path of step 2 while
+// another one waits.
 namespace gradwire::rpc {
 
 using Action = Handshake::Action;
@@ -22,7 +32,7 @@ absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const tran
   EnvelopePtr envelope = make_envelope();
   if ((*envelope)->ParseFromString(header)) return envelope;
   absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
-      "the message from ", from.peer_address(), " is not an envelope: is a Gradwire worker there?"));
+      "cannot parse a message from ", from.peer_address(), ": the peer may not be a Gradwire worker"));
   log(LogLevel::kWarning, reason.message());
   return reason;
 }
@@ -38,6 +48,15 @@ Link::Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::s
       peer_(std::move(peer)),
       held_(context.limits, context.held_bytes) {}
 
+// The transport may deliver messages, or the end of the connection, before this function has stored the
+// connection. Both wait for opening_ (wait_until_opened). The steps:
+//   1. Make the connection.
+//   2. Enter it into the table of all links, so that a shutdown closes it.
+//   3. Enter it into the peer's list, so that the loss of the worker closes it.
+//   4. Send the Hello, which must be the first message.
+//   5. Let new requests use the link.
+// If the worker is lost or the agent shuts down between two steps, the next step fails, and the connection is
+// closed.
 absl::Status Link::connect(transport::Transport& transport, const std::string& address,
                            absl::Duration timeout) {
   const std::shared_ptr<Link> self = shared();
@@ -46,7 +65,7 @@ absl::Status Link::connect(transport::Transport& transport, const std::string& a
     MutexLock lock(mutex_);
     peer = peer_;
   }
-  // A host name may have to be looked up here, which takes its time: only those who want this peer wait.
+  // connect() may resolve a host name, which can take long. Only threads that want this peer wait meanwhile.
   MutexLock opening(opening_);
   GRADWIRE_ASSIGN_OR_RETURN(connection_, transport.connect(address, self, timeout));
   absl::Status status = context_.host.on_made(self);
@@ -55,7 +74,7 @@ absl::Status Link::connect(transport::Transport& transport, const std::string& a
     introduce(*peer);
     status = peer->greeted(self);
   }
-  // Last of all: its end, too, waits for this.
+  // This must be the last step: arriving messages and the end of the connection wait for it.
   opened_ = true;
   if (!status.ok()) connection_->close(status);
   return status;
@@ -78,7 +97,7 @@ void Link::introduce(Peer& peer) {
     MutexLock lock(mutex_);
     *envelope.mutable_hello() = handshake_.hello(number);
   }
-  // A failure shows as on_closed.
+  // If the send fails, on_closed() follows.
   (void)connection_->send({envelope.SerializeAsString(), {}});
 }
 
@@ -86,31 +105,35 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
   wait_until_opened();
   const std::size_t size = message.byte_size();
   context_.bytes_received.fetch_add(size, std::memory_order_relaxed);
-  // Not every transport asks before it receives.
-  if (const uint64_t most = max_message_bytes(); size > most) {
+  // Not every transport checks max_message_bytes() before it receives a message.
+  if (const uint64_t limit = max_message_bytes(); size > limit) {
     absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
         "a message from ", connection.peer_address(), ", which has not been admitted, is too large: got ",
-        size, " bytes, expected at most ", most));
+        size, " bytes, expected at most ", limit));
     log(LogLevel::kWarning, reason.message());
     connection.close(reason);
     return;
   }
+  // Pairs with the stores of active_ in admit() and release(): this thread sees the peer completely. The peer
+  // cannot go meanwhile, because only this thread handles the end of the link.
   Peer* const peer = active_.load(std::memory_order_acquire);
-  if (peer == nullptr && hold_unread(message)) return;
+  if (peer == nullptr && hold_unparsed(message)) return;
   absl::StatusOr<EnvelopePtr> parsed = parse_envelope(message.header, connection);
   if (!parsed.ok()) {
     connection.close(parsed.status());
     return;
   }
   EnvelopePtr envelope = *std::move(parsed);
-  if (!heard_.load(std::memory_order_relaxed)) heard_.store(true, std::memory_order_relaxed);
+  if (!received_.load(std::memory_order_relaxed)) received_.store(true, std::memory_order_relaxed);
+  // A message with references may name an owner that is not known yet, so the Handshake decides on it.
   if (peer != nullptr && references_of(**envelope).empty()) {
     if (deliver(*peer, envelope, message.buffers)) return;
   }
   handle(std::move(envelope), std::move(message.buffers));
 }
 
-// The group may change before this link is among those that wait for it: so it asks again afterwards.
+// The group may change between the first decision and wait_for_group(), and then no release() follows. So the
+// link decides again after it has registered.
 Handshake::Step Link::decide_locked(const proto::Envelope& envelope) {
   Handshake::Step step = handshake_.receive(envelope, context_.group);
   if (step.action != Action::kHold) return step;
@@ -118,13 +141,15 @@ Handshake::Step Link::decide_locked(const proto::Envelope& envelope) {
   return handshake_.receive(envelope, context_.group);
 }
 
-bool Link::hold_unread(transport::Message& message) {
+bool Link::hold_unparsed(transport::Message& message) {
+  // Until the Hello is admitted, the other side may be anybody. So what follows is counted by its serialised
+  // size, and is not parsed.
   Handshake::Step refused{Action::kRefuse, {}};
   {
     MutexLock lock(mutex_);
     if (handshake_.introduced() || !handshake_.holds()) return false;
     if (held_.push({nullptr, std::move(message.header), std::move(message.buffers)})) return true;
-    refused.reason = held_.too_much();
+    refused.reason = held_.limit_error();
   }
   perform(refused, nullptr, nullptr, {});
   return true;
@@ -140,13 +165,16 @@ void Link::handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers) 
     step = handshake_.holds() ? Handshake::Step{Action::kHold, {}} : decide_locked(**envelope);
     if (step.action == Action::kHold) {
       if (!handshake_.holds()) {
+        // The first held message. From here on all messages take this path, and are queued behind it.
         handshake_.hold();
         active_ = nullptr;
+        // The first message is a Hello of a worker that is not known yet. What follows is only held, so its
+        // size is limited by what may be held.
         if (!handshake_.introduced()) max_message_bytes_ = context_.limits.max_held_bytes;
         limit_wait_locked();
       }
       if (held_.push({std::move(envelope), std::string(), std::move(buffers)})) return;
-      step = {Action::kRefuse, held_.too_much()};
+      step = {Action::kRefuse, held_.limit_error()};
     }
   }
   perform(step, from, std::move(envelope), std::move(buffers));
@@ -154,6 +182,8 @@ void Link::handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers) 
 
 void Link::limit_wait_locked() {
   if (!handshake_.limit_wait()) return;
+  // The timer does not keep the link. After the timeout the first held message is decided without a view of
+  // the owners that it names.
   timers_.schedule(timers_.clock().now() + kStrangerTimeout, [weak = weak_from_this()] {
     const std::shared_ptr<Link> link = std::static_pointer_cast<Link>(weak.lock());
     if (link == nullptr) return;
@@ -166,17 +196,21 @@ void Link::limit_wait_locked() {
 }
 
 void Link::release() {
-  // Messages that still come in on the link queue behind the held ones, until none is held.
+  // Messages that arrive meanwhile are queued behind the held ones, so that the order is kept. The loop ends
+  // when no message is held, or when the first one must be held longer.
   while (true) {
+    // Declared before the locks, and so destroyed after they are released.
     std::deque<HeldMessage> dropped;
     HeldMessage message;
     Handshake::Step step;
     Peer* from = nullptr;
+    // Taken for one message at a time. It keeps other threads from handling the next message before this one,
+    // and on_closed() from reporting the end meanwhile.
     MutexLock releasing(releasing_);
     {
       MutexLock lock(mutex_);
       from = peer_.get();
-      // Its Hello was refused.
+      // Unparsed messages at the front without an admitted Hello: the Hello was refused.
       if (!held_.empty() && !handshake_.introduced() && held_.front().envelope == nullptr)
         dropped = held_.drop();
       if (held_.empty()) {
@@ -194,8 +228,8 @@ void Link::release() {
       perform(step, from, std::move(message.envelope), std::move(message.buffers));
       continue;
     }
-    // Back to where it was, since it may have to wait for whom it names.
-    absl::StatusOr<EnvelopePtr> envelope = parse_envelope(message.unread, *connection_);
+    // Once parsed, it goes back to the front: it may have to wait for a worker that it names.
+    absl::StatusOr<EnvelopePtr> envelope = parse_envelope(message.unparsed, *connection_);
     if (!envelope.ok()) return connection_->close(envelope.status());
     message.envelope = *std::move(envelope);
     MutexLock lock(mutex_);
@@ -214,18 +248,19 @@ void Link::perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope
       return leave((*envelope)->goodbye());
     case Action::kDeliver:
       if (!deliver(*from, envelope, buffers)) {
-        refused = absl::InvalidArgumentError(absl::StrCat("a message from worker \"", from->worker.name,
-                                                          "\" has a kind that is unknown here"));
+        refused = absl::InvalidArgumentError(absl::StrCat("cannot handle a message from worker \"",
+                                                          from->worker.name, "\": unknown kind of message"));
       }
       break;
     default:
       break;
   }
+  // Send the reason to the other side, and give the Goodbye one second to leave. on_closed() follows.
   if (refused.ok()) return;
-  // A worker that has gone, or somebody who asks whether this one lives, is nothing to worry about.
-  const bool usual = absl::IsAborted(refused) || absl::IsNotFound(refused);
-  log(usual ? LogLevel::kInfo : LogLevel::kWarning, "connection with ", connection_->peer_address(),
-      " refused: ", refused.message());
+  // A lost worker that connects and a liveness query are normal events.
+  const bool expected = absl::IsAborted(refused) || absl::IsNotFound(refused);
+  log(expected ? LogLevel::kInfo : LogLevel::kWarning, "connection with ", connection_->peer_address(),
+      " was refused: ", refused.message());
   part(goodbye(refused), refused, absl::Seconds(1));
 }
 
@@ -243,16 +278,18 @@ bool Link::deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buf
     case proto::Envelope::kHeartbeat:
       if ((*envelope)->heartbeat().has_sent()) {
         const std::optional<Departures> sent = from_proto((*envelope)->heartbeat().sent());
-        if (sent && from.told(*sent)) context_.sink.on_settled(from.worker);
+        if (sent && from.update_arrivals(*sent)) context_.sink.on_settled(from.worker);
       }
       break;
     default:
       return false;
   }
-  // The message has been handled. In this order, both sequentially consistent: require() says that something
-  // is unsettled and then reads the counter, so that one of the two sees the other.
+  // The message has been handled. This thread and require() must not miss one another:
+  //   1. This thread increments the counter, then reads Peer::unsettled_.
+  //   2. require() sets unsettled_, then reads the counter.
+  // All four accesses are sequentially consistent, so at least one of the two threads sees the other's write.
   read_->fetch_add(1);
-  if (from.settles()) context_.sink.on_settled(from.worker);
+  if (from.check_settled()) context_.sink.on_settled(from.worker);
   return true;
 }
 
@@ -264,37 +301,39 @@ void Link::leave(const proto::Goodbye& goodbye) {
     parting = handshake_.part(goodbye);
     peer = peer_;
   }
+  // Close first, so that the end of the link has the reason of the Goodbye, and not that of the loss.
   connection_->close(parting.reason);
   if (peer != nullptr && parting.lost) context_.host.lose(peer, *parting.lost, parting.reason);
 }
 
 absl::Status Link::admit(const proto::Hello& hello) {
   const std::shared_ptr<Link> self = shared();
-  // Closed while its Hello waited.
+  // The connection closed while its Hello was held.
   if (closed()) return absl::OkStatus();
-  // 1. The worker takes the connection, unless it has been lost meanwhile.
+  // 1. The peer accepts the connection, unless the worker has been lost meanwhile.
   const std::shared_ptr<Peer> peer = context_.group.peer(hello.incarnation());
   if (peer == nullptr) return declared_dead(hello.name(), context_.self.name);
-  GRADWIRE_ASSIGN_OR_RETURN(const bool restored,
-                            peer->admit(self, hello.connection(), read_, made_here_ || leads_back(*peer)));
+  GRADWIRE_ASSIGN_OR_RETURN(const bool restored, peer->admit(self, hello.connection(), read_,
+                                                             made_here_ || proves_reachable(*peer)));
   // 2. Accept what follows the Hello.
   {
     MutexLock lock(mutex_);
     handshake_.admitted(hello);
     peer_ = peer;
     max_message_bytes_ = std::numeric_limits<uint64_t>::max();
-    // Behind what is held there is nothing to overtake: release() sets it then.
+    // While messages are held, later ones must not overtake them: release() sets active_ when none is left.
     if (!handshake_.holds()) active_ = peer.get();
   }
   // 3. This side introduces itself too. Its requests follow its Hello.
   if (!made_here_) introduce(*peer);
+  // An error means that the peer was lost meanwhile. Then lose() closes this connection.
   (void)peer->greeted(self);
   context_.host.on_open(*this, peer, restored);
   return absl::OkStatus();
 }
 
-// Within a host, or from the address where that listens.
-bool Link::leads_back(const Peer& peer) const {
+// True for a connection within one host, and for one that comes from the host where the peer listens.
+bool Link::proves_reachable(const Peer& peer) const {
   if (transport_ == "shm") return true;
   const std::string from = connection_->peer_address();
   const std::string host = from.substr(0, from.rfind(':'));
@@ -307,27 +346,31 @@ bool Link::leads_back(const Peer& peer) const {
 
 void Link::on_closed(transport::Connection&, absl::Status reason) {
   wait_until_opened();
-  // Set it before the end is reported: a sender on this link can then see that its message may be lost.
+  // Set before the end is reported, so that a thread that sends on this link can see that its message may be
+  // lost.
   closed_ = true;
   std::shared_ptr<Peer> peer;
-  // Messages that are not handed over by now are lost with the connection.
+  // Messages that are still held are lost with the connection.
   std::deque<HeldMessage> dropped;
   {
+    // A held message that another thread is handling belongs before the end of the link. Wait for it.
     MutexLock releasing(releasing_);
     MutexLock lock(mutex_);
     active_ = nullptr;
     dropped = held_.drop();
+    // The peer and the link own one another until here.
     std::swap(peer, peer_);
   }
   context_.host.on_closed(shared(), peer, reason);
 }
 
-uint64_t Link::heard_from() {
+uint64_t Link::take_recent_sender() {
   MutexLock lock(mutex_);
   if (!handshake_.introduced() || peer_ == nullptr) return 0;
+  // A large message may take longer to arrive than the limit on silence. So bytes count, too.
   const uint64_t arrived = connection_->bytes_arrived();
   const bool progress = std::exchange(arrived_, arrived) != arrived;
-  return heard_.exchange(false) || progress ? peer_->worker.incarnation : 0;
+  return received_.exchange(false) || progress ? peer_->worker.incarnation : 0;
 }
 
 }  // namespace gradwire::rpc

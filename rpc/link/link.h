@@ -17,34 +17,34 @@ namespace gradwire::rpc {
 
 class PeerTable;
 
-// One connection and the worker at its other end: opens it (Handshake decides), hands what arrives to the
-// PeerSink, and holds what has to wait.
+// One connection and the worker at its other end. It opens the connection (Handshake decides), passes what
+// arrives to the PeerSink, and holds messages that must wait.
 //
-// Thread-safe. Shared by its connection, its peer, and those who send on it.
+// Thread-safe. Owned jointly by its connection, its peer, and the threads that send on it.
 class Link : public LinkSender, public transport::ConnectionListener {
  public:
-  // How long a message waits for the log to tell of a worker that it names.
+  // Maximum time that a message is held for the group's log to name a worker.
   static constexpr absl::Duration kStrangerTimeout = absl::Seconds(5);
-  // The first message of the other side: a Hello, or a Goodbye instead of one.
+  // Maximum size of the first message of the other side, which is a Hello, or a Goodbye instead of one.
   static constexpr uint64_t kMaxHelloBytes = 16 << 10;
 
-  // The worker that the link belongs to, which keeps a table of its links.
+  // The owner of the links, which keeps a table of them.
   class Host {
    public:
     virtual ~Host() = default;
-    // The connection is made, and nothing was sent on it. An error ends it.
+    // The connection is made, and nothing has been sent on it. An error ends the connection.
     virtual absl::Status on_made(const std::shared_ptr<Link>& link) = 0;
-    // release() is to be called after the next change of the group. With the link's lock held.
+    // Must call release() after the next change of the group. Called with the link's lock held.
     virtual void wait_for_group(const std::shared_ptr<Link>& link) = 0;
-    // Both sides have introduced themselves. `restored`: a connection with the peer had broken.
+    // Both sides have introduced themselves. `restored`: the last connection with the peer had broken before.
     virtual void on_open(const Link& link, const std::shared_ptr<Peer>& peer, bool restored) = 0;
-    // The peer has said goodbye for good.
+    // The peer has sent a Goodbye that ends its membership.
     virtual void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) = 0;
-    // `peer`: nullptr for a connection that came in and on which nobody was admitted.
+    // The connection has ended. `peer` is nullptr for an incoming connection on which no Hello was admitted.
     virtual void on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
                            const absl::Status& reason) = 0;
   };
-  // The state that the links of a worker share. Outlives them.
+  // The state that all links of a worker share. It must outlive them.
   struct Context {
     const Worker& self;
     const PeerTable& group;
@@ -58,11 +58,11 @@ class Link : public LinkSender, public transport::ConnectionListener {
     std::atomic<uint64_t> held_bytes{0};
   };
 
-  // `peer`: whom a connection is made to; nullptr for one that came in.
+  // `peer`: the worker to connect to; nullptr for an incoming connection.
   Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::string transport);
 
-  // One of these comes first. connect() sends the Hello. Errors: the transport's, the host's, or why the peer
-  // is lost.
+  // Call exactly one of these before anything else. connect() also sends the Hello. Errors: those of the
+  // transport and of the host, or the reason why the peer is lost.
   absl::Status connect(transport::Transport& transport, const std::string& address, absl::Duration timeout);
   void accept(const std::shared_ptr<transport::Connection>& connection);
 
@@ -71,10 +71,10 @@ class Link : public LinkSender, public transport::ConnectionListener {
   bool introduced() const override;
   void on_closed(transport::Connection& connection, absl::Status reason) override;
 
-  // Handles what was held, as far as the view of the group allows now.
+  // Handles the held messages, as far as the present view of the group allows.
   void release();
-  // The incarnation of the peer if something has arrived from it since the last call; 0 else.
-  uint64_t heard_from();
+  // Returns the incarnation of the peer if something has arrived from it since the last call, else 0.
+  uint64_t take_recent_sender();
 
   const std::string& transport() const { return transport_; }
   bool made_here() const { return made_here_; }
@@ -83,46 +83,52 @@ class Link : public LinkSender, public transport::ConnectionListener {
   std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
 
   void introduce(Peer& peer);
-  // The step for a message that has no held message before it; kHold: release() will come.
+  // Decides on a message that has no held message before it. If the result is kHold, the host will call
+  // release().
   Handshake::Step decide_locked(const proto::Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Holds the message if it follows a Hello that waits. False for any other; then nothing was moved.
-  bool hold_unread(transport::Message& message);
+  // Holds the message if it follows a held Hello. Returns false for any other message, which is then
+  // unchanged.
+  bool hold_unparsed(transport::Message& message);
   void handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
   void perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope,
                std::vector<transport::Buffer> buffers);
-  // Hands what follows a Hello to the sink. False for what does not; then nothing was moved.
+  // Passes a message that follows the Hello to the sink. Returns false for an unknown kind of message, which
+  // is then unchanged.
   bool deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
   absl::Status admit(const proto::Hello& hello);
   void leave(const proto::Goodbye& goodbye);
-  // Whether a connection that came in shows that its kind leads to the other side's listener too.
-  bool leads_back(const Peer& peer) const;
-  // Has release() called when the timeout with what is held is over.
+  // Whether an incoming connection proves that this side can reach the peer's listener over the same
+  // transport.
+  bool proves_reachable(const Peer& peer) const;
+  // Schedules release() for the time when the timeout of the held messages is over.
   void limit_wait_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Context& context_;
   const std::string transport_;
   const bool made_here_;
-  // The other end, once it has introduced itself and no message is held: messages that arrive then need no
-  // lock. Written under the lock; read by the transport's thread, which alone ends the link.
+  // The peer, while it has introduced itself and no message is held; else nullptr. While it is set, arriving
+  // messages are handled without taking mutex_. Written with the lock held; read by the transport's thread.
+  // Only that thread ends the link, so the peer is valid while a message is handled.
   std::atomic<Peer*> active_{nullptr};
-  // Since the last heartbeat was due.
-  std::atomic<bool> heard_{false};
-  // Messages that were read here and handled (Arrivals).
+  // Whether a message has arrived since the last call of take_recent_sender().
+  std::atomic<bool> received_{false};
+  // Number of messages that were read on this link and handled (Arrivals).
   const std::shared_ptr<Arrivals::Counter> read_ = std::make_shared<Arrivals::Counter>(0);
-  // The limit on the next message: small before the Hello, then the room for held messages until it is
-  // admitted, then the transport's own. Written under the lock.
+  // Size limit of the next message: kMaxHelloBytes before the Hello, then the limit on held bytes until the
+  // Hello is admitted, then none but the transport's. Written with the lock held.
   std::atomic<uint64_t> max_message_bytes_{kMaxHelloBytes};
 
-  // Held while what was held on this link is handed over, which the link's end waits for. Before mutex_.
+  // Locked while held messages of this link are being handled; the end of the link waits for that. Lock
+  // order: before mutex_.
   Mutex releasing_;
 
-  // Before the locks of the host, of the group and of a Peer.
+  // Lock order: before the locks of the host, of the group and of a Peer.
   mutable Mutex mutex_;
   Handshake handshake_ ABSL_GUARDED_BY(mutex_);
-  // The peer that it was made for, or that introduced itself.
+  // The peer that the connection was made to, or that has introduced itself on it.
   std::shared_ptr<Peer> peer_ ABSL_GUARDED_BY(mutex_);
   HeldMessages held_ ABSL_GUARDED_BY(mutex_);
-  // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.
+  // Bytes that had arrived at the last heartbeat. Progress within a large message counts as a sign of life.
   uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -7,38 +7,42 @@ namespace gradwire::rpc {
 absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
                                           std::vector<transport::Buffer> buffers) {
   absl::StatusOr<uint64_t> ticket = send_now(envelope.SerializeAsString(), std::move(buffers));
-  if (has_late_.load(std::memory_order_relaxed)) send_late_ones();
+  // A relaxed load may miss a message that another thread has just deferred. Its timer sends it.
+  if (has_deferred_.load(std::memory_order_relaxed)) flush_deferred();
   return ticket;
 }
 
-void LinkSender::send_late(const proto::Envelope& envelope) {
-  bool timer = false;
+void LinkSender::send_deferred(const proto::Envelope& envelope) {
+  bool starts_timer = false;
   {
-    MutexLock lock(late_mutex_);
-    late_.push_back(envelope.SerializeAsString());
-    has_late_.store(true, std::memory_order_relaxed);
-    timer = !std::exchange(late_timer_, true);
+    MutexLock lock(deferred_mutex_);
+    deferred_.push_back(envelope.SerializeAsString());
+    has_deferred_.store(true, std::memory_order_relaxed);
+    starts_timer = !std::exchange(timer_scheduled_, true);
   }
-  if (!timer) return;
-  timers_.schedule(timers_.clock().now() + kLate, [weak = weak_from_this()] {
+  if (!starts_timer) return;
+  timers_.schedule(timers_.clock().now() + kDeferral, [weak = weak_from_this()] {
     std::shared_ptr<LinkSender> link = weak.lock();
     if (link == nullptr) return;
     {
-      MutexLock lock(link->late_mutex_);
-      link->late_timer_ = false;
+      MutexLock lock(link->deferred_mutex_);
+      // Cleared before the flush: a message that is deferred after this point starts a timer of its own, so
+      // none stays behind.
+      link->timer_scheduled_ = false;
     }
-    link->send_late_ones();
+    link->flush_deferred();
   });
 }
 
-void LinkSender::send_late_ones() {
-  std::vector<std::string> late;
+void LinkSender::flush_deferred() {
+  std::vector<std::string> deferred;
   {
-    MutexLock lock(late_mutex_);
-    late.swap(late_);
-    has_late_.store(false, std::memory_order_relaxed);
+    MutexLock lock(deferred_mutex_);
+    deferred.swap(deferred_);
+    has_deferred_.store(false, std::memory_order_relaxed);
   }
-  for (std::string& header : late) (void)send_now(std::move(header), {});
+  // A deferred message may be lost with the link, so errors are ignored.
+  for (std::string& header : deferred) (void)send_now(std::move(header), {});
 }
 
 absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<transport::Buffer> buffers) {
@@ -54,9 +58,11 @@ absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<tr
 }
 
 absl::StatusOr<uint64_t> LinkSender::depart(transport::Message message) {
-  // Before it leaves: whoever says afterwards what was sent must not leave it out.
+  // Counted before it is sent: a thread that reports the Departures after the send must not leave it out.
   departed_.fetch_add(1);
   absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
+  // A report in between may count this message. If the connection is closed, its end settles the report, else
+  // the next message does.
   if (!ticket.ok()) departed_.fetch_sub(1);
   return ticket;
 }
@@ -66,13 +72,15 @@ absl::StatusOr<transport::Buffer> LinkSender::allocate(std::size_t size) {
   return connection_->allocate(size);
 }
 
-void LinkSender::beat(const std::string& heartbeat, bool news) {
-  // A message sent since the last heartbeat has served as well.
-  if (!sent_.exchange(false) || news) (void)depart({heartbeat, {}});
+// A heartbeat is not counted as sent data: it does not set sent_, which would suppress the next heartbeat.
+void LinkSender::beat(const std::string& heartbeat, bool forced) {
+  // A message that was sent since the last heartbeat was a sign of life, too.
+  if (!sent_.exchange(false) || forced) (void)depart({heartbeat, {}});
 }
 
 void LinkSender::part(std::string goodbye, const absl::Status& reason, absl::Duration flush) {
   wait_until_opened();
+  // Not counted by depart(): Arrivals counts neither Hello nor Goodbye.
   (void)connection_->send({std::move(goodbye), {}});
   connection_->close(reason, flush);
 }

@@ -29,6 +29,8 @@ std::vector<Peer::Connection>::iterator Peer::find_locked(const Link& link) {
                       [&](const Connection& connection) { return connection.link.get() == &link; });
 }
 
+// After lose() no connection enters the list: lose() has returned all others to be closed, and nobody would
+// close a later one.
 absl::Status Peer::add(const std::shared_ptr<Link>& link) {
   MutexLock lock(mutex_);
   if (lost_reason_.ok()) connections_.push_back({.link = link, .made_here = true});
@@ -38,8 +40,8 @@ absl::Status Peer::add(const std::shared_ptr<Link>& link) {
 uint64_t Peer::number(const Link& link) {
   MutexLock lock(mutex_);
   ++last_number_;
-  // Else it has closed meanwhile, and its Hello goes nowhere.
-  if (auto found = find_locked(link); found != connections_.end()) found->departs_as = last_number_;
+  // If it is not found, the connection has closed meanwhile, and its Hello is lost.
+  if (auto found = find_locked(link); found != connections_.end()) found->own_number = last_number_;
   return last_number_;
 }
 
@@ -48,7 +50,7 @@ absl::Status Peer::greeted(const std::shared_ptr<Link>& link) {
   const auto found = find_locked(*link);
   if (!lost_reason_.ok() || found == connections_.end()) return lost_reason_;
   found->greeted = true;
-  // Calls to oneself leave at the end of the connection that was made for them.
+  // A connection with this worker itself has both of its ends here. Requests use the end that made it.
   if ((found->made_here || !is_self) &&
       Handshake::takes_over(found->introduced, link_ != nullptr, state_ == WorkerState::kSuspect)) {
     link_ = link;
@@ -59,21 +61,25 @@ absl::Status Peer::greeted(const std::shared_ptr<Link>& link) {
 absl::StatusOr<bool> Peer::admit(const std::shared_ptr<Link>& link, uint64_t number,
                                  std::shared_ptr<const Arrivals::Counter> read, bool reached) {
   MutexLock lock(mutex_);
+  // Aborted lets the other side know that the loss is final.
   if (!lost_reason_.ok()) return absl::AbortedError(lost_reason_.message());
   if (!arrivals_.open(number, std::move(read))) {
-    return absl::UnavailableError(absl::StrCat("connection ", number, " of worker \"", worker.name,
-                                               "\" has ended at its own end, or has come before"));
+    return absl::UnavailableError(
+        absl::StrCat("connection ", number, " of worker \"", worker.name,
+                     "\" is stale: it has ended at that worker, or its number was used before"));
   }
   auto found = find_locked(*link);
+  // A connection that was made here is in the list since add(). An accepted one enters it now.
   if (found == connections_.end()) found = connections_.insert(found, {.link = link});
   found->introduced = true;
-  found->arrives_as = number;
+  found->peer_number = number;
   if (reached) worked_.insert(link->transport());
   return std::exchange(broke_, false);
 }
 
 Peer::Ended Peer::remove(const std::shared_ptr<Link>& link) {
   Ended ended;
+  // Declared before the lock, so that the link is released after it.
   Connection gone;
   MutexLock lock(mutex_);
   if (auto found = find_locked(*link); found != connections_.end()) {
@@ -82,16 +88,21 @@ Peer::Ended Peer::remove(const std::shared_ptr<Link>& link) {
   }
   ended.introduced = gone.introduced;
   if (gone.introduced) {
-    arrivals_.close(gone.arrives_as);
-    ended.settled = settles_locked();
+    arrivals_.close(gone.peer_number);
+    ended.settled = check_settled_locked();
   }
-  if (gone.departs_as != 0) untold_ = true;
+  // The receiver may never have seen the Hello of this connection. Only the next Departures let it know that
+  // none will come.
+  if (gone.own_number != 0) end_unreported_ = true;
+  // New requests go to the oldest connection that is ready. If none is, link() returns nullptr, and the next
+  // call connects.
   const auto best = std::find_if(connections_.begin(), connections_.end(),
                                  [](const Connection& each) { return each.introduced && each.greeted; });
   if (link_ == link) link_ = best == connections_.end() ? nullptr : best->link;
   ended.reachable = std::any_of(connections_.begin(), connections_.end(),
                                 [](const Connection& each) { return each.introduced; });
-  // Whoever made the connection may have sent more behind its Hello: that is lost also when no answer came.
+  // The side that made the connection may have sent messages behind its Hello. They are lost even if no
+  // answer to the Hello came.
   broke_ = !ended.reachable;
   ended.lost = !lost_reason_.ok();
   return ended;
@@ -102,6 +113,7 @@ std::optional<Peer::Links> Peer::lose(WorkerState state, const absl::Status& rea
   if (!lost_reason_.ok()) return std::nullopt;
   state_ = state;
   lost_reason_ = reason;
+  // The list stays: the caller closes the connections, and remove() follows for each.
   link_ = nullptr;
   Links links;
   for (const Connection& connection : connections_) links.push_back(connection.link);
@@ -120,6 +132,7 @@ bool Peer::is_connected() const {
 }
 
 void Peer::clear() {
+  // The connections and their links are destroyed after the lock is released.
   std::vector<Connection> connections;
   std::shared_ptr<Link> link;
   MutexLock lock(mutex_);
@@ -134,9 +147,9 @@ Peer::Beat Peer::beat() {
     for (const Connection& connection : connections_) {
       if (connection.introduced && connection.greeted) beat.links.push_back(connection.link);
     }
-    if (!beat.links.empty()) beat.news = std::exchange(untold_, false);
+    if (!beat.links.empty()) beat.forced = std::exchange(end_unreported_, false);
   }
-  // Last: a connection that ends meanwhile is news again.
+  // Read last: a connection that ends in between forces the next heartbeat.
   beat.sent = departures();
   return beat;
 }
@@ -145,7 +158,7 @@ Departures Peer::departures() const {
   MutexLock lock(mutex_);
   Departures sent{last_number_, {}};
   for (const Connection& connection : connections_) {
-    if (connection.departs_as != 0) sent.open.push_back({connection.departs_as, connection.link->departed()});
+    if (connection.own_number != 0) sent.open.push_back({connection.own_number, connection.link->departed()});
   }
   return sent;
 }
@@ -153,25 +166,27 @@ Departures Peer::departures() const {
 bool Peer::require(const Departures& sent) {
   MutexLock lock(mutex_);
   unsettled_ = true;
+  // unsettled_ must be set before require() reads the counters (see Link::deliver()).
   const bool settled = arrivals_.require(sent);
   if (settled) unsettled_ = false;
   return settled;
 }
 
-bool Peer::told(const Departures& sent) {
+bool Peer::update_arrivals(const Departures& sent) {
   MutexLock lock(mutex_);
-  arrivals_.told(sent);
-  return settles_locked();
+  arrivals_.update(sent);
+  return check_settled_locked();
 }
 
-bool Peer::settles() {
+bool Peer::check_settled() {
   if (!unsettled_.load()) return false;
   MutexLock lock(mutex_);
-  return settles_locked();
+  return check_settled_locked();
 }
 
-bool Peer::settles_locked() {
+bool Peer::check_settled_locked() {
   if (!unsettled_.load() || !arrivals_.settled()) return false;
+  // Cleared under the lock, so that only one thread reports the event.
   unsettled_ = false;
   return true;
 }

@@ -22,114 +22,121 @@ namespace gradwire::rpc {
 
 class Link;
 
-// One worker and the connections with it: which of them new requests use, what was sent and read on them, and
-// which transports reach it. Alive or suspect until lose(), which is for good.
+// One worker and the connections with it. It knows which connection new requests use, which messages were
+// sent and read on each, and which transports reach the worker. A peer is alive or suspect until lose(),
+// which is final.
 //
-// Thread-safe; calls nobody back. Shares the ownership of its links until remove() or clear().
+// Thread-safe; makes no callbacks. Shares the ownership of its links until remove() or clear().
 struct Peer {
   using Links = std::vector<std::shared_ptr<Link>>;
 
-  // `is_self`: calls to it come back to this worker.
+  // `is_self`: the peer is this worker; calls to it come back to this worker.
   Peer(const WorkerAddress& address, bool is_self)
       : worker(address.worker), record(address.record), is_self(is_self) {}
 
   const Worker worker;
   const proto::WorkerRecord record;
   const bool is_self;
-  // Held by the one who makes a connection to it, so that there is one and nothing overtakes its Hello.
+  // Locked by the thread that makes a connection to the peer, so that there is only one and no message
+  // overtakes its Hello.
   Mutex connecting;
-  // The window of the calls that go to it. Synchronised by itself.
+  // Flow control of the calls to this peer. Synchronised by itself.
   FlowWindow flow;
 
   WorkerState state() const;
-  // OK while it is not lost; then why it is.
+  // OK while the peer is not lost, then the reason of its loss.
   absl::Status status() const;
-  // The link that new requests use; nullptr without one. status() when the worker is lost.
+  // The link that new requests use; nullptr if no link is ready. Error: status() if the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> link() const;
 
-  // A connection was made to it. From here on lose() names it. status() when it is lost already.
+  // Call when a connection was made to the peer. lose() returns it from here on. Error: status() if the peer
+  // is lost.
   absl::Status add(const std::shared_ptr<Link>& link);
-  // The number of the connection in this side's Hello.
+  // Allocates the number of the connection for this side's Hello.
   uint64_t number(const Link& link);
-  // This side's Hello has been sent, and requests may follow it. Returns status().
+  // Call when this side's Hello has been sent, and requests may follow it. Error: status() if the peer is
+  // lost.
   absl::Status greeted(const std::shared_ptr<Link>& link);
-  // The worker's Hello, in which the connection has this number, is accepted; `read` counts what is read on
-  // it. `reached`: this shows that the link's transport leads there. Returns whether a broken connection is
-  // replaced. Errors: Aborted when the worker is lost; Unavailable when nothing can come on this connection
-  // any more.
+  // Accepts the worker's Hello, in which the connection has this number. `read` counts the messages that are
+  // read on it. `reached`: the connection proves that the link's transport reaches the peer. Returns whether
+  // the connection replaces a broken one. Errors: Aborted if the peer is lost; Unavailable if the connection
+  // has ended at the peer, or the number was used before.
   absl::StatusOr<bool> admit(const std::shared_ptr<Link>& link, uint64_t number,
                              std::shared_ptr<const Arrivals::Counter> read, bool reached);
-  // The connection has ended.
+  // The state after a connection has ended.
   struct Ended {
-    bool introduced = false;  // The worker had introduced itself on it.
-    bool settled = false;     // The messages that were awaited have settled thereby.
-    bool reachable = false;   // The worker has introduced itself on another.
-    bool lost = false;
+    bool introduced = false;  // The peer had introduced itself on it.
+    bool settled = false;     // Its end has settled all required messages.
+    bool reachable = false;   // The peer has introduced itself on another connection.
+    bool lost = false;        // The peer is lost.
   };
   Ended remove(const std::shared_ptr<Link>& link);
-  // It is lost, and what it still has of connections is returned. Nothing when it was lost before.
+  // Marks the peer as lost and returns its connections. Returns nullopt if it was lost before.
   std::optional<Links> lose(WorkerState state, const absl::Status& reason);
   void set_suspect(bool suspect);
-  // Whether it has introduced itself on a connection that stands.
+  // Whether the peer has introduced itself on a connection that is open.
   bool is_connected() const;
-  // At the end of this worker.
+  // Releases all links. Call when this worker ends.
   void clear();
 
-  // For a heartbeat: the open links, what was sent, and whether a connection has ended since the last
-  // heartbeat.
+  // Input of a heartbeat: the open links, what was sent on them, and whether a connection has ended since the
+  // last heartbeat, so that the heartbeat must be sent in any case.
   struct Beat {
     Links links;
     Departures sent;
-    bool news = false;
+    bool forced = false;
   };
   Beat beat();
 
-  // As Settlement's. told() and settles() return whether the wait has ended by that.
+  // As in Settlement. update_arrivals() and check_settled() return whether all required messages have settled
+  // by this call.
   Departures departures() const;
   bool require(const Departures& sent);
-  bool told(const Departures& sent);
-  bool settles();
+  bool update_arrivals(const Departures& sent);
+  bool check_settled();
   bool settled();
 
-  // A transport failed, and is not tried again.
+  // Records that a transport failed, and is not tried again.
   void give_up(const std::string& transport, const absl::Status& reason);
   bool has_given_up(const std::string& transport) const;
-  // Whether the worker was reached by it.
+  // Whether the transport has reached the peer before.
   bool has_worked(const std::string& transport) const;
-  // The transports that were given up since the last call, with the reasons.
+  // Returns the transports that were given up since the last call, with the reasons.
   std::vector<std::pair<std::string, absl::Status>> take_given_up();
 
  private:
   struct Connection {
     std::shared_ptr<Link> link;
     bool made_here = false;
-    bool introduced = false;  // Its Hello was accepted.
-    bool greeted = false;     // This side's has been sent: only then may anything else be.
-    uint64_t departs_as = 0;  // The number in this side's Hello; 0 before.
-    uint64_t arrives_as = 0;  // The number in its Hello; 0 before.
+    bool introduced = false;   // The peer's Hello was accepted.
+    bool greeted = false;      // This side's Hello was sent: only then may other messages be sent.
+    uint64_t own_number = 0;   // The number in this side's Hello; 0 before it.
+    uint64_t peer_number = 0;  // The number in the peer's Hello; 0 before it.
   };
 
   std::vector<Connection>::iterator find_locked(const Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool settles_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool check_settled_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   WorkerState state_ ABSL_GUARDED_BY(mutex_) = WorkerState::kAlive;
   absl::Status lost_reason_ ABSL_GUARDED_BY(mutex_);
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Link> link_ ABSL_GUARDED_BY(mutex_);
-  // A connection has ended since the last one came.
+  // All connections have broken since the last one was admitted.
   bool broke_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   // A numbered connection has ended since the last heartbeat.
-  bool untold_ ABSL_GUARDED_BY(mutex_) = false;
+  bool end_unreported_ ABSL_GUARDED_BY(mutex_) = false;
   Arrivals arrivals_ ABSL_GUARDED_BY(mutex_);
-  // By transport.
+  // Transports that have reached the peer.
   std::set<std::string> worked_ ABSL_GUARDED_BY(mutex_);
+  // Transports that are not tried again, with the reasons.
   std::map<std::string, absl::Status> given_up_ ABSL_GUARDED_BY(mutex_);
+  // Transports in given_up_ that take_given_up() has not returned yet.
   std::vector<std::string> unreported_ ABSL_GUARDED_BY(mutex_);
 
-  // Not everything that arrivals_ remembers has settled: whoever reads a message asks again. Written under
-  // the lock.
+  // Whether required messages have not settled yet: then every thread that has handled a message calls
+  // check_settled(). Written with the lock held.
   std::atomic<bool> unsettled_{false};
 };
 

@@ -13,28 +13,30 @@ namespace gradwire::rpc {
 
 class Link;
 
-// Hears of everything that Peers finds out, on the transport's threads or a timer's. Must not block.
+// Receives everything that Peers finds out, on threads of the transports and of the timers. Implementations
+// must not block.
 class PeerSink {
  public:
   virtual ~PeerSink() = default;
-  // `link` is where an answer goes.
+  // A request has arrived. The answer must be sent on `link`.
   virtual void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                           std::vector<transport::Buffer> buffers) = 0;
   virtual void on_response(const Worker& from, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) = 0;
   virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
-  // Messages under way on the link are lost.
+  // The link has ended. Messages in transit on it are lost.
   virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
-  // There is a connection again after one had broken.
+  // A connection is open again after one had broken.
   virtual void on_link_restored(const Worker& peer) = 0;
-  // Every message of this peer that require() named has been handled: ask settled(), which may be false
-  // again.
+  // Every message of this peer that Settlement::require() named has been handled. Call settled() again, which
+  // may be false by then.
   virtual void on_settled(const Worker& peer) = 0;
-  // kAlive or kSuspect, when that changes.
+  // The state has changed to kAlive or kSuspect.
   virtual void on_worker_state(const Worker& peer, WorkerState state) = 0;
-  // Silent for longer than HeartbeatOptions::dead_after; again and again while that is so.
+  // The peer has been silent for longer than HeartbeatOptions::dead_after. Called repeatedly while that
+  // lasts.
   virtual void on_unresponsive(const Worker& peer, const absl::Status& reason) = 0;
-  // Once for each worker; kDead or kLeft.
+  // The worker is lost: `state` is kDead or kLeft. Called once for each worker.
   virtual void on_worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) = 0;
 };
 

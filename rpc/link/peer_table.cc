@@ -4,6 +4,9 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 
+// A worker is in by_incarnation_ from its join on. by_id_ and by_name_ have the newest worker of each id and
+// name. A worker whose id or name was taken over by another one is superseded: messages of it can still be
+// handled, but calls to it fail. mark_lost() bounds the tables.
 namespace gradwire::rpc {
 
 void PeerTable::fill(const Worker& self, const std::vector<WorkerAddress>& workers,
@@ -23,9 +26,9 @@ void PeerTable::add_locked(const WorkerAddress& address) {
   const Worker& worker = address.worker;
   if (by_incarnation_.contains(worker.incarnation)) return;
   auto peer = std::make_shared<Peer>(address, worker.incarnation == self_.incarnation);
-  for (std::shared_ptr<Peer>* place : {&by_id_[worker.id], &by_name_[worker.name]}) {
-    if (*place != nullptr) by_incarnation_[(*place)->worker.incarnation].superseded = true;
-    *place = peer;
+  for (std::shared_ptr<Peer>* slot : {&by_id_[worker.id], &by_name_[worker.name]}) {
+    if (*slot != nullptr) by_incarnation_[(*slot)->worker.incarnation].superseded = true;
+    *slot = peer;
   }
   by_incarnation_[worker.incarnation].peer = std::move(peer);
 }
@@ -52,8 +55,8 @@ absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const std::string& name, i
     names.push_back(absl::StrCat("\"", peer->worker.name, "\" (", peer_id, ")"));
   }
   return absl::NotFoundError(
-      absl::StrCat("no worker ", name.empty() ? absl::StrCat("with id ", id) : absl::StrCat("\"", name, "\""),
-                   " in the group; there are ", absl::StrJoin(names, ", ")));
+      absl::StrCat("worker ", name.empty() ? absl::StrCat("with id ", id) : absl::StrCat("\"", name, "\""),
+                   " not found in the group; its workers are ", absl::StrJoin(names, ", ")));
 }
 
 absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const Worker& worker) const {
@@ -63,7 +66,8 @@ absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const Worker& worker) cons
     return absl::NotFoundError(absl::StrCat("worker \"", worker.name, "\" is not a member of the group"));
   }
   if (found->second.superseded) {
-    return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
+    return absl::AbortedError(
+        absl::StrCat("worker \"", worker.name, "\" was restarted as a new incarnation"));
   }
   return found->second.peer;
 }
@@ -76,7 +80,8 @@ std::shared_ptr<Peer> PeerTable::peer(uint64_t incarnation) const {
 
 absl::StatusOr<Worker> PeerTable::find_by_incarnation(uint64_t incarnation) const {
   if (const std::shared_ptr<Peer> found = peer(incarnation)) return found->worker;
-  return absl::NotFoundError(absl::StrCat("no worker of the group is incarnation ", absl::Hex(incarnation)));
+  return absl::NotFoundError(
+      absl::StrCat("incarnation ", absl::Hex(incarnation), " not found among the workers of the group"));
 }
 
 absl::Status PeerTable::status(const Worker& worker) const {
@@ -119,6 +124,7 @@ Departures PeerTable::departures(uint64_t incarnation) const {
 
 bool PeerTable::require(uint64_t incarnation, const Departures& sent) {
   const std::shared_ptr<Peer> found = peer(incarnation);
+  // False for an unknown worker: nothing is known to have settled.
   return found != nullptr && found->require(sent);
 }
 
@@ -127,8 +133,11 @@ bool PeerTable::settled(uint64_t incarnation) {
   return found != nullptr && found->settled();
 }
 
-void PeerTable::bury(const Worker& worker) {
+void PeerTable::mark_lost(const Worker& worker) {
   MutexLock lock(mutex_);
+  // A group that workers join and leave for months must not grow without a bound. The newest lost workers
+  // keep their entries, so that errors can name the cause. Of older ones only the incarnation is remembered,
+  // so that they are refused.
   lost_.push_back(worker.incarnation);
   while (lost_.size() > GoneWorkers::kMax) {
     const auto oldest = by_incarnation_.find(lost_.front());
@@ -137,6 +146,7 @@ void PeerTable::bury(const Worker& worker) {
     const std::shared_ptr<Peer> peer = std::move(oldest->second.peer);
     by_incarnation_.erase(oldest);
     gone_.insert(peer->worker.incarnation);
+    // Another worker may have the name or the id by now.
     if (auto found = by_name_.find(peer->worker.name); found != by_name_.end() && found->second == peer)
       by_name_.erase(found);
     if (auto found = by_id_.find(peer->worker.id); found != by_id_.end() && found->second == peer)

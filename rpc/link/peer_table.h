@@ -18,21 +18,23 @@
 
 namespace gradwire::rpc {
 
-// The workers of the group, as far as it is known here, and those who are gone. Whoever derives from it says
-// who joins and who is lost. Thread-safe; calls nobody back.
+// The workers of the group that this worker knows, live and lost. A derived class reports which workers join
+// and which are lost. Thread-safe; makes no callbacks.
 class PeerTable : public Settlement, public GroupView {
  public:
-  // The last to have each id, lost or not.
+  // The last worker that had each id, live or lost.
   std::vector<Worker> workers() const { return workers(/*lost_too=*/true); }
   std::vector<Worker> live_workers() const { return workers(/*lost_too=*/false); }
-  // By name, by id (name empty), or by both. NotFound lists the workers there are.
+  // Finds a worker by name, by id (`name` empty), or by both. Error: NotFound, which lists the workers of the
+  // group.
   absl::StatusOr<std::shared_ptr<Peer>> find(const std::string& name, int32_t id) const;
-  // By its incarnation. Aborted when another has taken its place.
+  // Finds a worker by its incarnation. Errors: NotFound; Aborted if a newer incarnation has its name or id.
   absl::StatusOr<std::shared_ptr<Peer>> find(const Worker& worker) const;
   absl::StatusOr<Worker> find_by_incarnation(uint64_t incarnation) const;
-  // nullptr for an incarnation that is not a member, or was lost long ago.
+  // Returns nullptr for an incarnation that is not a member, or was lost so long ago that its entry was
+  // dropped.
   std::shared_ptr<Peer> peer(uint64_t incarnation) const;
-  // OK while the worker is not lost.
+  // OK while the worker is not lost, then the reason of its loss.
   absl::Status status(const Worker& worker) const;
   WorkerState state(const Peer& peer) const { return peer.state(); }
 
@@ -40,28 +42,29 @@ class PeerTable : public Settlement, public GroupView {
   bool knows_owners(const ReferenceList& references) const override;
 
   Departures departures(uint64_t incarnation) const override;
-  // Where it returns false, PeerSink::on_settled follows.
+  // As Settlement::require(). If it returns false, PeerSink::on_settled() follows.
   bool require(uint64_t incarnation, const Departures& sent) override;
   bool settled(uint64_t incarnation) override;
 
  protected:
-  // The members of the group, oneself included, and the incarnations that were: before that everybody is a
-  // stranger.
+  // Sets the members of the group, including this worker, and the incarnations that were members before.
+  // Before this call every worker is a stranger (Standing::kStranger).
   void fill(const Worker& self, const std::vector<WorkerAddress>& workers, const std::vector<Worker>& gone);
   void add(const WorkerAddress& worker);
-  // The worker was lost. Those that were lost long ago are forgotten, but that they are gone.
-  void bury(const Worker& worker);
+  // Call when a worker is lost. Of workers that were lost long ago only the incarnation is kept.
+  void mark_lost(const Worker& worker);
   void count(AgentTables& tables) const;
-  // At the end of this worker: no peer has a link any more.
+  // Makes all peers release their links. Call when this worker ends.
   void clear_links();
 
-  // Set before anything can arrive; the id by fill(), before anybody is admitted, and under the lock.
+  // Set before the first message can arrive. Only the id is set later: by fill(), with the lock held, before
+  // any Hello is admitted.
   Worker self_;
 
  private:
   struct Entry {
     std::shared_ptr<Peer> peer;
-    // Another incarnation has taken its name or id.
+    // Whether another incarnation has its name or id now.
     bool superseded = false;
   };
 
@@ -72,11 +75,12 @@ class PeerTable : public Settlement, public GroupView {
   mutable Mutex mutex_;
   std::map<int32_t, std::shared_ptr<Peer>> by_id_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
-  // Those who live and those in lost_.
+  // The live workers, and the workers in lost_.
   absl::flat_hash_map<uint64_t, Entry> by_incarnation_ ABSL_GUARDED_BY(mutex_);
-  // Lost while they were members, the oldest first: GoneWorkers::kMax of them are kept whole.
+  // Workers that were lost while this worker was a member, oldest first. The newest GoneWorkers::kMax keep
+  // their entry.
   std::deque<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
-  // The others, and those that were lost before this worker joined.
+  // The other lost workers, and those that were lost before this worker joined.
   GoneWorkers gone_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -19,7 +19,7 @@ Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Option
       shared_{self_, *this, sink, *this, timers, options.limits},
       monitor_(shared_, *this, options.heartbeat) {}
 
-Peers::~Peers() { shutdown(absl::CancelledError("the agent is gone"), absl::ZeroDuration()); }
+Peers::~Peers() { shutdown(absl::CancelledError("the agent was destroyed"), absl::ZeroDuration()); }
 
 absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
   self_ = self;
@@ -35,17 +35,19 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
         });
     if (!address.ok()) {
       return with_context(address.status(),
-                          absl::StrCat("worker \"", self.name, "\" cannot listen by ", transport->name()));
+                          absl::StrCat("worker \"", self.name, "\" cannot listen over ", transport->name()));
     }
     proto::Address* entry = record.add_addresses();
     entry->set_transport(transport->name());
     entry->set_address(*address);
-    log(LogLevel::kDebug, "worker \"", self.name, "\" listens by ", transport->name(), " at ",
+    log(LogLevel::kDebug, "worker \"", self.name, "\" listens over ", transport->name(), " at ",
         absl::CHexEscape(*address));
   }
   return record;
 }
 
+// Anybody can open connections, so the number of those without an admitted Hello is limited. The link is
+// counted before its first message can arrive: on_open() and on_closed() remove it from unadmitted_.
 std::shared_ptr<transport::ConnectionListener> Peers::accept(
     const std::string& transport, const std::shared_ptr<transport::Connection>& connection) {
   auto link = std::make_shared<Link>(shared_, next_link_++, nullptr, transport);
@@ -61,6 +63,8 @@ std::shared_ptr<transport::ConnectionListener> Peers::accept(
   return nullptr;
 }
 
+// Under the same lock as the start of a shutdown: a link either is in the table that shutdown() reads, or is
+// refused.
 absl::Status Peers::on_made(const std::shared_ptr<Link>& link) {
   MutexLock lock(mutex_);
   if (shared_.stopping) return absl::FailedPreconditionError("the agent has been shut down");
@@ -88,6 +92,7 @@ void Peers::release_held() {
   std::vector<std::shared_ptr<Link>> links;
   {
     MutexLock lock(mutex_);
+    // release() may register the link again, for the next change.
     links.swap(waiting_);
   }
   for (const std::shared_ptr<Link>& link : links) link->release();
@@ -117,45 +122,47 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const Peer& peer) const {
 absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>& peer) {
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> open, open_link(*peer));
   if (open != nullptr) return open;
-  // Whoever comes meanwhile waits for this connection rather than make another.
+  // Other threads that want this peer wait for this connection instead of making another.
   MutexLock connecting(peer->connecting);
   GRADWIRE_ASSIGN_OR_RETURN(open, open_link(*peer));
   if (open != nullptr) return open;
   absl::Status last;
-  const std::vector<Way> ways = ways_to(*peer);
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    absl::StatusOr<std::shared_ptr<Link>> link = connect(ways[i], peer);
+  const std::vector<Route> routes = routes_to(*peer);
+  // Try the routes in order. A transport that fails is given up only if another one is left.
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    absl::StatusOr<std::shared_ptr<Link>> link = connect(routes[i], peer);
     if (link.ok()) return link;
     last = link.status();
-    if (i + 1 < ways.size()) peer->give_up(ways[i].transport->name(), last);
+    if (i + 1 < routes.size()) peer->give_up(routes[i].transport->name(), last);
   }
   if (!last.ok()) return with_context(last, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
   return absl::UnavailableError(absl::StrCat("no transport reaches worker \"", peer->worker.name,
-                                             "\": allow one that both sides have"));
+                                             "\": enable a transport that both workers have"));
 }
 
-std::vector<Peers::Way> Peers::ways_to(const Peer& peer) const {
-  std::vector<Way> ways;
+std::vector<Peers::Route> Peers::routes_to(const Peer& peer) const {
+  std::vector<Route> routes;
   for (const auto& transport : transports_) {
     if ((transport->name() == "loopback") != peer.is_self || peer.has_given_up(transport->name())) continue;
     for (const proto::Address& address : peer.record.addresses()) {
       if (address.transport() == transport->name() && transport->may_reach(address.address())) {
-        ways.push_back({transport.get(), &address.address()});
+        routes.push_back({transport.get(), &address.address()});
       }
     }
   }
-  return ways;
+  return routes;
 }
 
-absl::StatusOr<std::shared_ptr<Link>> Peers::connect(const Way& way, const std::shared_ptr<Peer>& peer) {
-  log(LogLevel::kDebug, "worker \"", self_.name, "\" connects to worker \"", peer->worker.name, "\" by ",
-      way.transport->name(), " at ", absl::CHexEscape(*way.address));
-  auto link = std::make_shared<Link>(shared_, next_link_++, peer, way.transport->name());
-  GRADWIRE_RETURN_IF_ERROR(link->connect(*way.transport, *way.address, options_.connect_timeout));
+absl::StatusOr<std::shared_ptr<Link>> Peers::connect(const Route& route, const std::shared_ptr<Peer>& peer) {
+  log(LogLevel::kDebug, "worker \"", self_.name, "\" connects to worker \"", peer->worker.name, "\" over ",
+      route.transport->name(), " at ", absl::CHexEscape(*route.address));
+  auto link = std::make_shared<Link>(shared_, next_link_++, peer, route.transport->name());
+  GRADWIRE_RETURN_IF_ERROR(link->connect(*route.transport, *route.address, options_.connect_timeout));
   if (!peer->is_self) monitor_.notice(*peer, &FailureDetector::attempted, absl::OkStatus());
   return link;
 }
 
+// Called by the side that admits a Hello, so both sides call it for each connection.
 void Peers::on_open(const Link& link, const std::shared_ptr<Peer>& peer, bool restored) {
   {
     MutexLock lock(mutex_);
@@ -163,12 +170,13 @@ void Peers::on_open(const Link& link, const std::shared_ptr<Peer>& peer, bool re
   }
   if (peer->is_self) return;
   const std::string& name = peer->worker.name;
-  log(LogLevel::kInfo, "worker \"", self_.name, "\" is connected with worker \"", name, "\" by ",
+  log(LogLevel::kInfo, "worker \"", self_.name, "\" is connected to worker \"", name, "\" over ",
       link.transport());
   if (link.made_here()) {
-    // Only now: before, the peer may as well have left or died, which is not the transport's fault.
+    // Warn only after another transport has reached the peer. Before that, the peer may have left or died,
+    // which is not the transport's fault.
     for (const auto& [transport, reason] : peer->take_given_up()) {
-      log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport,
+      log(LogLevel::kWarning, "worker \"", self_.name, "\" no longer uses the transport \"", transport,
           "\" to worker \"", name, "\": ", reason.message());
     }
   }
@@ -176,6 +184,14 @@ void Peers::on_open(const Link& link, const std::shared_ptr<Peer>& peer, bool re
   if (restored) shared_.sink.on_link_restored(peer->worker);
 }
 
+// The order of the steps matters:
+//   1. Remove the link from its peer, so that new calls use another one.
+//   2. Remove it from the table, which shutdown() waits for.
+//   3. Report the end to the sink, which fails or repeats the calls on the link.
+//   4. Report what follows from the end: messages that it has settled, and messages that may be lost while
+//      another connection is open. Without another connection, on_open() reports that when the next one is
+//      admitted.
+//   5. If no connection is left, find out whether the worker lives.
 void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
                       const absl::Status& reason) {
   {
@@ -191,15 +207,15 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
   }
   if (peer == nullptr) return;
   shared_.sink.on_link_closed(peer->worker, *link, reason);
-  log(LogLevel::kInfo, "worker \"", self_.name, "\": the connection with worker \"", peer->worker.name,
-      "\" by ", link->transport(), " has ended: ", reason.message());
+  log(LogLevel::kInfo, "worker \"", self_.name, "\": the connection to worker \"", peer->worker.name,
+      "\" over ", link->transport(), " has ended: ", reason.message());
   if (ended.settled) shared_.sink.on_settled(peer->worker);
   const bool gone = shared_.stopping || ended.lost || peer->is_self;
   if (ended.reachable && !gone) shared_.sink.on_link_restored(peer->worker);
   if (gone || ended.reachable) return;
   if (!ended.introduced) return attempt_failed(peer, link->transport(), reason);
-  // It broke by what came over it: another transport may do better.
-  if (absl::IsInvalidArgument(reason) && link->made_here() && ways_to(*peer).size() > 1) {
+  // The connection broke because of the bytes that arrived on it. Another transport may work.
+  if (absl::IsInvalidArgument(reason) && link->made_here() && routes_to(*peer).size() > 1) {
     peer->give_up(link->transport(), reason);
   }
   monitor_.notice(*peer, &FailureDetector::disconnected, reason);
@@ -208,13 +224,15 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
 void Peers::attempt_failed(const std::shared_ptr<Peer>& peer, const std::string& transport,
                            const absl::Status& reason) {
   const bool worked = peer->has_worked(transport);
-  // Where a transport has never worked, its failure says nothing of the worker: shared memory between
-  // containers is refused though both live.
-  if (!worked && ways_to(*peer).size() > 1) {
+  // If a transport has never reached the peer, its failure proves nothing about the worker: for example,
+  // shared memory between two containers is refused although both workers are alive.
+  if (!worked && routes_to(*peer).size() > 1) {
     peer->give_up(transport, reason);
     return probe_soon(peer);
   }
   const bool same_network = !peer->record.network().empty() && peer->record.network() == network_id();
+  // A refused connection proves that the process has ended only if the address is certainly its own. On
+  // another network the same address may belong to another host.
   const bool nobody_listens = transport::is_refused(reason) && (worked || same_network);
   monitor_.notice(*peer, nobody_listens ? &FailureDetector::refused : &FailureDetector::unreachable, reason);
 }
@@ -240,12 +258,14 @@ void Peers::lose(const Worker& worker, WorkerState state, const absl::Status& re
 void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) {
   if (shared_.stopping) return;
   reason = with_worker(std::move(reason), peer->worker.name);
+  // Only the first loss continues here. From this line on calls to the worker fail, and its connections are
+  // not admitted.
   const std::optional<Peer::Links> links = peer->lose(state, reason);
   if (!links.has_value()) return;
   monitor_.remove(*peer);
-  bury(peer->worker);
-  // One who leaves ends its connections itself. Any other may live all the same: it must know that nobody
-  // here listens to it any more.
+  mark_lost(peer->worker);
+  // A worker that leaves ends its connections itself. A worker that was declared dead may be alive: the
+  // Goodbye lets it know that this worker accepts nothing from it any more.
   if (state == WorkerState::kDead) {
     const std::string header = goodbye(declared_dead(peer->worker.name, self_.name));
     for (const std::shared_ptr<Link>& link : *links) link->part(header, reason, absl::Milliseconds(100));
@@ -253,6 +273,12 @@ void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Sta
   shared_.sink.on_worker_lost(peer->worker, state, reason);
 }
 
+// The steps:
+//   1. Set `stopping`: no link is added, and no peer is lost, from here on.
+//   2. Send a Goodbye on every link and close it.
+//   3. Wait until the links have sent what was queued, up to `flush`.
+//   4. Join the threads of the transports. After that no callback runs.
+//   5. Break the cycles of ownership between links and peers.
 void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
   std::vector<std::shared_ptr<Link>> open;
   {
@@ -264,7 +290,7 @@ void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
   monitor_.end();
   const std::string header = goodbye(reason);
   for (const std::shared_ptr<Link>& link : open) link->part(header, reason, flush);
-  // Each link goes out of the table when its connection has flushed; the transports cut what is left then.
+  // A link is removed from the table when its connection has flushed. The transports cut the remaining ones.
   const absl::Time deadline = Clock::system().now() + flush;
   mutex_.lock();
   while (!links_.empty() && Clock::system().now() < deadline) {

@@ -24,76 +24,81 @@
 
 namespace gradwire::rpc {
 
-// The other workers of the group and the connections to them. Connects on first use, distinguishes a broken
-// connection from a dead worker, and hands messages that arrive to the Sink. Each Link introduces itself and
-// checks the identity of the other side.
+// The other workers of the group and the connections to them. Peers connects on first use, distinguishes a
+// broken connection from a dead worker, and passes arriving messages to the sink. Each Link introduces this
+// worker and checks the identity of the other side.
 //
-// The members come from outside (set_workers, add_worker, lose). The HeartbeatMonitor finds out which of them
-// answer. A worker whose process has ended is lost at once, by its own goodbye or because what is certainly
-// its host refuses connections; about one that is only silent the Sink is asked. A loss is final.
+// The caller supplies the members (set_workers, add_worker, lose). The HeartbeatMonitor finds out which of
+// them respond. Peers itself declares a worker lost in two cases: the worker has sent a Goodbye, or its
+// process has ended, because an address that is certainly its own refuses connections. About a worker that is
+// only silent it asks the sink (PeerSink::on_unresponsive). A loss is final.
 //
-// Thread-safe. Owned by the agent; shutdown() before destruction.
+// Thread-safe. Owned by the agent, which must call shutdown() before it destroys this object.
 class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Host {
  public:
   using Sink = PeerSink;
 
   struct Options {
-    // Where connections are made to those who do not answer: it may take its time. Without one, the timers'
-    // thread.
+    // Runs connection attempts to peers that do not respond, which may take long. If null, the timers' thread
+    // runs them.
     std::shared_ptr<Executor> executor;
     absl::Duration connect_timeout = absl::Seconds(10);
     HeartbeatOptions heartbeat;
     Limits limits;
   };
-  // `transports`, best first; loopback, for calls to oneself, is among them.
+  // `transports`: best first; they include loopback, for calls of this worker to itself.
   Peers(Transports transports, Sink& sink, TimerQueue& timers, const Options& options);
   ~Peers() override;
 
-  // Starts to listen; returns this worker's record for the directory.
+  // Starts to listen on all transports. Returns this worker's record for the directory.
   absl::StatusOr<proto::WorkerRecord> listen(const Worker& self);
-  // The members of the group, oneself included, and the incarnations that were. `self`: as it was given to
-  // listen(), but for the id. Connections that came in earlier are served from here on.
+  // Sets the members of the group, including this worker, and the incarnations that were members before.
+  // `self` must equal the argument of listen(), except for the id. Messages of earlier connections are
+  // handled from here on.
   void set_workers(const Worker& self, const std::vector<WorkerAddress>& workers,
                    const std::vector<Worker>& gone);
-  // A worker that has joined since.
+  // Adds a worker that has joined after set_workers().
   void add_worker(const WorkerAddress& worker);
-  // The worker is dead, or has left. Does nothing the second time.
+  // Records that the worker is dead or has left. Later calls for the same worker do nothing.
   void lose(const Worker& worker, WorkerState state, const absl::Status& reason);
-  // Whether a process listens at the address of a worker that is not a member here.
-  Directory::Life look_for(const proto::WorkerRecord& record, absl::Duration timeout) {
-    return rpc::look_for(transports_, self_.name, record, timeout);
+  // Asks whether a worker that is not a member yet is alive at the addresses of its record. May block for
+  // `timeout` per address.
+  Directory::Life check_life(const proto::WorkerRecord& record, absl::Duration timeout) {
+    return rpc::check_life(transports_, self_.name, record, timeout);
   }
 
-  // The link that requests to the peer go on; made if necessary. Unavailable when the worker is lost,
-  // FailedPrecondition after shutdown.
+  // Returns the link for requests to the peer, and connects if necessary. Errors: Unavailable if the worker
+  // is lost or cannot be reached; FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
 
-  // Counts the workers and links that are known here, and the messages that are held.
+  // Adds the numbers of workers, links and held bytes to `tables`.
   void count(AgentTables& tables) const;
 
   uint64_t bytes_sent() const { return shared_.bytes_sent.load(); }
   uint64_t bytes_received() const { return shared_.bytes_received.load(); }
 
-  // Says goodbye to all, flushing for at most `flush`, closes everything and joins. Idempotent.
+  // Sends a Goodbye to all peers, waits up to `flush` until it is sent, then closes all connections and joins
+  // the transports' threads. Idempotent.
   void shutdown(const absl::Status& reason, absl::Duration flush);
 
  private:
-  // How to connect to a peer.
-  struct Way {
+  // A way to connect to a peer.
+  struct Route {
     transport::Transport* transport;
-    const std::string* address;  // An address of the peer's record.
+    const std::string* address;  // One of the addresses in the peer's record.
   };
 
   std::shared_ptr<transport::ConnectionListener> accept(
       const std::string& transport, const std::shared_ptr<transport::Connection>& connection);
-  // The link in use; nullptr without one. FailedPrecondition, or why the peer is lost.
+  // The link in use; nullptr if no link is ready. Errors: FailedPrecondition after shutdown, or the reason
+  // why the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> open_link(const Peer& peer) const;
-  // The ways that are left, best first.
-  std::vector<Way> ways_to(const Peer& peer) const;
-  absl::StatusOr<std::shared_ptr<Link>> connect(const Way& way, const std::shared_ptr<Peer>& peer);
-  // Handles what waited for the group to change.
+  // The routes that have not been given up, best first.
+  std::vector<Route> routes_to(const Peer& peer) const;
+  absl::StatusOr<std::shared_ptr<Link>> connect(const Route& route, const std::shared_ptr<Peer>& peer);
+  // Handles messages that were held for a change of the group.
   void release_held();
-  // A connection to somebody ended before it had introduced itself.
+  // Handles the end of a connection on which the peer never introduced itself.
   void attempt_failed(const std::shared_ptr<Peer>& peer, const std::string& transport,
                       const absl::Status& reason);
   void probe(const std::shared_ptr<Peer>& peer);
@@ -116,9 +121,9 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
   mutable Mutex mutex_;
   CondVar links_changed_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
-  // Incoming links whose other end has not introduced itself.
+  // Numbers of incoming links whose peer has not introduced itself.
   absl::flat_hash_set<uint64_t> unadmitted_ ABSL_GUARDED_BY(mutex_);
-  // Links on which a message arrived before the group was known, or before the sender was known in it.
+  // Links that hold a message until the group, or its sender in the group, is known.
   std::vector<std::shared_ptr<Link>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

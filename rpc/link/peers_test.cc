@@ -15,13 +15,13 @@
 #include "gradwire/transport/refused.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
-// How connections between workers are chosen.
+// The choice of transports and connections between workers.
 namespace gradwire::rpc {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
-// A way of connecting that never works: each connection ends as soon as it is made, or none is.
+// A transport that never works: connect() fails, or each connection ends as soon as it is made.
 class BrokenTransport : public transport::Transport {
  public:
   enum class Fails { kAtOnce, kLater, kRefused };
@@ -33,10 +33,10 @@ class BrokenTransport : public transport::Transport {
   absl::StatusOr<std::shared_ptr<transport::Connection>> connect(
       const std::string&, std::shared_ptr<transport::ConnectionListener> listener, absl::Duration) override {
     attempts_.fetch_add(1);
-    if (fails_ == Fails::kAtOnce) return absl::UnavailableError("it does not work");
+    if (fails_ == Fails::kAtOnce) return absl::UnavailableError("the transport does not work");
     auto connection = std::make_shared<Ended>();
-    const absl::Status reason = fails_ == Fails::kRefused ? transport::refused_error("nobody listens")
-                                                          : absl::UnavailableError("it broke");
+    const absl::Status reason = fails_ == Fails::kRefused ? transport::refused_error("connection refused")
+                                                          : absl::UnavailableError("the connection broke");
     loop_->post([connection, listener, reason] { listener->on_closed(*connection, reason); });
     return connection;
   }
@@ -92,7 +92,7 @@ class RecordingSink : public Peers::Sink {
     return suspected_;
   }
 
-  // The calls that came, once there is one with this id.
+  // Waits for a request with this id. Returns false if the peer is lost or the wait takes too long.
   bool has_request(uint64_t id) {
     const absl::Time deadline = absl::Now() + kTimeout;
     MutexLock lock(mutex_);
@@ -145,7 +145,7 @@ TEST_P(FallBack, NextTransportTakesOver) {
 
   const std::shared_ptr<Peer> peer = *caller.peers.find("callee", -1);
   uint64_t id = 0;
-  // What was sent on the broken link is lost; what comes after goes the other way.
+  // A message on the broken link would be lost. Wait for a link over the other transport, and send on that.
   const absl::Time deadline = absl::Now() + kTimeout;
   while (absl::Now() < deadline) {
     auto link = caller.peers.link_to(peer);
@@ -154,19 +154,19 @@ TEST_P(FallBack, NextTransportTakesOver) {
       loop->poll();
       loop->leave();
     }
-    auto again = caller.peers.link_to(peer);
-    ASSERT_TRUE(again.ok()) << again.status();
-    if (GetParam() == BrokenTransport::Fails::kAtOnce || *again != *link) {
+    auto next_link = caller.peers.link_to(peer);
+    ASSERT_TRUE(next_link.ok()) << next_link.status();
+    if (GetParam() == BrokenTransport::Fails::kAtOnce || *next_link != *link) {
       proto::Envelope envelope;
       envelope.mutable_request()->set_call_id(++id);
-      ASSERT_TRUE((*again)->send(envelope, {}).ok());
+      ASSERT_TRUE((*next_link)->send(envelope, {}).ok());
       break;
     }
   }
   EXPECT_GT(id, 0u);
   EXPECT_TRUE(callee.sink.has_request(id));
   EXPECT_TRUE(caller.peers.status(callee.worker).ok());
-  // What the callee sends comes behind its Hello.
+  // A request of the callee arrives after its Hello.
   auto back = callee.peers.link_to(*callee.peers.find("caller", -1));
   ASSERT_TRUE(back.ok()) << back.status();
   proto::Envelope envelope;
@@ -175,7 +175,7 @@ TEST_P(FallBack, NextTransportTakesOver) {
   EXPECT_TRUE(caller.sink.has_request(77));
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      ::testing::HasSubstr("worker \"caller\" does without the transport \"broken\" to worker \"callee\""));
+      ::testing::HasSubstr("worker \"caller\" no longer uses the transport \"broken\" to worker \"callee\""));
   caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
   callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
 }
@@ -183,7 +183,7 @@ TEST_P(FallBack, NextTransportTakesOver) {
 INSTANTIATE_TEST_SUITE_P(Peers, FallBack,
                          ::testing::Values(BrokenTransport::Fails::kAtOnce, BrokenTransport::Fails::kLater));
 
-TEST(Peers, WorkerThatHasEndedMakesNoWarningAboutTransports) {
+TEST(Peers, WorkerThatHasEndedCausesNoWarningAboutTransports) {
   ::testing::internal::CaptureStderr();
   auto loop = *transport::EventLoop::create();
   std::vector<std::unique_ptr<transport::Transport>> of_caller;
@@ -200,14 +200,15 @@ TEST(Peers, WorkerThatHasEndedMakesNoWarningAboutTransports) {
   caller.peers.set_workers(caller.worker, {{caller.worker, *caller_record}, {callee.worker, *callee_record}},
                            {});
   callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
-  // Neither transport reaches it now.
+  // No transport reaches the callee now.
   (void)caller.peers.link_to(*caller.peers.find("callee", -1));
   EXPECT_TRUE(caller.sink.wait_until_lost(kTimeout));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("does without")));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::Not(::testing::HasSubstr("no longer uses the transport")));
   caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
 }
 
-// A worker to which every connection is refused, and that never answered in another way.
+// A worker that refuses every connection, and was never reached before.
 class Refused : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -223,7 +224,7 @@ class Refused : public ::testing::Test {
     thread_.end();
   }
 
-  // `network`: of the worker; nullptr for the caller's own.
+  // `network`: the worker's network; nullptr for the caller's own.
   void call(const char* network) {
     const auto own = caller_->peers.listen(caller_->worker);
     ASSERT_TRUE(own.ok());
@@ -248,7 +249,7 @@ TEST_F(Refused, InTheSameNetworkItIsDead) {
   EXPECT_TRUE(caller_->sink.wait_until_lost(kTimeout));
 }
 
-// A container whose port is not published: others may reach it all the same.
+// Example: a container whose port is not published. Other workers may reach it.
 class RefusedElsewhere : public Refused, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(RefusedElsewhere, ItIsSuspectAndTriedAgain) {

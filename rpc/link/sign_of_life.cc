@@ -12,17 +12,18 @@ using Life = Joining::Life;
 
 namespace {
 
-// Waits for any sign of life.
+// Waits for the answer of one address: a message, or the end of the connection.
 class SignOfLife : public transport::ConnectionListener {
  public:
   void on_message(transport::Connection&, transport::Message message) override {
     proto::Envelope envelope;
-    const bool another = envelope.ParseFromString(message.header) && envelope.has_goodbye() &&
-                         absl::IsAborted(status_from_proto(envelope.goodbye().reason()));
-    end(another ? Life::kDead : Life::kAlive);
+    const bool other_incarnation = envelope.ParseFromString(message.header) && envelope.has_goodbye() &&
+                                   absl::IsAborted(status_from_proto(envelope.goodbye().reason()));
+    end(other_incarnation ? Life::kDead : Life::kAlive);
   }
   uint64_t max_message_bytes() const override { return Link::kMaxHelloBytes; }
   void on_closed(transport::Connection&, absl::Status reason) override {
+    // A connection that ends for another reason proves nothing.
     end(transport::is_refused(reason) ? Life::kDead : Life::kUnknown);
   }
 
@@ -52,13 +53,13 @@ class SignOfLife : public transport::ConnectionListener {
 
 }  // namespace
 
-Life look_for(const Transports& transports, const std::string& asks, const proto::WorkerRecord& record,
-              absl::Duration timeout) {
-  // A Hello of nobody, which an agent answers with a Goodbye.
+Life check_life(const Transports& transports, const std::string& asker, const proto::WorkerRecord& record,
+                absl::Duration timeout) {
+  // A liveness query: a Hello with incarnation 0, which an agent answers with a Goodbye.
   proto::Envelope envelope;
   proto::Hello& hello = *envelope.mutable_hello();
   hello.set_protocol_version(kProtocolVersion);
-  hello.set_name(asks);
+  hello.set_name(asker);
   hello.set_to_incarnation(record.incarnation());
   int tried = 0, refused = 0;
   for (const auto& transport : transports) {
@@ -68,17 +69,20 @@ Life look_for(const Transports& transports, const std::string& asks, const proto
         continue;
       }
       ++tried;
+      // Shared, because the connection may end after this loop has moved on.
       auto sign = std::make_shared<SignOfLife>();
       auto connection = transport->connect(address.address(), sign, timeout);
+      // Counts as tried and not refused, so the result is not kDead.
       if (!connection.ok()) continue;
       (void)(*connection)->send({envelope.SerializeAsString(), {}});
       const Life life = sign->wait(timeout);
-      (*connection)->close(absl::CancelledError("only asked whether somebody is there"));
+      (*connection)->close(absl::CancelledError("the liveness query is over"));
       if (life == Life::kAlive) return life;
       if (life == Life::kDead) ++refused;
     }
   }
-  // One refusal alone may only mean that this way does not lead there.
+  // The worker is dead only if every address refuses: a single refusal may mean that this route does not lead
+  // to the worker.
   return tried > 0 && refused == tried ? Life::kDead : Life::kUnknown;
 }
 

@@ -12,9 +12,9 @@ namespace gradwire::rpc {
 
 using Transports = std::vector<std::unique_ptr<transport::Transport>>;
 
-// Whether somebody listens where the worker of `record` said so; waits for up to `timeout` at each of its
-// addresses. `asks`: the name of the one who wants to know.
-Joining::Life look_for(const Transports& transports, const std::string& asks,
-                       const proto::WorkerRecord& record, absl::Duration timeout);
+// Asks whether the worker of `record` is alive: sends a Hello with incarnation 0 to each of its addresses,
+// and waits up to `timeout` for each. `asker`: the name of the worker that asker.
+Joining::Life check_life(const Transports& transports, const std::string& asker,
+                         const proto::WorkerRecord& record, absl::Duration timeout);
 
 }  // namespace gradwire::rpc

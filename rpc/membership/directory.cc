@@ -6,19 +6,22 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
 
+// Two threads follow the log. The reader waits for the next line and reports it. The writer appends deaths
+// and this worker's leave. A wait for a line may take seconds, so the two do not share a GroupLog: each reads
+// the log for itself. They share only the members that mutex_ guards.
 namespace gradwire::rpc {
 
 using What = Roster::Change::What;
 
 namespace {
 
-// When a line is waited for, how long at a time. A store that hangs holds up stop() for that long, and for as
-// long as its client waits for an answer.
-constexpr absl::Duration kLook = absl::Seconds(2);
-// How long a store that has been silent is given to answer.
-constexpr absl::Duration kAsk = absl::Seconds(1);
+// Maximum duration of one wait for a line. A store that hangs delays stop() by that time, plus the time for
+// which the store's client waits for an answer.
+constexpr absl::Duration kReadTimeout = absl::Seconds(2);
+// Time that a silent store has to answer a check.
+constexpr absl::Duration kCheckTimeout = absl::Seconds(1);
 
-// A call that the store did not answer in time.
+// Whether the store did not answer a call in time. A wait that ended without a line is an answer.
 bool is_unanswered(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) && !store::is_wait_timeout(status);
 }
@@ -47,6 +50,8 @@ void Directory::follow(Listener& listener) {
   writer_ = std::thread([this] { run_writer(); });
 }
 
+// A store that was lost may come back, so the reader never gives up. It ends at stop(), or when it reads this
+// worker's own end.
 void Directory::run_reader(Listener& listener) {
   StoreSilence silence(store_lost_after_);
   while (true) {
@@ -54,34 +59,37 @@ void Directory::run_reader(Listener& listener) {
       MutexLock lock(mutex_);
       if (stopping_) return;
     }
+    // read_next() updates `silence`. Comparing the state before and after finds the loss and the return of
+    // the store.
     const bool was_lost = silence.lost();
-    absl::StatusOr<GroupLog::Event> event = look(silence);
+    absl::StatusOr<GroupLog::Event> event = read_next(silence);
     if (silence.lost()) {
       const absl::Status silent = absl::UnavailableError(
           absl::StrCat(store().description(), " has not answered for ",
                        absl::FormatDuration(absl::Trunc(silence.duration(), absl::Seconds(1)))));
-      tell_lost(listener, is_unanswered(event.status()) ? silent : event.status(), !was_lost);
+      report_lost(listener, is_unanswered(event.status()) ? silent : event.status(), !was_lost);
       continue;
     }
     if (was_lost) listener.on_store_back();
     if (event.ok()) {
-      if (!tell(listener, *event)) return;
+      if (!report(listener, *event)) return;
     } else if (absl::IsInvalidArgument(event.status())) {
       log(LogLevel::kWarning, "worker \"", self_.name, "\": ", event.status().message());
     }
   }
 }
 
-absl::StatusOr<GroupLog::Event> Directory::look(StoreSilence& silence) {
+absl::StatusOr<GroupLog::Event> Directory::read_next(StoreSilence& silence) {
   const absl::Time began = Clock::system().now();
   absl::StatusOr<GroupLog::Event> event = GroupLog::Event();
   if (silence.duration() == absl::ZeroDuration()) {
-    event = log_.read(kLook);
-  } else if (absl::Status asked = log_.ask(kAsk); !asked.ok()) {
-    // A wait would take longer to find out.
-    event = std::move(asked);
+    event = log_.read(kReadTimeout);
+  } else if (absl::Status checked = log_.check_store(kCheckTimeout); !checked.ok()) {
+    // A wait for a line would take longer to find out whether the store answers.
+    event = std::move(checked);
   }
   if (!event.ok()) event = store_failure(event.status());
+  // A wait that ended without a line and a malformed line are answers of the store, too.
   const absl::Status& status = event.status();
   if (status.ok() || store::is_wait_timeout(status) || absl::IsInvalidArgument(status)) {
     silence.answered();
@@ -93,21 +101,21 @@ absl::StatusOr<GroupLog::Event> Directory::look(StoreSilence& silence) {
   return event;
 }
 
-void Directory::tell_lost(Listener& listener, const absl::Status& reason, bool news) {
-  if (news) {
+void Directory::report_lost(Listener& listener, const absl::Status& reason, bool is_first) {
+  if (is_first) {
     MutexLock lock(mutex_);
-    // Its host may well end before this worker does.
+    // While this worker leaves, the end of the store is expected: its host may end before this worker does.
     if (!leaving_) {
       log(LogLevel::kWarning, "worker \"", self_.name,
-          "\" cannot reach the store, so that nobody can join: ", reason.message());
+          "\" cannot reach the store; no worker can join until it is back: ", reason.message());
     }
   }
   listener.on_store_lost(reason);
   MutexLock lock(mutex_);
-  if (!stopping_) changed_.wait_for(mutex_, GroupLog::kAgain);
+  if (!stopping_) changed_.wait_for(mutex_, GroupLog::kRetryDelay);
 }
 
-bool Directory::tell(Listener& listener, const GroupLog::Event& event) {
+bool Directory::report(Listener& listener, const GroupLog::Event& event) {
   const Worker& worker = event.change.worker;
   const bool self = worker.incarnation == self_.incarnation;
   switch (event.change.what) {
@@ -128,6 +136,7 @@ bool Directory::tell(Listener& listener, const GroupLog::Event& event) {
 void Directory::declare_dead(const Worker& worker, const std::string& reason) {
   MutexLock lock(mutex_);
   if (stopping_ || leaving_) return;
+  // The failure detector accuses a silent worker once per round. One line is enough.
   for (const proto::LogLine& line : deaths_) {
     if (line.death().incarnation() == worker.incarnation) return;
   }
@@ -135,6 +144,13 @@ void Directory::declare_dead(const Worker& worker, const std::string& reason) {
   changed_.notify_all();
 }
 
+// Appends one line after the other:
+//   1. Wait for a death to declare, for leave(), or for stop().
+//   2. leave() comes before all deaths, and is the last line of this worker.
+//   3. Before a death, read the log to its end, so that the decision is made on what the group knows.
+//   4. Append the death, unless the log says meanwhile that one of the two workers is not a member.
+//   5. If the store has failed, put the death back and try again later. A loss must reach the log finally:
+//      until then what is kept because of the dead worker is not freed.
 void Directory::run_writer() {
   const auto ignore = [](const GroupLog::Event&) {};
   while (true) {
@@ -154,13 +170,14 @@ void Directory::run_writer() {
     if (leave) {
       absl::Status status = writer_log_->leave(self_.incarnation);
       MutexLock lock(mutex_);
+      // Also after an error: leave() returns the status to its caller.
       left_ = true;
       leave_status_ = std::move(status);
       changed_.notify_all();
       return;
     }
     log(LogLevel::kInfo, "worker \"", self_.name, "\" declares a worker dead: ", line.death().reason());
-    // The one it is about may have joined since this was read last.
+    // Read the log to its end: the worker that is declared dead may have joined since the last read.
     absl::Status status;
     do {
       status = writer_log_->read(absl::ZeroDuration()).status();
@@ -173,18 +190,19 @@ void Directory::run_writer() {
       return is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kMember);
     };
     if (is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kUnknown)) {
-      // It has joined, and the store did not say so: what follows in the log is unknown.
-      status = absl::UnavailableError("the log cannot be read");
+      // The worker has joined, but this reader does not see its line because the store failed.
+      status = absl::UnavailableError("cannot read the group's log");
     } else if (!is_unanswered(status)) {
-      // A store that has not answered is not asked twice: this thread is the one that leave() waits for.
+      // After a call without an answer this thread makes no second call, because leave() waits for this
+      // thread.
       status = writer_log_->append(line, GroupLog::kAppend, ignore, wanted);
     }
     if (!status.ok()) {
-      // The store is gone, for a while or for good.
+      // The store has failed, perhaps permanently: keep the line and try again later.
       MutexLock lock(mutex_);
       if (stopping_ || leaving_) continue;
       deaths_.push_back(std::move(line));
-      changed_.wait_for(mutex_, GroupLog::kAgain);
+      changed_.wait_for(mutex_, GroupLog::kRetryDelay);
     }
   }
 }
@@ -193,6 +211,7 @@ absl::Status Directory::leave() {
   mutex_.lock();
   const bool entered = entered_;
   const bool follows = reader_.joinable();
+  // From here on the writer declares no deaths.
   const bool first = !std::exchange(leaving_, true);
   changed_.notify_all();
   mutex_.unlock();
@@ -202,6 +221,7 @@ absl::Status Directory::leave() {
     return first ? log_.leave(self_.incarnation) : absl::OkStatus();
   }
   MutexLock lock(mutex_);
+  // The writer appends the line, so that only one thread uses its log.
   while (!left_ && !stopping_) changed_.wait(mutex_);
   return leave_status_;
 }
@@ -215,6 +235,7 @@ void Directory::stop() {
     writer.swap(writer_);
     changed_.notify_all();
   }
+  // Joined without the lock, which both threads need in order to end.
   if (reader.joinable()) reader.join();
   if (writer.joinable()) writer.join();
 }

@@ -18,22 +18,24 @@
 
 namespace gradwire::rpc {
 
-// The members of a job by the group's log in the store (proto/membership.proto): joins, follows the others,
-// reports deaths, and leaves. join() -> follow() -> leave(), stop(). Thread-safe.
+// The members of a group, according to the group's log in the store (proto/membership.proto). A directory
+// joins the group, reads the log to follow the other members, reports deaths, and leaves. Order of calls:
+// join(), follow(), leave(), stop(). Thread-safe.
 class Directory {
  public:
-  // Receives changes of the group, on a thread of the directory's, in the order of the log. Must not wait for
-  // the store.
+  // Receives the changes of the group in the order of the log, on a thread of the directory. Implementations
+  // must not wait for the store.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void on_joined(const WorkerAddress& worker) = 0;
     virtual void on_left(const Worker& worker) = 0;
-    // The group has agreed that the worker is dead; it may be oneself. `by`: the name of the one who said so.
+    // The group has agreed that the worker is dead; it may be this worker itself. `by`: the name of the
+    // worker that declared it dead.
     virtual void on_died(const Worker& worker, const std::string& by, const std::string& reason) = 0;
-    // This worker cannot reach the store, or the store has not answered for so long that it is taken for
-    // gone; others may reach it. Until on_store_back nobody joins here, and this worker decides alone whom it
-    // loses, and agrees on no death. Repeated while that is so.
+    // This worker cannot reach the store, or the store has not answered for so long that it counts as lost.
+    // Other workers may still reach it. Until on_store_back() this worker learns of no joins and of no agreed
+    // deaths, and decides alone which workers it loses. Called repeatedly while the store is lost.
     virtual void on_store_lost(const absl::Status& reason) = 0;
     virtual void on_store_back() = 0;
   };
@@ -42,55 +44,58 @@ class Directory {
   using Probe = Joining::Probe;
   using Group = Joining::Group;
 
-  // A store that does not answer for `store_lost_after` is lost. It takes two calls to find out, eight
-  // seconds with a TcpStore, however short that is.
+  // A store that does not answer for `store_lost_after` counts as lost. Detection takes at least two calls to
+  // the store, which is eight seconds with a TcpStore even if `store_lost_after` is shorter.
   explicit Directory(std::shared_ptr<store::Store> store,
                      absl::Duration store_lost_after = HeartbeatOptions().dead_after)
       : store_lost_after_(store_lost_after), log_(std::move(store)) {}
   ~Directory();
 
-  // Joins and, unless `world_size` is 0, waits until all ids below it are members. A name or an id whose
-  // holder is dead, as `probe` finds, is taken over. Errors:
-  //   InvalidArgument    a live member has the name or id, or the group was started with another world size.
-  //                      In a group that was never complete all waiting workers fail with the same reason at
-  //                      once, and so does a worker that comes to it in the next half minute.
-  //   DeadlineExceeded   names the ids that did not come, or the member of which it is unknown if it lives
-  //   Aborted            this worker was declared dead while it joined
-  // and the store's.
+  // Joins the group. Unless `world_size` is 0, waits until every id below it is a member. A name or an id
+  // whose holder is dead, as `probe` finds out, is taken over. Errors:
+  //   InvalidArgument    A live member has the name or id, or the group was started with another world size.
+  //                      If the group has never been complete, all waiting workers fail at once with the same
+  //                      reason. A worker that comes to it within the next half minute fails with it, too.
+  //   DeadlineExceeded   Names the ids that did not join, or the member of which it is unknown whether it is
+  //                      alive.
+  //   Aborted            This worker was declared dead while it joined.
+  // Other errors are those of the store.
   absl::StatusOr<Group> join(const Worker& self, int world_size, proto::WorkerRecord record,
                              absl::Duration timeout, const Probe& probe);
 
-  // After join(): reports every change from there on, until the worker's own end.
+  // Call after join(). Reports every later change, up to this worker's own end.
   void follow(Listener& listener);
 
-  // Appends to the log that `worker` is dead, in the background, unless somebody has, or this worker itself
-  // is.
+  // Appends to the log that `worker` is dead, in the background. Does nothing if the log says so already, or
+  // says that this worker is dead.
   void declare_dead(const Worker& worker, const std::string& reason);
 
-  // Appends that this worker leaves; the last one to do so clears the log away. Does nothing before join()
-  // has appended, and the second time.
+  // Appends to the log that this worker leaves. The last member that leaves also closes the log. Does nothing
+  // if join() has not appended anything, and when called a second time.
   absl::Status leave();
 
-  // Ends the threads. on_... is not called any more when it returns. Idempotent. Not from a Listener.
+  // Ends the threads. No Listener method is called after it returns. Idempotent. Must not be called from a
+  // Listener.
   void stop();
 
   store::Store& store() { return log_.store(); }
 
  private:
   void run_reader(Listener& listener);
-  // Waits for the next line, or asks whether the store answers if it has not. Notes in `silence` what that
-  // showed.
-  absl::StatusOr<GroupLog::Event> look(StoreSilence& silence);
-  // Says that the store is lost, on standard error if it is `news`.
-  void tell_lost(Listener& listener, const absl::Status& reason, bool news);
-  // False when this worker's own end has been read.
-  bool tell(Listener& listener, const GroupLog::Event& event);
+  // Waits for the next line of the log. If the store has been silent, only asks whether it answers. Updates
+  // `silence` with the result.
+  absl::StatusOr<GroupLog::Event> read_next(StoreSilence& silence);
+  // Reports to the listener that the store is lost, then waits before the next attempt. `is_first`: also logs
+  // it.
+  void report_lost(Listener& listener, const absl::Status& reason, bool is_first);
+  // Reports an event to the listener. Returns false if the event is this worker's own end.
+  bool report(Listener& listener, const GroupLog::Event& event);
   void run_writer();
 
   const absl::Duration store_lost_after_;
   Worker self_;
-  // join()'s, then the reader's. writer_log_ is a second reader of the same log, so that appending need not
-  // wait for it.
+  // The log, used by join() and then by the reader's thread. writer_log_ is a second reader of the same log
+  // for the writer's thread, so that appending need not wait for the reader.
   GroupLog log_;
   std::unique_ptr<GroupLog> writer_log_;
 

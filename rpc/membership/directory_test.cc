@@ -21,8 +21,8 @@ using Life = Directory::Life;
 
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
-// What a directory told of the group, as text, in order.
-class Told : public Directory::Listener {
+// Records the events of a directory as text, in order.
+class RecordingListener : public Directory::Listener {
  public:
   void on_joined(const WorkerAddress& worker) override { add("joined " + worker.worker.name); }
   void on_left(const Worker& worker) override { add("left " + worker.name); }
@@ -68,7 +68,7 @@ class DirectoryTest : public testing::Test {
   std::atomic<uint64_t> next_incarnation_{1000};
   std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
   // The listeners outlive the directories that call them.
-  Told told_by_a_, told_by_b_;
+  RecordingListener events_of_a_, events_of_b_;
   Directory a_{store_}, b_{store_}, c_{store_};
 };
 
@@ -105,7 +105,7 @@ TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {
   const Joined first = join(a_, "a", -1, 0);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->members.size(), 1u);
-  a_.follow(told_by_a_);
+  a_.follow(events_of_a_);
   store_->set("log/0/3", join_line("line\nbreak", -1, 3));
   proto::LogLine death;
   death.mutable_death()->set_incarnation(first->self.incarnation);
@@ -114,11 +114,11 @@ TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {
   const Joined second = join(b_, "b", -1, 0);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->members.size(), 2u);
-  EXPECT_THAT(told_by_a_.wait(1), ElementsAre("joined b"));
+  EXPECT_THAT(events_of_a_.wait(1), ElementsAre("joined b"));
 }
 
-// It may host the store.
-TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveHeard) {
+// The late worker may host the store, so it must not exit before the refused members have read the reason.
+TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveLeft) {
   proto::LogLine member, refusal, leave;
   member.mutable_join()->set_world_size(3);
   member.mutable_join()->mutable_worker()->set_name("b");
@@ -131,7 +131,7 @@ TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveHeard) {
   store_->set("log/0/0", member.SerializeAsString());
   store_->set("log/0/1", refusal.SerializeAsString());
   auto late = std::async(std::launch::async, [&] { return join(a_, "a", 0, 3).status(); });
-  // That it has been told.
+  // The line in which the late worker acknowledges the refusal.
   EXPECT_TRUE(store_->try_get("log/0/2", kTimeout).ok());
   EXPECT_EQ(late.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   leave.mutable_leave()->set_incarnation(7);
@@ -149,7 +149,7 @@ TEST_F(DirectoryTest, RefusedMemberThatDoesNotLeaveIsMissing) {
   member.mutable_join()->mutable_worker()->set_incarnation(7);
   refusal.mutable_refusal()->set_incarnation(8);
   refusal.mutable_refusal()->set_id(1);
-  // Nobody is told of a refusal of so long ago.
+  // A refusal that is so old is not reported to late workers.
   refusal.mutable_refusal()->set_time(1);
   store_->set("log/0/0", member.SerializeAsString());
   store_->set("log/0/1", refusal.SerializeAsString());
@@ -176,28 +176,28 @@ TEST_F(DirectoryTest, OtherWorldSizeIsRefused) {
   EXPECT_FALSE(join(a_, "a", 0, 2, absl::ZeroDuration()).ok());
   const Joined other = join(b_, "b", 1, 3);
   EXPECT_EQ(other.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(other.status().message(), HasSubstr("world size 3, but the job has 2"));
+  EXPECT_THAT(other.status().message(), HasSubstr("worker \"b\" was started with 3, the job has 2"));
 }
 
-TEST_F(DirectoryTest, PlaceOfADeadWorkerIsTakenOver) {
+TEST_F(DirectoryTest, NameAndRankOfADeadWorkerAreTakenOver) {
   const Joined first = join(a_, "a", 0, 1);
   ASSERT_TRUE(first.ok());
-  a_.follow(told_by_a_);
+  a_.follow(events_of_a_);
   const Joined second = join(b_, "a", 0, 1, kTimeout, Life::kDead);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE(second->self.incarnation, first->self.incarnation);
   ASSERT_EQ(second->gone.size(), 1u);
   EXPECT_EQ(second->gone[0].incarnation, first->self.incarnation);
-  // The first, which lives after all, hears of its own death, and of nothing after it.
-  EXPECT_THAT(told_by_a_.wait(1), ElementsAre("died a by a"));
+  // The first worker is alive: it learns of its own death, and of no later event.
+  EXPECT_THAT(events_of_a_.wait(1), ElementsAre("died a by a"));
 }
 
-TEST_F(DirectoryTest, PlaceOfAWorkerOfUnknownStateIsWaitedFor) {
+TEST_F(DirectoryTest, NameOfAWorkerOfUnknownStateIsWaitedFor) {
   ASSERT_TRUE(join(a_, "a", 0, 0).ok());
-  a_.follow(told_by_a_);
+  a_.follow(events_of_a_);
   const Joined unknown = join(b_, "a", -1, 0, absl::Milliseconds(50), Life::kUnknown);
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(unknown.status().message(), HasSubstr("whether that worker still lives"));
+  EXPECT_THAT(unknown.status().message(), HasSubstr("whether that worker is alive"));
   Joined waited;
   std::thread waiting([&] { waited = join(c_, "a", -1, 0, kTimeout, Life::kUnknown); });
   ASSERT_TRUE(a_.leave().ok());
@@ -215,30 +215,30 @@ TEST_F(DirectoryTest, OpenGroupAssignsIdsAndNeverOneTwice) {
   ASSERT_EQ(third->members.size(), 2u);
 }
 
-TEST_F(DirectoryTest, FollowersHearEverythingInOrder) {
+TEST_F(DirectoryTest, FollowersReceiveEveryChangeInOrder) {
   ASSERT_TRUE(join(a_, "a", -1, 0).ok());
-  a_.follow(told_by_a_);
+  a_.follow(events_of_a_);
   const Joined b = join(b_, "b", -1, 0);
   ASSERT_TRUE(b.ok());
-  b_.follow(told_by_b_);
+  b_.follow(events_of_b_);
   const Joined c = join(c_, "c", -1, 0);
   ASSERT_TRUE(c.ok());
-  b_.declare_dead(c->self, "a test says so");
+  b_.declare_dead(c->self, "declared dead by the test");
   b_.declare_dead(c->self, "twice");
-  EXPECT_THAT(told_by_b_.wait(2), ElementsAre("joined c", "died c by b"));
+  EXPECT_THAT(events_of_b_.wait(2), ElementsAre("joined c", "died c by b"));
   ASSERT_TRUE(b_.leave().ok());
-  EXPECT_THAT(told_by_a_.wait(4), ElementsAre("joined b", "joined c", "died c by b", "left b"));
+  EXPECT_THAT(events_of_a_.wait(4), ElementsAre("joined b", "joined c", "died c by b", "left b"));
 }
 
 TEST_F(DirectoryTest, LeavingTwiceOrBeforeJoiningDoesNothing) {
   EXPECT_TRUE(a_.leave().ok());
   ASSERT_TRUE(join(b_, "b", 0, 1).ok());
-  b_.follow(told_by_b_);
+  b_.follow(events_of_b_);
   EXPECT_TRUE(b_.leave().ok());
   EXPECT_TRUE(b_.leave().ok());
 }
 
-TEST_F(DirectoryTest, GroupsThatFollowOneAnotherLeaveNoMoreAndMore) {
+TEST_F(DirectoryTest, SuccessiveGroupsDoNotAccumulateKeys) {
   int64_t keys = 0;
   for (int group = 0; group < 5; ++group) {
     Directory one(store_), two(store_);
@@ -251,10 +251,10 @@ TEST_F(DirectoryTest, GroupsThatFollowOneAnotherLeaveNoMoreAndMore) {
   EXPECT_EQ(*store_->try_num_keys(), keys);
 }
 
-TEST_F(DirectoryTest, LogThatWasClosedHalfWayIsLeftBehind) {
+TEST_F(DirectoryTest, HalfClosedLogIsReplaced) {
   ASSERT_TRUE(join(a_, "a", -1, 0).ok());
   ASSERT_TRUE(a_.leave().ok());
-  // As if the last one had died right after it closed the log.
+  // The same state as if the last member had died right after it closed the log.
   store_->set("generation", "");
   ASSERT_TRUE(join(b_, "a", -1, 0).ok());
   const Joined second = join(c_, "c", -1, 0);
@@ -263,7 +263,7 @@ TEST_F(DirectoryTest, LogThatWasClosedHalfWayIsLeftBehind) {
   EXPECT_EQ(store_->get("generation"), "1");
 }
 
-TEST_F(DirectoryTest, ForeignBytesInTheStoreAreNoLine) {
+TEST_F(DirectoryTest, ForeignBytesInTheLogAreRefused) {
   store_->set("log/0/0", "what is this");
   const Joined joined = join(a_, "a", 0, 1);
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument);

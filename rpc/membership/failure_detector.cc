@@ -7,7 +7,8 @@ namespace gradwire::rpc {
 FailureDetector::Watched& FailureDetector::watch(uint64_t worker, absl::Time now) {
   auto [found, added] = watched_.try_emplace(worker);
   if (added) {
-    found->second.heard = now;
+    found->second.last_received = now;
+    // Nothing was watched before, so no ticks came. That time must not count as a pause of this worker.
     if (watched_.size() == 1) {
       last_tick_ = now;
       next_round_ = now + options_.interval;
@@ -31,17 +32,17 @@ void FailureDetector::connected(uint64_t worker, absl::Time now, Actions& action
   watched.probing = false;
   watched.refusals = 0;
   watched.after_unreachable = kAfterUnreachable;
-  watched.heard = now;
+  watched.last_received = now;
   watched.next_probe = absl::InfiniteFuture();
   set_state(worker, watched, State::kAlive, Why::kConnected, actions);
 }
 
-void FailureDetector::heard(uint64_t worker, absl::Time now, Actions& actions) {
+void FailureDetector::received(uint64_t worker, absl::Time now, Actions& actions) {
   auto found = watched_.find(worker);
   if (found == watched_.end() || found->second.state == State::kDead) return;
-  found->second.heard = now;
-  // Messages from before a connection broke say nothing about the present.
-  if (found->second.connected) set_state(worker, found->second, State::kAlive, Why::kHeard, actions);
+  found->second.last_received = now;
+  // A message that was sent before the connection broke does not show that the worker is alive now.
+  if (found->second.connected) set_state(worker, found->second, State::kAlive, Why::kReceived, actions);
 }
 
 void FailureDetector::probe(uint64_t worker, Watched& watched, Actions& actions) {
@@ -55,7 +56,9 @@ void FailureDetector::disconnected(uint64_t worker, absl::Time now, Actions& act
   if (watched.state == State::kDead) return;
   watched.connected = false;
   set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
-  // At once: where a process was killed, its host says so without delay.
+  // Probe at once: if the process was killed, its host refuses the connection without delay.
+  // An attempt that is in progress reports its result anyway. A second one beside it would make a second
+  // connection.
   if (!watched.probing) probe(worker, watched, actions);
 }
 
@@ -63,6 +66,7 @@ void FailureDetector::refused(uint64_t worker, absl::Time now, Actions& actions)
   Watched& watched = watch(worker, now);
   if (watched.state == State::kDead) return;
   watched.probing = false;
+  // The peer has connected to this worker meanwhile. The failed attempt says nothing any more.
   if (watched.connected) return;
   if (++watched.refusals >= kRefusals) {
     set_state(worker, watched, State::kDead, Why::kRefused, actions);
@@ -78,6 +82,7 @@ void FailureDetector::unreachable(uint64_t worker, absl::Time now, Actions& acti
   if (watched.state == State::kDead) return;
   watched.probing = false;
   if (watched.connected) return;
+  // Only refusals in a row prove a death. An attempt without an answer breaks the row.
   watched.refusals = 0;
   set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
   watched.next_probe = now + watched.after_unreachable;
@@ -88,11 +93,14 @@ void FailureDetector::tick(absl::Time now, Actions& actions) {
   if (watched_.empty()) return;
   const bool round = now >= next_round_;
   if (round) {
-    // Did this worker itself stand still? Then what the others said meanwhile may lie unread.
+    // A long gap between rounds means that this worker itself was paused. Messages of its peers may have
+    // arrived and not been read yet, so the gap must not count as their silence.
     const absl::Duration gap = now - last_tick_;
     if (gap > 2 * options_.interval) {
       for (auto& [worker, watched] : watched_)
-        watched.heard = std::min(now, watched.heard + gap - options_.interval);
+        // Move the last signs of life forward by the pause. One interval of it is the normal time between
+        // rounds.
+        watched.last_received = std::min(now, watched.last_received + gap - options_.interval);
     }
     last_tick_ = now;
     next_round_ = now + options_.interval;
@@ -101,8 +109,10 @@ void FailureDetector::tick(absl::Time now, Actions& actions) {
     if (watched.state == State::kDead) continue;
     if (watched.next_probe <= now) probe(worker, watched, actions);
     if (!round) continue;
-    const absl::Duration silence = now - watched.heard;
+    const absl::Duration silence = now - watched.last_received;
     if (silence >= options_.suspect_after) set_state(worker, watched, State::kSuspect, Why::kSilent, actions);
+    // The detector does not decide that a silent worker is dead. The accusation is repeated each round,
+    // because the store may not have answered the last one.
     if (silence >= options_.dead_after && watched.state == State::kSuspect) actions.accuse.push_back(worker);
     if (watched.connected) actions.heartbeat.push_back(worker);
   }

@@ -10,17 +10,19 @@
 
 namespace gradwire::rpc {
 
-// One worker's opinion of the others that it has connections with: a pure state machine, events and the time
-// in, Actions out.
+// One worker's view of which peers are alive: a pure state machine. Its inputs are events and the time, its
+// outputs Actions. It watches the peers with which this worker has, or tries to make, a connection.
 //
-//   unwatched -> alive     a connection stands
-//   alive -> suspect       silent for suspect_after, or its last connection broke
-//   suspect -> alive       a message of it came, or it is connected again
-//   suspect -> dead        its host refuses connections: nobody listens where it listened. Certain.
-//   suspect -> accused     silent for dead_after: for the group to decide (remove()), or itself, by a message
+//   unwatched -> alive     A connection is open.
+//   alive -> suspect       The peer is silent for suspect_after, or its last connection broke.
+//   suspect -> alive       A message from the peer arrives, or it is connected again.
+//   suspect -> dead        The peer's host refuses connections: no process listens at the peer's address.
+//                          This is certain.
+//   suspect -> accused     The peer is silent for dead_after. The group decides (remove()), or a message from
+//                          the peer makes it alive again.
 //
-// A worker that is not watched is not suspected: one that is never called is known by the group's log alone.
-// Time in which this worker itself did not run does not count as another's silence.
+// A peer that is not watched is never suspected: only the group's log reports its end. Time in which this
+// worker itself did not run does not count as silence of its peers.
 //
 // Not thread-safe. Workers are named by their incarnations.
 class FailureDetector {
@@ -28,7 +30,7 @@ class FailureDetector {
   explicit FailureDetector(const HeartbeatOptions& options) : options_(options) {}
 
   enum class State : uint8_t { kUnwatched, kAlive, kSuspect, kDead };
-  enum class Why : uint8_t { kConnected, kHeard, kSilent, kConnectionBroke, kRefused };
+  enum class Why : uint8_t { kConnected, kReceived, kSilent, kConnectionBroke, kRefused };
   struct Change {
     uint64_t worker;
     State state;
@@ -36,41 +38,45 @@ class FailureDetector {
   };
   struct Actions {
     std::vector<Change> changes;
-    // The workers that are due a heartbeat.
+    // Workers to which a heartbeat must be sent.
     std::vector<uint64_t> heartbeat;
-    // To be connected to again.
+    // Workers to which a connection must be attempted.
     std::vector<uint64_t> probe;
-    // Silent for so long that the group should decide; again at each tick while that is so.
+    // Workers that have been silent for so long that the group should decide. Repeated at each round while
+    // that lasts.
     std::vector<uint64_t> accuse;
   };
 
-  // A connection is being made: from here on silence counts.
+  // An attempt to connect begins. From here on silence counts.
   void attempted(uint64_t worker, absl::Time now, Actions& actions);
-  // A connection was established, both ends introduced.
+  // A connection is open, and both sides have introduced themselves.
   void connected(uint64_t worker, absl::Time now, Actions& actions);
-  // Something came from it since the last time this was said.
-  void heard(uint64_t worker, absl::Time now, Actions& actions);
-  // Its last connection ended unasked.
+  // Something has arrived from the worker since the last call of this method.
+  void received(uint64_t worker, absl::Time now, Actions& actions);
+  // The last connection with the worker has ended, and this worker did not end it.
   void disconnected(uint64_t worker, absl::Time now, Actions& actions);
-  // An attempt to connect ended: its host refused the connection, or did not answer.
+  // An attempt to connect failed: the worker's host refused the connection (refused), or did not answer
+  // (unreachable).
   void refused(uint64_t worker, absl::Time now, Actions& actions);
   void unreachable(uint64_t worker, absl::Time now, Actions& actions);
-  // It is dead or has left: by what the group, or it itself, says.
+  // Stops watching a worker that is dead or has left, according to the group or to the worker itself.
   void remove(uint64_t worker) { watched_.erase(worker); }
 
-  // To be called at next(), or a little later.
+  // Call at the time next(), or a little later.
   void tick(absl::Time now, Actions& actions);
-  // InfiniteFuture while nobody is watched.
+  // InfiniteFuture while no worker is watched.
   absl::Time next() const;
 
   State state(uint64_t worker) const;
   std::size_t watched() const { return watched_.size(); }
 
  private:
-  // A host that restarts its network may refuse once.
+  // Number of refusals that prove a death. One is not enough: a host that restarts its network may refuse
+  // once.
   static constexpr int kRefusals = 2;
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(5);
-  // Doubled with each attempt, up to the second: a process that is being killed goes on accepting for some
+  // Delay after a failed attempt: it begins with the first constant and doubles up to the second. The first
+  // attempts follow quickly, because a process that is being killed still accepts connections for some
   // milliseconds.
   static constexpr absl::Duration kAfterUnreachable = absl::Milliseconds(5);
   static constexpr absl::Duration kAfterManyUnreachable = absl::Milliseconds(200);
@@ -78,11 +84,12 @@ class FailureDetector {
   struct Watched {
     State state = State::kUnwatched;
     bool connected = false;
-    // An attempt to connect is under way.
+    // Whether an attempt to connect is in progress.
     bool probing = false;
     int refusals = 0;
     absl::Duration after_unreachable = kAfterUnreachable;
-    absl::Time heard;
+    // Time of the last sign of life.
+    absl::Time last_received;
     absl::Time next_probe = absl::InfiniteFuture();
   };
   Watched& watch(uint64_t worker, absl::Time now);
@@ -92,6 +99,7 @@ class FailureDetector {
   const HeartbeatOptions options_;
   absl::flat_hash_map<uint64_t, Watched> watched_;
   absl::Time last_tick_ = absl::InfinitePast();
+  // Time of the next round: heartbeats, and the check of all silences.
   absl::Time next_round_ = absl::InfiniteFuture();
 };
 

@@ -15,13 +15,13 @@ const HeartbeatOptions kOptions;  // 1 s, 3 s, 20 s.
 
 class FailureDetectorTest : public testing::Test {
  protected:
-  // Ticks as production does, until so much time has gone by.
-  Actions run(absl::Duration duration, bool peer_speaks) {
+  // Ticks as production code does, for `duration`.
+  Actions run(absl::Duration duration, bool peer_sends) {
     Actions all;
     const absl::Time until = now_ + duration;
     while (detector_.next() <= until) {
       now_ = std::max(now_, detector_.next());
-      if (peer_speaks) detector_.heard(kPeer, now_, all);
+      if (peer_sends) detector_.received(kPeer, now_, all);
       detector_.tick(now_, all);
     }
     now_ = until;
@@ -45,7 +45,7 @@ TEST_F(FailureDetectorTest, UnwatchedNeedsNoClock) {
   EXPECT_EQ(detector_.next(), absl::InfiniteFuture());
 }
 
-TEST_F(FailureDetectorTest, WhoSpeaksStaysAliveAndIsSpokenTo) {
+TEST_F(FailureDetectorTest, PeerThatSendsStaysAliveAndGetsHeartbeats) {
   connect();
   const Actions actions = run(absl::Seconds(30), true);
   EXPECT_EQ(actions.heartbeat.size(), 30u);
@@ -53,7 +53,7 @@ TEST_F(FailureDetectorTest, WhoSpeaksStaysAliveAndIsSpokenTo) {
   EXPECT_TRUE(actions.accuse.empty());
 }
 
-TEST_F(FailureDetectorTest, SilentOneIsSuspectAndThenAccused) {
+TEST_F(FailureDetectorTest, SilentPeerIsSuspectAndThenAccused) {
   connect();
   Actions actions = run(absl::Seconds(4), false);
   ASSERT_EQ(actions.changes.size(), 1u);
@@ -62,9 +62,9 @@ TEST_F(FailureDetectorTest, SilentOneIsSuspectAndThenAccused) {
   EXPECT_TRUE(actions.accuse.empty());
   actions = run(absl::Seconds(17), false);
   EXPECT_FALSE(actions.accuse.empty());
-  // The group decides; until then it may still be heard from.
+  // Until the group decides, a message may still arrive from the peer.
   EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
-  detector_.heard(kPeer, now_, actions);
+  detector_.received(kPeer, now_, actions);
   EXPECT_EQ(detector_.state(kPeer), State::kAlive);
 }
 
@@ -90,7 +90,7 @@ TEST_F(FailureDetectorTest, RefusedTwiceIsDeadForGood) {
   detector_.refused(kPeer, now_, actions);
   EXPECT_EQ(detector_.state(kPeer), State::kDead);
   detector_.connected(kPeer, now_, actions);
-  detector_.heard(kPeer, now_, actions);
+  detector_.received(kPeer, now_, actions);
   EXPECT_EQ(detector_.state(kPeer), State::kDead);
 }
 
@@ -104,15 +104,15 @@ TEST_F(FailureDetectorTest, RefusalBeforeAConnectionDoesNotCountAfterIt) {
   }
 }
 
-TEST_F(FailureDetectorTest, WhatWasReadAfterTheConnectionBrokeIsNoSignOfLife) {
+TEST_F(FailureDetectorTest, MessageReadAfterTheConnectionBrokeIsNotASignOfLife) {
   connect();
   Actions actions;
   detector_.disconnected(kPeer, now_, actions);
-  detector_.heard(kPeer, now_, actions);
+  detector_.received(kPeer, now_, actions);
   EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
 }
 
-TEST_F(FailureDetectorTest, UnreachableIsNoEvidence) {
+TEST_F(FailureDetectorTest, UnreachableHostDoesNotProveADeath) {
   connect();
   Actions actions;
   detector_.disconnected(kPeer, now_, actions);
@@ -124,7 +124,7 @@ TEST_F(FailureDetectorTest, UnreachableIsNoEvidence) {
   EXPECT_FALSE(run(absl::Seconds(1), false).probe.empty());
 }
 
-TEST_F(FailureDetectorTest, RefusalWhileConnectedIsOfAnotherAddress) {
+TEST_F(FailureDetectorTest, RefusalWhileConnectedIsIgnored) {
   connect();
   Actions actions;
   detector_.refused(kPeer, now_, actions);
@@ -132,7 +132,7 @@ TEST_F(FailureDetectorTest, RefusalWhileConnectedIsOfAnotherAddress) {
   EXPECT_EQ(detector_.state(kPeer), State::kAlive);
 }
 
-TEST_F(FailureDetectorTest, OwnPauseIsNobodysSilence) {
+TEST_F(FailureDetectorTest, OwnPauseDoesNotCountAsSilence) {
   connect();
   (void)run(absl::Seconds(2), true);
   now_ += absl::Seconds(100);
@@ -140,7 +140,7 @@ TEST_F(FailureDetectorTest, OwnPauseIsNobodysSilence) {
   detector_.tick(now_, actions);
   EXPECT_TRUE(actions.accuse.empty());
   EXPECT_TRUE(actions.changes.empty());
-  // But what comes after counts.
+  // Silence after the pause counts.
   EXPECT_FALSE(run(absl::Seconds(21), false).accuse.empty());
 }
 

@@ -15,7 +15,7 @@ struct Log {
   }
   void leave(uint64_t incarnation) {
     (void)roster.apply({.kind = Kind::kLeave, .worker = {.incarnation = incarnation}});
-    formation.gone(incarnation);
+    formation.removed(incarnation);
   }
   bool refuse(uint64_t incarnation, int32_t id) { return formation.refuse(roster, incarnation, id); }
   Roster roster;
@@ -53,7 +53,7 @@ TEST(Formation, WorkersThatJoinAfterARefusalFormAnew) {
   log.join(1, 0, 3);
   log.join(2, 1, 3);
   ASSERT_TRUE(log.refuse(9, 1));
-  // One of the refused has not left yet.
+  // Member 2 is refused, and has not left yet.
   log.leave(1);
   log.join(3, 0, 3);
   EXPECT_FALSE(log.formation.is_refused(3));
@@ -66,32 +66,32 @@ TEST(Formation, WorkersThatJoinAfterARefusalFormAnew) {
   EXPECT_EQ(log.formation.refused(), 0u);
 }
 
-TEST(Formation, GroupOfRefusedMembersAloneIsNotRefusedTwice) {
+TEST(Formation, GroupOfOnlyRefusedMembersIsNotRefusedTwice) {
   Log log;
   log.join(1, 0, 2);
   ASSERT_TRUE(log.refuse(9, 1));
   EXPECT_FALSE(log.refuse(8, 1));
 }
 
-TEST(Formation, WorkerThatComesLateIsToldOnceUntilSomebodyJoins) {
+TEST(Formation, LateWorkerIsInformedOnceUntilAWorkerJoins) {
   Log log;
   log.join(1, 0, 4);
   log.join(2, 1, 4);
-  EXPECT_FALSE(log.formation.comes_late(3));
+  EXPECT_FALSE(log.formation.is_late(3));
   ASSERT_TRUE(log.refuse(9, 1));
   log.leave(1);
   log.leave(2);
   EXPECT_TRUE(log.formation.has_failed());
-  // Those that were there know.
-  EXPECT_FALSE(log.formation.comes_late(0));
-  EXPECT_FALSE(log.formation.comes_late(1));
-  EXPECT_TRUE(log.formation.comes_late(2));
+  // The members at the time of the refusal know the reason.
+  EXPECT_FALSE(log.formation.is_late(0));
+  EXPECT_FALSE(log.formation.is_late(1));
+  EXPECT_TRUE(log.formation.is_late(2));
   EXPECT_FALSE(log.refuse(9, 2));
-  EXPECT_FALSE(log.formation.comes_late(2));
-  EXPECT_TRUE(log.formation.comes_late(3));
+  EXPECT_FALSE(log.formation.is_late(2));
+  EXPECT_TRUE(log.formation.is_late(3));
   log.join(3, 0, 4);
   EXPECT_FALSE(log.formation.has_failed());
-  EXPECT_FALSE(log.formation.comes_late(3));
+  EXPECT_FALSE(log.formation.is_late(3));
 }
 
 }  // namespace

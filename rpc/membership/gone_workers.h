@@ -11,22 +11,22 @@
 
 namespace gradwire::rpc {
 
-// Workers that are dead or have left, by their incarnations: the newest of them, so that a group which
-// workers join and leave for months needs no more memory. A worker whose end is forgotten is a stranger
-// again. It cannot come back, since the group's log admits no incarnation twice.
+// The incarnations of workers that are dead or have left. Only the newest are kept, so that a group that
+// workers join and leave for months needs a bounded amount of memory. A worker that is forgotten is a
+// stranger again. It cannot come back, because the group's log admits no incarnation twice.
 //
 // A pure state machine. Not thread-safe.
 class GoneWorkers {
  public:
   static constexpr std::size_t kMax = 16384;
 
-  explicit GoneWorkers(std::size_t most = kMax) : most_(most) {}
+  explicit GoneWorkers(std::size_t max_size = kMax) : max_size_(max_size) {}
 
-  // False when it is here already.
+  // Returns false if the worker is contained already.
   bool insert(uint64_t worker) {
     if (!set_.insert(worker).second) return false;
     order_.push_back(worker);
-    if (order_.size() > most_) {
+    if (order_.size() > max_size_) {
       set_.erase(order_.front());
       order_.pop_front();
     }
@@ -36,7 +36,7 @@ class GoneWorkers {
   std::size_t size() const { return set_.size(); }
   bool empty() const { return set_.empty(); }
   const absl::flat_hash_set<uint64_t>& all() const { return set_; }
-  // In the same order whatever the history.
+  // All incarnations in ascending order.
   std::vector<uint64_t> sorted() const {
     std::vector<uint64_t> sorted(set_.begin(), set_.end());
     std::sort(sorted.begin(), sorted.end());
@@ -49,9 +49,9 @@ class GoneWorkers {
   }
 
  private:
-  std::size_t most_;
+  std::size_t max_size_;
   absl::flat_hash_set<uint64_t> set_;
-  // The oldest first.
+  // In order of insertion, oldest first.
   std::deque<uint64_t> order_;
 };
 

@@ -14,7 +14,7 @@
 #include "gradwire/rpc/rref/owner_table.h"
 #include "gradwire/rpc/rref/references.h"
 
-// What is remembered of workers that have gone, wherever something is: it has a bound.
+// The memory about lost workers is bounded in every class that keeps some.
 namespace gradwire::rpc {
 namespace {
 
@@ -97,7 +97,7 @@ TEST(GoneWorkers, PeersKeepTheNewest) {
   EXPECT_TRUE(peers.status(self).ok());
 }
 
-TEST(GoneWorkers, LateRequestOfOneLeavesNothing) {
+TEST(GoneWorkers, LateRequestOfALostCallerLeavesNoEntry) {
   constexpr uint64_t kCaller = 7;
   Deduplicator requests{RetryOptions()};
   const absl::Time now = absl::UnixEpoch();
@@ -118,7 +118,7 @@ TEST(GoneWorkers, NumbersOfAnswersOfALiveCallerAreBounded) {
   std::mt19937_64 random(20261122);
   uint64_t next = 1, watermark = 1;
   for (int step = 0; step < 20'000; ++step) {
-    // New requests, repetitions of recent ones, and a watermark that follows.
+    // A mix of new requests, repetitions of recent ones, and a rising watermark.
     const uint64_t request = random() % 3 == 0 ? next++ : watermark + random() % (next - watermark + 1);
     if (random() % 4 == 0 && watermark + 4 < next) ++watermark;
     const auto arrival = requests.arrive(kCaller, request, watermark, {1, static_cast<uint64_t>(step)}, now);

@@ -16,54 +16,60 @@
 
 namespace gradwire::rpc {
 
-// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost
-// what it had, becomes Unavailable: among workers Aborted means that the group goes on without this one.
+// Translates the error of a call to the store. Aborted, which a store returns if its server was restarted and
+// has lost its contents, becomes Unavailable: between workers Aborted means that the group goes on without
+// this worker.
 absl::Status store_failure(const absl::Status& status);
 
-// The line by which `by` declares `worker` dead.
+// Returns the line with which `by` declares `worker` dead.
 proto::LogLine death_line(const Worker& worker, const Worker& by, const std::string& reason);
 
-// A group's log in the store (proto/membership.proto), and how far this process has read it. Each call may
-// wait for the store. Not thread-safe.
+// A group's log in the store (proto/membership.proto), and the position up to which this process has read it.
+// Every call may wait for the store. Not thread-safe.
 class GroupLog {
  public:
-  // How long its users wait before they try again, and how long appending one line may take.
-  static constexpr absl::Duration kAgain = absl::Milliseconds(500);
+  // Delay of the users of this class before they try again.
+  static constexpr absl::Duration kRetryDelay = absl::Milliseconds(500);
+  // Maximum time that an append of one line should take.
   static constexpr absl::Duration kAppend = absl::Seconds(5);
 
   explicit GroupLog(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
-  // The content and effect of a line. `record`: of the worker that joined, with its id.
+  // The content and effect of a line. `record`: the record of a worker that joined, with its id.
   struct Event {
     Roster::Change change;
     proto::WorkerRecord record;
-    // kDied: who declared it dead, and why.
+    // For kDied: the name of the worker that declared it dead, and the reason.
     std::string by;
     std::string reason;
-    // A worker could not join, and so the members up to here are refused.
+    // Set if a worker could not join and the present members are refused therefore.
     std::optional<proto::Refusal> refusal;
   };
 
-  // Waits for the next line and applies it. DeadlineExceeded without one in time (store::is_wait_timeout), or
-  // if the store does not answer; Unavailable when the store is gone; InvalidArgument for a line that no
-  // worker wrote. A line with a bad name (base/name.h) is passed over with a warning in the log: its event
-  // changes nothing.
+  // Waits for the next line and applies it. Errors: DeadlineExceeded if there was no line in time
+  // (store::is_wait_timeout), or if the store did not answer; Unavailable if the store is gone;
+  // InvalidArgument for a malformed line. A line with an invalid worker name (base/name.h) is skipped with a
+  // warning: its event changes nothing.
   absl::StatusOr<Event> read(absl::Duration timeout);
 
-  // Whether the store answers: OK, else as read().
-  absl::Status ask(absl::Duration timeout);
+  // Returns OK if the store answers. Errors as read().
+  absl::Status check_store(absl::Duration timeout);
 
-  // Makes `line` the next one, reading those that others wrote first: calls `before` for each of them, and
-  // again ahead of each attempt, until it returns false (then nothing is appended) or the line is in the log;
-  // then that event is returned too.
+  // Appends `line`. compare_set succeeds only at the first free position, so other workers' lines before it
+  // are read and applied first. In a loop:
+  //   1. If want() returns false, nothing is appended, and the call succeeds.
+  //   2. Tries to write `line` at the next position.
+  //   3. Applies the line that is at that position now, and passes its event to `on_event`.
+  //   4. Ends if that line is `line` itself.
+  // Errors: as read(); Unavailable if other lines kept coming for longer than `timeout`.
   template <class OnEvent, class Want>
   absl::Status append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event, Want want);
 
-  // Appends that a worker leaves, if it is a member, and ends the log behind the last.
+  // Appends that a worker leaves, if it is a member. Closes the log if it was the last member.
   absl::Status leave(uint64_t incarnation);
 
-  // After the last member has left: the log ends, and the lines of the one before it go. Not behind a
-  // refusal, which workers that come late have to read.
+  // Closes the log after the last member has left, and deletes the lines of the log before it. A log that
+  // ended with a refusal is not closed, because workers that come late must read the reason.
   absl::Status close(absl::Duration timeout);
 
   const Roster& roster() const { return roster_; }
@@ -73,10 +79,11 @@ class GroupLog {
  private:
   std::string key(uint64_t position) const;
   absl::StatusOr<uint64_t> current_generation(absl::Duration timeout);
-  // Begins with the log in use, unless that has been done.
+  // Finds the log in use, unless that was done before.
   absl::Status open(absl::Duration timeout);
   absl::StatusOr<Event> apply(const std::string& serialized);
-  // Tries once. Returns the line at the next position then, and whether it is `serialized` itself.
+  // Tries to append once. Returns the line that is at the next position afterwards, and whether it is
+  // `serialized` itself. `present` is empty if the log was closed.
   struct Attempt {
     bool appended = false;
     std::string present;
@@ -100,11 +107,12 @@ absl::Status GroupLog::append(const proto::LogLine& line, absl::Duration timeout
   while (want()) {
     if (Clock::system().now() > deadline) {
       return absl::UnavailableError(
-          absl::StrCat("the group's log grows faster than it is read (", store_->description(), ")"));
+          absl::StrCat("cannot append to the group's log: it grows faster than this worker reads it (",
+                       store_->description(), ")"));
     }
     absl::StatusOr<Attempt> attempt = try_append(serialized, timeout);
     if (!attempt.ok()) return attempt.status();
-    if (attempt->present.empty()) continue;  // The log was closed meanwhile.
+    if (attempt->present.empty()) continue;  // The log was closed; go on with the next one.
     absl::StatusOr<Event> event = apply(attempt->present);
     if (!event.ok()) return event.status();
     on_event(*event);

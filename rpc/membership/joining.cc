@@ -16,12 +16,13 @@ using What = Roster::Change::What;
 
 namespace {
 
-// How long a worker is given to show that it lives.
-constexpr absl::Duration kTimeout = absl::Seconds(2);
-constexpr absl::Duration kToBeHeard = absl::Seconds(10);
-// How long workers that come late learn why the group did not form. One that comes after that is of another
-// attempt.
-constexpr absl::Duration kToldFor = absl::Seconds(30);
+// Time that another worker has to show that it is alive.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(2);
+// Time that refused members have to read the reason and to leave.
+constexpr absl::Duration kRefusedLeaveTimeout = absl::Seconds(10);
+// Time for which a refusal is reported to workers that come late. A worker that comes after that belongs to
+// another attempt.
+constexpr absl::Duration kRefusalLifetime = absl::Seconds(30);
 
 absl::Duration left_until(absl::Time deadline) {
   return std::max(absl::ZeroDuration(), deadline - Clock::system().now());
@@ -47,11 +48,11 @@ absl::StatusOr<Joining::Group> Joining::run(proto::WorkerRecord record) {
   proto::LogLine line;
   *line.mutable_join()->mutable_worker() = std::move(record);
   line.mutable_join()->set_world_size(options_.world_size);
-  // 1. Writes this worker's line, once nobody is in the way.
+  // 1. Append this worker's line, once no other member conflicts with it.
   GRADWIRE_RETURN_IF_ERROR(enter(line));
-  // 2. Reads on until the group is complete.
+  // 2. Read on until the group is complete.
   GRADWIRE_RETURN_IF_ERROR(wait_for_all());
-  // 3. Says who is in it.
+  // 3. Return the members.
   Group group{entry_.worker, {}, std::move(gone_)};
   for (const auto& [id, worker] : log_.roster().members()) {
     group.members.push_back({worker, records_[worker.incarnation]});
@@ -60,11 +61,12 @@ absl::StatusOr<Joining::Group> Joining::run(proto::WorkerRecord record) {
   return group;
 }
 
-void Joining::note(const GroupLog::Event& event) {
+void Joining::record_event(const GroupLog::Event& event) {
   if (event.refusal.has_value()) refusal_ = *event.refusal;
   const Worker& worker = event.change.worker;
   switch (event.change.what) {
     case What::kJoined:
+      // A worker has joined after the refusal, so the group forms anew.
       refusal_.Clear();
       records_[worker.incarnation] = event.record;
       if (worker.incarnation == entry_.worker.incarnation) {
@@ -84,34 +86,37 @@ void Joining::note(const GroupLog::Event& event) {
 
 absl::Status Joining::enter(const proto::LogLine& line) {
   while (true) {
-    // Read the lines that are there already, so that no attempt is made that cannot succeed.
+    // Read all present lines first, so that an append that cannot succeed is not attempted.
     absl::StatusOr<GroupLog::Event> event = log_.read(absl::ZeroDuration());
     while (event.ok()) {
-      note(*event);
+      record_event(*event);
       event = log_.read(absl::ZeroDuration());
     }
     if (!absl::IsDeadlineExceeded(event.status())) return while_joining(event.status());
-    GRADWIRE_RETURN_IF_ERROR(hear_refusal());
-    const auto free = [&] { return log_.roster().check(entry_).what == What::kJoined && !comes_late(); };
+    GRADWIRE_RETURN_IF_ERROR(acknowledge_refusal());
+    // The log calls this before each attempt to append, after it has applied the lines that others appended.
+    const auto free = [&] { return log_.roster().check(entry_).what == What::kJoined && !is_late(); };
     if (absl::Status appended = append(line, std::max(left_until(deadline_), GroupLog::kAppend), free);
         !appended.ok()) {
       return while_joining(appended);
     }
+    // The append also ends without a line when `free` is false. Then another worker is in the way.
     if (log_.roster().status(entry_.worker.incarnation) == Roster::Status::kMember) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(make_way(log_.roster().check(entry_)));
+    GRADWIRE_RETURN_IF_ERROR(resolve_conflict(log_.roster().check(entry_)));
   }
 }
 
-// Another worker is in the way. It stays if it lives; if it is dead, that is written first, then the place is
-// free.
-absl::Status Joining::make_way(const Roster::Change& refused) {
+// Another member has the name or the id. If it is alive, this worker is refused. If it is dead, its death is
+// appended first, which frees the name and the id. If that is unknown, this worker waits until the group
+// decides.
+absl::Status Joining::resolve_conflict(const Roster::Change& refused) {
   const Worker& other = refused.worker;
   std::string conflict;
   switch (refused.what) {
     case What::kOtherWorldSize:
-      conflict = absl::StrCat("worker \"", entry_.worker.name, "\" was started with world size ",
-                              options_.world_size, ", but the job has ", refused.world_size,
-                              ": start all workers with the same");
+      conflict = absl::StrCat("world size mismatch: worker \"", entry_.worker.name, "\" was started with ",
+                              options_.world_size, ", the job has ", refused.world_size,
+                              "; start all workers with the same world size");
       break;
     case What::kIdTaken:
       conflict = absl::StrCat("rank ", other.id, " is taken by worker \"", other.name, "\": worker \"",
@@ -122,28 +127,33 @@ absl::Status Joining::make_way(const Roster::Change& refused) {
                               ": names must be unique");
       break;
     default:
-      return absl::OkStatus();  // Gone meanwhile.
+      return absl::OkStatus();  // The conflict is gone.
   }
+  // The log alone cannot decide: the other process may have ended without a leave, and a process that starts
+  // again with the same name must be able to join.
   Life life = options_.probe(records_[other.incarnation],
-                             std::min(kTimeout, std::max(left_until(deadline_), GroupLog::kAgain)));
+                             std::min(kProbeTimeout, std::max(left_until(deadline_), GroupLog::kRetryDelay)));
   // A member that is refused is about to leave.
   if (life == Life::kAlive && log_.formation().is_refused(other.incarnation)) life = Life::kUnknown;
   if (life == Life::kAlive) return refuse(conflict);
   if (life == Life::kDead) {
     const auto wanted = [&] { return log_.roster().status(other.incarnation) == Roster::Status::kMember; };
+    // enter() then tries again. Two workers that want the same place may both append the death: the second
+    // line has no effect.
     return while_joining(append(
-        death_line(other, entry_.worker, "a worker that took its place found nobody where it had listened"),
+        death_line(other, entry_.worker,
+                   "a worker with the same name or rank joins, and no process listens at its addresses"),
         std::max(left_until(deadline_), GroupLog::kAppend), wanted));
   }
-  // The others may agree on it meanwhile.
-  absl::StatusOr<GroupLog::Event> event = log_.read(std::min(GroupLog::kAgain, left_until(deadline_)));
+  // Unknown: wait a little, because the group may agree on the worker's death meanwhile.
+  absl::StatusOr<GroupLog::Event> event = log_.read(std::min(GroupLog::kRetryDelay, left_until(deadline_)));
   if (event.ok()) {
-    note(*event);
+    record_event(*event);
   } else if (!absl::IsDeadlineExceeded(event.status())) {
     return while_joining(event.status());
   } else if (left_until(deadline_) == absl::ZeroDuration()) {
     return absl::DeadlineExceededError(
-        absl::StrCat(conflict, "; whether that worker still lives could not be found out within ",
+        absl::StrCat(conflict, "; could not find out whether that worker is alive within ",
                      absl::FormatDuration(options_.timeout)));
   }
   return absl::OkStatus();
@@ -156,40 +166,47 @@ absl::Status Joining::refuse(const std::string& conflict) {
   line.mutable_refusal()->set_reason(conflict);
   line.mutable_refusal()->set_id(entry_.worker.id);
   line.mutable_refusal()->set_time(unix_seconds());
+  // The refusal matters to others only while the group forms. Otherwise this worker fails alone.
   const auto concerns_all = [&] {
     return log_.formation().is_forming(log_.roster()) && log_.roster().check(entry_).what != What::kJoined;
   };
   const absl::Status appended = append(line, GroupLog::kAppend, concerns_all);
-  if (appended.ok() && refusal_.incarnation() == entry_.worker.incarnation) wait_until_heard();
+  // The refusal of this worker is in the log, so the others fail because of it. Give them time to read it.
+  if (appended.ok() && refusal_.incarnation() == entry_.worker.incarnation) wait_until_refused_leave();
   return refused;
 }
 
-bool Joining::comes_late() const {
+bool Joining::is_late() const {
+  // The clocks of two hosts differ, so the refusal may seem to be of the future.
   const int64_t age = unix_seconds() - refusal_.time();
-  return options_.world_size > 0 && log_.formation().comes_late(entry_.worker.id) &&
-         std::abs(age) <= absl::ToInt64Seconds(kToldFor);
+  return options_.world_size > 0 && log_.formation().is_late(entry_.worker.id) &&
+         std::abs(age) <= absl::ToInt64Seconds(kRefusalLifetime);
 }
 
-absl::Status Joining::hear_refusal() {
-  if (!comes_late()) return absl::OkStatus();
+// The problem: a program starts again after a failed start, in the same store. A worker that comes late to
+// the failed start must fail with the others, but a worker of the new start must not. The two cannot be
+// distinguished. So each rank learns the reason at most once: the line that this function appends says that
+// it knows. The next worker with this rank starts a new group.
+absl::Status Joining::acknowledge_refusal() {
+  if (!is_late()) return absl::OkStatus();
   proto::LogLine line;
   line.mutable_refusal()->set_incarnation(refusal_.incarnation());
   line.mutable_refusal()->set_id(entry_.worker.id);
-  if (absl::Status appended = append(line, GroupLog::kAppend, [this] { return comes_late(); });
-      !appended.ok()) {
+  if (absl::Status appended = append(line, GroupLog::kAppend, [this] { return is_late(); }); !appended.ok()) {
     return while_joining(appended);
   }
-  if (!log_.formation().has_failed()) return absl::OkStatus();  // Others have begun anew meanwhile.
+  if (!log_.formation().has_failed())
+    return absl::OkStatus();  // Another worker has joined: the group forms anew.
   const absl::Status late = cannot_form(refusal_.reason());
-  wait_until_heard();
+  wait_until_refused_leave();
   return late;
 }
 
-void Joining::wait_until_heard() {
-  const absl::Time until = Clock::system().now() + kToBeHeard;
+void Joining::wait_until_refused_leave() {
+  const absl::Time until = Clock::system().now() + kRefusedLeaveTimeout;
   while (log_.formation().refused() > 0 && left_until(until) > absl::ZeroDuration()) {
     if (absl::StatusOr<GroupLog::Event> event = log_.read(left_until(until)); event.ok()) {
-      note(*event);
+      record_event(*event);
     } else if (!absl::IsInvalidArgument(event.status())) {
       return;
     }
@@ -203,12 +220,14 @@ absl::Status Joining::wait_for_all() {
   while (present() < options_.world_size) {
     absl::StatusOr<GroupLog::Event> event = log_.read(left_until(deadline_));
     if (event.ok()) {
-      note(*event);
+      record_event(*event);
       if (log_.formation().is_refused(entry_.worker.incarnation)) {
         const absl::Status refused = cannot_form(refusal_.reason());
+        // This does not close the log, even if this worker is the last member: workers that come late must
+        // read the reason.
         (void)log_.leave(entry_.worker.incarnation);
         entered_ = false;
-        wait_until_heard();
+        wait_until_refused_leave();
         return refused;
       }
       if (log_.roster().status(entry_.worker.incarnation) != Roster::Status::kMember) {

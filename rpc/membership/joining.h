@@ -14,27 +14,27 @@
 
 namespace gradwire::rpc {
 
-// A worker and where it listens.
+// A worker and its record with the addresses where it listens.
 struct WorkerAddress {
   Worker worker;
   proto::WorkerRecord record;
 };
 
-// How one worker becomes a member of its group: an operation that runs once, by reading and writing the
-// group's log. Directory::join describes its errors. Not thread-safe; the log must outlive it, and is nobody
-// else's meanwhile.
+// Makes one worker a member of its group, by reading and writing the group's log. The operation runs once.
+// Directory::join() describes its errors. Not thread-safe. The log must outlive this object, and must not be
+// used by others until run() returns.
 class Joining {
  public:
-  // Whether the worker that wrote a record still lives, which takes up to the time given.
+  // Finds out whether the worker that wrote a record is alive. May block for up to `timeout`.
   enum class Life { kAlive, kDead, kUnknown };
   using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration timeout)>;
 
   struct Group {
-    // Oneself, the id assigned if it was -1.
+    // This worker, with the assigned id if it was -1.
     Worker self;
-    // By id, oneself included.
+    // All members in the order of their ids, including this worker.
     std::vector<WorkerAddress> members;
-    // Incarnations that are dead or have left.
+    // Workers that are dead or have left.
     std::vector<Worker> gone;
   };
   struct Options {
@@ -47,42 +47,45 @@ class Joining {
   Joining(GroupLog& log, Options options);
 
   absl::StatusOr<Group> run(proto::WorkerRecord record);
-  // After run(), also one that failed: whether the log says that this worker is a member, and nobody has made
-  // it leave.
+  // Call after run(), also if it failed. Whether the log says that this worker is a member.
   bool entered() const { return entered_; }
 
  private:
+  // Appends this worker's Join, after every conflict with other members is resolved.
   absl::Status enter(const proto::LogLine& line);
-  absl::Status make_way(const Roster::Change& refused);
-  // This worker cannot join, since a live member is in the way: reports it to those who wait for this worker,
-  // unless the group is complete.
+  // Handles the conflict with the member that has this worker's name or id, or another world size.
+  absl::Status resolve_conflict(const Roster::Change& refused);
+  // Call if this worker cannot join because of a live member. Writes a Refusal for the workers that wait for
+  // this one, unless the group is complete. Returns the error of this worker.
   absl::Status refuse(const std::string& conflict);
-  // Whether the group that this worker was to be in has been found unable to form before this one came.
-  bool comes_late() const;
-  // If so, writes into the log that this one knows now, so that its next attempt begins anew, and returns the
-  // reason.
-  absl::Status hear_refusal();
-  // Gives the refused members the time to read why, before this worker goes and perhaps the store with it.
-  void wait_until_heard();
+  // Whether the group failed to form before this worker came, and this worker has not been informed yet.
+  bool is_late() const;
+  // If is_late(), writes into the log that this worker is informed, so that its next attempt begins anew, and
+  // returns the reason of the refusal as an error.
+  absl::Status acknowledge_refusal();
+  // Waits until the refused members have left, so that they can read the reason before this worker exits. The
+  // store may end with this worker's process.
+  void wait_until_refused_leave();
+  // Reads the log until the group is complete.
   absl::Status wait_for_all();
-  void note(const GroupLog::Event& event);
-  // Appends the line if it is still wanted then.
+  void record_event(const GroupLog::Event& event);
+  // Appends the line if want() is still true when it is written.
   template <class Want>
   absl::Status append(const proto::LogLine& line, absl::Duration timeout, Want want) {
     return log_.append(
-        line, timeout, [this](const GroupLog::Event& event) { note(event); }, want);
+        line, timeout, [this](const GroupLog::Event& event) { record_event(event); }, want);
   }
 
   GroupLog& log_;
   const Options options_;
   const absl::Time deadline_;
-  // As the log is to have it: the id may be assigned there.
+  // The entry of this worker. The log may assign the id.
   RosterEntry entry_;
   bool entered_ = false;
-  // The records of members by incarnation, and who is gone.
+  // Records of the members, by incarnation.
   absl::flat_hash_map<uint64_t, proto::WorkerRecord> records_;
   std::vector<Worker> gone_;
-  // The last one, until somebody joins after it.
+  // The last refusal; empty again when a worker joins after it.
   proto::Refusal refusal_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+// check() decides and apply() carries out, so that a writer can find out what a line would do before it
+// appends it. Both use the entries alone, so that all readers of the log come to the same members.
 namespace gradwire::rpc {
 
 using What = Roster::Change::What;
@@ -21,14 +23,17 @@ const Worker* Roster::find(const std::string& name) const {
 Roster::Change Roster::check(const RosterEntry& entry) const {
   const Worker& worker = entry.worker;
   if (entry.kind != RosterEntry::Kind::kJoin) {
+    // A second death or leave of the same worker has no effect.
     if (status(worker.incarnation) != Status::kMember) return {};
     const bool death = entry.kind == RosterEntry::Kind::kDeath;
-    // A worker that is not a member yet may have found a dead one in its way.
+    // The accuser need not be a member: a worker that joins may find that the holder of its name is dead.
     const Status by = status(entry.by);
     if (death && (by == Status::kDead || by == Status::kLeft)) return {};
     return {death ? What::kDied : What::kLeft, members_.at(known_.at(worker.incarnation).id)};
   }
+  // An incarnation joins once. A copy of its line has no effect, even after its end.
   if (status(worker.incarnation) != Status::kUnknown) return {};
+  // The first member sets the world size. When all members have left, the next one may set another.
   if (!members_.empty() && entry.world_size != world_size_) {
     return {What::kOtherWorldSize, members_.begin()->second, world_size_};
   }
@@ -45,6 +50,7 @@ Roster::Change Roster::apply(const RosterEntry& entry) {
   switch (change.what) {
     case What::kJoined:
       world_size_ = entry.world_size;
+      // Ids that the roster assigns are never used twice, so a new worker is not taken for an earlier one.
       next_id_ = std::max(next_id_, change.worker.id + 1);
       known_[change.worker.incarnation] = {change.worker.id, Status::kMember};
       members_[change.worker.id] = change.worker;

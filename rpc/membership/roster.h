@@ -13,22 +13,22 @@ namespace gradwire::rpc {
 struct RosterEntry {
   enum class Kind : uint8_t { kJoin, kLeave, kDeath };
   Kind kind = Kind::kJoin;
-  // The worker that it is about; for kLeave and kDeath only the incarnation counts. Id -1 of one that joins:
-  // to be assigned.
+  // The worker that the line is about. For kLeave and kDeath only its incarnation counts. An id of -1 in a
+  // join means that the log assigns one.
   Worker worker;
-  // kJoin: how many the group has; 0: an open one.
+  // For kJoin: the size of the group; 0 for an open group.
   int32_t world_size = 0;
-  // kDeath: who says so (an incarnation), and why.
+  // For kDeath: the incarnation of the worker that declares the death, and the reason.
   uint64_t by = 0;
   std::string reason;
 };
 
-// The members of a group, by its log: a pure state machine that every worker, and every one that wants to
-// join, feeds with the same entries in the same order, so that all agree on what each entry means.
+// The members of a group according to its log: a pure state machine. Every worker, including one that wants
+// to join, feeds it with the same entries in the same order, so that all agree on the effect of each entry.
 //
-// An incarnation: unknown -> member -> left or dead, for good. A name and an id belong to one member at a
-// time; those of one that is gone may be taken by a new incarnation. A worker that is dead can declare nobody
-// dead any more, so of two that accuse each other one stays.
+// States of an incarnation: unknown -> member -> left or dead; the last two are final. A name and an id
+// belong to one member at a time. Once that member has left or is dead, a new incarnation may take them. A
+// dead worker cannot declare other workers dead, so of two workers that accuse each other one stays a member.
 //
 // Not thread-safe.
 class Roster {
@@ -37,10 +37,11 @@ class Roster {
 
   struct Change {
     enum class What : uint8_t {
-      // The entry had been made before, or its writer had no right to it.
+      // The entry has no effect: it repeats an earlier one, or its writer had no right to it.
       kNothing,
       kJoined,
-      // kJoin: another member has the name, or the id, or the group was started with another world size.
+      // A join fails: another member has the name or the id, or the group was started with another world
+      // size.
       kNameTaken,
       kIdTaken,
       kOtherWorldSize,
@@ -48,22 +49,23 @@ class Roster {
       kDied,
     };
     What what = What::kNothing;
-    // The one who joined (its id assigned), left or died; of a refusal the member in the way.
+    // The worker that joined (with its assigned id), left or died; for a join that fails, the member that
+    // conflicts.
     Worker worker;
-    // kOtherWorldSize: the group's.
+    // For kOtherWorldSize: the size of the group.
     int32_t world_size = 0;
   };
 
   Change apply(const RosterEntry& entry);
-  // The result that apply() would have.
+  // Returns the result that apply() would have, and changes nothing.
   Change check(const RosterEntry& entry) const;
 
   Status status(uint64_t incarnation) const;
-  // By id.
+  // The members, by id.
   const std::map<int32_t, Worker>& members() const { return members_; }
-  // nullptr when no member has the name.
+  // Returns nullptr if no member has the name.
   const Worker* find(const std::string& name) const;
-  // Entries applied so far: the position of the next.
+  // Number of entries applied so far, which is the position of the next one.
   uint64_t position() const { return position_; }
   int32_t world_size() const { return world_size_; }
 

@@ -18,7 +18,7 @@ RosterEntry leave(uint64_t incarnation) {
   return {.kind = Kind::kLeave, .worker = {.incarnation = incarnation}};
 }
 
-TEST(Roster, IdsAreAssignedAndNeverTwice) {
+TEST(Roster, IdsAreAssignedOnce) {
   Roster roster;
   EXPECT_EQ(roster.apply(join(1, "a")).worker.id, 0);
   EXPECT_EQ(roster.apply(join(2, "b")).worker.id, 1);
@@ -67,7 +67,7 @@ TEST(Roster, IncarnationNeverComesBack) {
   EXPECT_EQ(roster.find("a"), nullptr);
 }
 
-TEST(Roster, OfTwoThatAccuseEachOtherOneStays) {
+TEST(Roster, OneOfTwoThatAccuseEachOtherStays) {
   Roster roster;
   (void)roster.apply(join(1, "a"));
   (void)roster.apply(join(2, "b"));
@@ -76,7 +76,7 @@ TEST(Roster, OfTwoThatAccuseEachOtherOneStays) {
   EXPECT_EQ(roster.status(2), Roster::Status::kMember);
 }
 
-TEST(Roster, WhoLeftAccusesNobody) {
+TEST(Roster, WorkerThatHasLeftCannotAccuse) {
   Roster roster;
   (void)roster.apply(join(1, "a"));
   (void)roster.apply(join(2, "b"));

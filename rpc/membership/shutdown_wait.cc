@@ -46,11 +46,11 @@ std::string ShutdownWait::list(std::vector<Unfinished> unfinished) const {
   std::stable_sort(unfinished.begin(), unfinished.end(),
                    [](const Unfinished& a, const Unfinished& b) { return a.since < b.since; });
   std::string text;
-  for (std::size_t i = 0; i < std::min(unfinished.size(), kNamed); ++i) {
+  for (std::size_t i = 0; i < std::min(unfinished.size(), kMaxItems); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : "; ", describe(unfinished[i]), " (",
                     seconds(clock_.now() - unfinished[i].since), ")");
   }
-  if (unfinished.size() > kNamed) absl::StrAppend(&text, "; and ", unfinished.size() - kNamed, " more");
+  if (unfinished.size() > kMaxItems) absl::StrAppend(&text, "; and ", unfinished.size() - kMaxItems, " more");
   return text;
 }
 

@@ -8,27 +8,27 @@
 
 namespace gradwire::rpc {
 
-// Decides when a graceful shutdown that waits reports what it waits for, and words the report: after kFirst,
-// then every kEvery. Not thread-safe.
+// Decides when a graceful shutdown reports what it is waiting for, and formats the report. The first report
+// is due after kFirst, later ones every kEvery. Not thread-safe.
 class ShutdownWait {
  public:
   static constexpr absl::Duration kFirst = absl::Seconds(5);
   static constexpr absl::Duration kEvery = absl::Seconds(30);
-  // A report names so many, those that have lasted longest.
-  static constexpr std::size_t kNamed = 8;
+  // Maximum number of items in a report. Items that have lasted longest come first.
+  static constexpr std::size_t kMaxItems = 8;
 
-  // Something that has to end first.
+  // Work that must end before the shutdown can.
   struct Unfinished {
     enum class Kind {
-      // This worker runs `what`, which `worker` called.
+      // This worker runs the function `what` for the caller `worker`.
       kServed,
       // This worker called `what` on `worker`, which has not answered.
       kCalled,
-      // `worker` has not called shutdown, or has calls under way itself.
+      // `worker` has not called shutdown, or still has calls in progress.
       kMember,
-      // `worker` has not answered the question whether it lives.
+      // `worker` has not answered a Ping.
       kSilent,
-      // `what` alone says it.
+      // Anything else; `what` is its description.
       kOther,
     };
     Kind kind;
@@ -40,11 +40,11 @@ class ShutdownWait {
   // The shutdown of `worker` begins now.
   explicit ShutdownWait(std::string worker, Clock& clock = Clock::system());
 
-  // Whether a report is due; true once for each.
+  // Whether a report is due. Returns true once for each report.
   bool due();
-  // The unfinished work, with how long it has lasted: "\"f\", called by worker \"b\" (12s)".
+  // The unfinished work, each item with its duration: "\"f\", called by worker \"b\" (12s)".
   std::string list(std::vector<Unfinished> unfinished) const;
-  // One line for the log.
+  // Returns the report as one line for the log.
   std::string report(std::vector<Unfinished> unfinished) const;
 
  private:

@@ -32,7 +32,7 @@ TEST(ShutdownWait, ShortWaitIsNotReported) {
   EXPECT_FALSE(wait.due());
 }
 
-TEST(ShutdownWait, ReportsMissedInAPauseAreMadeUpByOne) {
+TEST(ShutdownWait, ReportsMissedInAPauseBecomeOne) {
   ManualClock clock;
   ShutdownWait wait("a", clock);
   clock.advance(absl::Minutes(10));
@@ -59,7 +59,7 @@ TEST(ShutdownWait, ReportNamesFunctionCallerAndSinceWhenOldestFirst) {
             "messages about references (0)");
 }
 
-TEST(ShutdownWait, LongListIsCutAfterThoseThatLastLongest) {
+TEST(ShutdownWait, LongListIsCutAfterTheOldest) {
   ManualClock clock;
   ShutdownWait wait("a", clock);
   std::vector<ShutdownWait::Unfinished> calls;

@@ -6,17 +6,17 @@
 
 namespace gradwire::rpc {
 
-// Decides when a store that does not answer is lost: a pure state machine, the ends of calls to the store in.
-// The one who calls makes one call after another.
+// Decides when a store that does not answer counts as lost: a pure state machine. Its inputs are the results
+// of calls to the store. The caller makes one call after another.
 //
-//   answering -> silent      a call ended without an answer
-//   silent -> lost           two calls or more in a row had no answer, and together took `lost_after`
-//   answering, silent -> lost   the store cannot be reached
-//   silent, lost -> answering   a call was answered
+//   answering -> silent      A call ended without an answer.
+//   silent -> lost           Two or more calls in a row had no answer, and together took `lost_after`.
+//   any state -> lost        The store cannot be reached.
+//   any state -> answering   A call was answered.
 //
-// A process that stood still (a debugger, SIGSTOP) finds its own call out of time though the store has
-// answered. Its next call is answered, which is why one call alone does not count, and a call counts for
-// kLongestCall at most.
+// A process that was paused (by a debugger or SIGSTOP) finds that its own call has expired although the store
+// has answered. Its next call is answered. Therefore one call alone is not enough, and a call counts for at
+// most kLongestCall.
 //
 // Not thread-safe.
 class StoreSilence {
@@ -39,7 +39,7 @@ class StoreSilence {
     if (state_ == State::kAnswering) state_ = State::kSilent;
     if (calls_ >= 2 && duration_ >= lost_after_) state_ = State::kLost;
   }
-  // The store's host says that nobody listens, or no connection can be made.
+  // The store's host refuses connections, or no connection can be made.
   void unreachable() {
     answered();
     state_ = State::kLost;
@@ -47,7 +47,7 @@ class StoreSilence {
 
   State state() const { return state_; }
   bool lost() const { return state_ == State::kLost; }
-  // How long the calls without an answer took together; zero for a store that answers or is unreachable.
+  // Total duration of the calls without an answer. Zero if the store answers or is unreachable.
   absl::Duration duration() const { return duration_; }
 
  private:

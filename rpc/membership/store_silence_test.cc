@@ -30,7 +30,7 @@ TEST(StoreSilence, SilentStoreIsLostAfterItsTime) {
   EXPECT_EQ(silence.duration(), absl::Seconds(20));
 }
 
-TEST(StoreSilence, LostStoreThatAnswersIsBackAndHasItsWholeTime) {
+TEST(StoreSilence, LostStoreThatAnswersIsBackWithItsFullTime) {
   StoreSilence silence(absl::Seconds(10));
   silence.unanswered(absl::Seconds(8));
   silence.unanswered(absl::Seconds(8));
@@ -44,7 +44,8 @@ TEST(StoreSilence, LostStoreThatAnswersIsBackAndHasItsWholeTime) {
 
 TEST(StoreSilence, PauseOfTheProcessThatAsksDoesNotLoseTheStore) {
   StoreSilence silence(absl::Seconds(20));
-  // One call lasted for the whole pause; the next one is cut short by the load that follows it.
+  // One call lasted for the whole pause. The next one has no answer either, because of the load after the
+  // pause.
   silence.unanswered(absl::Hours(1));
   EXPECT_FALSE(silence.lost());
   silence.unanswered(absl::Seconds(2));

@@ -16,14 +16,14 @@
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 
-// Two workers want one name or one rank: every worker of the group learns it, and does not wait for what
-// cannot come.
+// Two workers want the same name or rank. Every worker of the group learns the reason at once, instead of
+// waiting for a group that cannot form.
 namespace gradwire::rpc {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Who waits in vain waits for this long.
+// Timeout of a join. A worker that waits in vain waits for this long.
 constexpr absl::Duration kJoinTimeout = absl::Minutes(3);
 constexpr absl::Duration kAtOnce = absl::Seconds(60);
 
@@ -68,7 +68,7 @@ void shut_down(std::vector<Start> group) {
   for (std::future<void>& end : ends) end.get();
 }
 
-// All who start fail soon.
+// Expects that every start fails with an error that contains `text`.
 void expect_all_refused(std::vector<std::future<Start>> starts, const std::string& text) {
   for (std::future<Start>& started : starts) {
     const Start one = started.get();
@@ -77,7 +77,7 @@ void expect_all_refused(std::vector<std::future<Start>> starts, const std::strin
   }
 }
 
-// After a refusal: until a member of the next attempt has joined.
+// Call after a refusal. Waits until a member of the next attempt has joined.
 void wait_until_begun_anew(const RpcBackendOptions& options) {
   GroupLog log(std::make_shared<store::PrefixStore>("rpc", options.store));
   for (bool failed = false; !failed || log.formation().has_failed();) {
@@ -127,7 +127,7 @@ TEST(TwoWantOnePlace, AllLearnAtOnceOfTwoWorldSizes) {
   std::vector<std::future<Start>> starts;
   starts.push_back(start_async("a", 0, 3, options));
   starts.push_back(start_async("b", 1, 4, options));
-  expect_all_refused(std::move(starts), "start all workers with the same");
+  expect_all_refused(std::move(starts), "start all workers with the same world size");
   EXPECT_LT(absl::Now() - begin, kAtOnce);
 }
 
@@ -141,7 +141,7 @@ TEST(TwoWantOnePlace, WorkerThatComesWhenTheOthersHaveLeftIsToldOnceAndAtOnce) {
   expect_all_refused(std::move(starts), "rank 1 is taken by worker \"");
   expect_refused(start("late", 2, 3, options).status, "the group cannot form: rank 1 is taken by worker \"");
   EXPECT_LT(absl::Now() - begin, kAtOnce);
-  // All try again.
+  // A second attempt of all workers succeeds.
   starts.clear();
   starts.push_back(start_async("a", 0, 3, options));
   starts.push_back(start_async("b", 1, 3, options));
@@ -149,8 +149,8 @@ TEST(TwoWantOnePlace, WorkerThatComesWhenTheOthersHaveLeftIsToldOnceAndAtOnce) {
   expect_group(std::move(starts));
 }
 
-// Ranks that come one after the other when all who were there have left, and each attempt of theirs after
-// that.
+// Late ranks come one after the other when all members have left. Each learns the reason once, and its next
+// attempt succeeds.
 TEST(TwoWantOnePlace, EachOfTheLateWorkersIsToldOnce) {
   const RpcBackendOptions options = with_store();
   std::vector<std::future<Start>> starts;
@@ -160,7 +160,7 @@ TEST(TwoWantOnePlace, EachOfTheLateWorkersIsToldOnce) {
   const std::string reason = "the group cannot form: rank 1 is taken by worker \"";
   expect_refused(start("a", 0, 4, options).status, reason);
   expect_refused(start("d", 2, 4, options).status, reason);
-  // Once one of them begins anew, nobody is late any more, not even the rank that has never come.
+  // Once one of them has joined again, no worker is late, not even the rank that has never come.
   starts.clear();
   starts.push_back(start_async("d", 2, 4, options));
   ASSERT_NO_FATAL_FAILURE(wait_until_begun_anew(options));
@@ -178,7 +178,7 @@ TEST(TwoWantOnePlace, NextAttemptInTheSameStoreSucceeds) {
     starts.push_back(start_async("b", 0, 3, options));
     expect_all_refused(std::move(starts), "rank 0 is taken by worker \"");
     std::vector<std::future<Start>> others;
-    // Rank 0 comes again before ranks that have never come.
+    // Rank 0 comes a second time before ranks that have never come.
     others.push_back(start_async("a", 0, 3, options));
     ASSERT_NO_FATAL_FAILURE(wait_until_begun_anew(options));
     others.push_back(start_async("b", 1, 3, options));

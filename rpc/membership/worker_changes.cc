@@ -20,14 +20,17 @@ std::shared_ptr<void> WorkerChanges::subscribe(Callback callback) {
     number = subscribers_->next++;
     subscribers_->list.emplace(number, std::make_shared<const Callback>(std::move(callback)));
   }
+  // The object holds only the list, and weakly: a subscription may be destroyed after the agent.
   return std::shared_ptr<void>(nullptr,
                                [subscribers = std::weak_ptr<Subscribers>(subscribers_), number](void*) {
                                  std::shared_ptr<Subscribers> alive = subscribers.lock();
                                  if (alive == nullptr) return;
-                                 std::shared_ptr<const Callback> going;
+                                 // Declared before the lock: the callback owns objects of the user, which are
+                                 // destroyed after it is released.
+                                 std::shared_ptr<const Callback> removed;
                                  MutexLock lock(alive->mutex);
                                  auto found = alive->list.find(number);
-                                 going = std::move(found->second);
+                                 removed = std::move(found->second);
                                  alive->list.erase(found);
                                });
 }
@@ -37,8 +40,10 @@ void WorkerChanges::notify(const WorkerInfo& worker, WorkerState state) {
     std::vector<std::pair<uint64_t, std::shared_ptr<const Callback>>> callbacks;
     {
       MutexLock lock(subscribers->mutex);
+      // A copy: a callback may subscribe, or end a subscription, while the callbacks run.
       callbacks.assign(subscribers->list.begin(), subscribers->list.end());
     }
+    // In the order of the subscriptions.
     std::sort(callbacks.begin(), callbacks.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [number, callback] : callbacks) {
@@ -65,10 +70,14 @@ std::vector<WorkerChanges::Waiting> WorkerChanges::take_locked(const std::string
 Future<WorkerInfo> WorkerChanges::wait_for(const std::string& name) {
   Promise<WorkerInfo> promise(executor_);
   absl::Status failed;
-  std::vector<Waiting> gave_up;
+  // Cancelled waits are removed here, so that waits which are given up again and again do not pile up. They
+  // are destroyed after the lock is released.
+  std::vector<Waiting> cancelled;
   {
     MutexLock lock(mutex_);
-    gave_up = take_locked("");
+    cancelled = take_locked("");
+    // In the same critical section as the entry into the list. A fail() that comes before is seen here, and
+    // one that comes after finds the entry.
     failed = failed_;
     if (failed.ok()) waiting_.emplace_back(name, promise);
   }
@@ -92,11 +101,11 @@ std::size_t WorkerChanges::waiting() const {
   return waiting_.size();
 }
 
-void WorkerChanges::fail(const absl::Status& reason, bool for_good) {
+void WorkerChanges::fail(const absl::Status& reason, bool permanently) {
   std::vector<Waiting> waiting;
   {
     MutexLock lock(mutex_);
-    if (for_good) failed_ = reason;
+    if (permanently) failed_ = reason;
     waiting.swap(waiting_);
   }
   for (const auto& [name, promise] : waiting) promise.set_error(reason);

@@ -17,24 +17,25 @@
 
 namespace gradwire::rpc {
 
-// The subscribers to changes in the group. Thread-safe. Subscriptions may outlive it.
+// Subscriptions to the changes of the group, and waits for workers to join. Thread-safe. Subscriptions may
+// outlive this object.
 class WorkerChanges {
  public:
   using Callback = std::function<void(const WorkerInfo& worker, WorkerState state)>;
 
   explicit WorkerChanges(const std::shared_ptr<Executor>& executor);
 
-  // Until what is returned goes. A call under way then still ends.
+  // Subscribes until the returned object is destroyed. A callback that is running then still ends.
   std::shared_ptr<void> subscribe(Callback callback);
-  // Calls every subscriber, in the order of the notifications, one at a time, on the executor.
+  // Calls every subscriber on the executor, one after the other, in the order of the notifications.
   void notify(const WorkerInfo& worker, WorkerState state);
 
-  // Completes when a worker of that name is announced by joined(), or with fail()'s status.
+  // Completes when joined() announces a worker with this name, or with the error of fail().
   Future<WorkerInfo> wait_for(const std::string& name);
   void joined(const WorkerInfo& worker);
-  // `for_good`: also who begins to wait later.
-  void fail(const absl::Status& reason, bool for_good);
-  // The number of waits, those given up since the last change included.
+  // Fails all waits. `permanently`: also every later wait.
+  void fail(const absl::Status& reason, bool permanently);
+  // Number of waits. Cancelled waits are counted until the next change.
   std::size_t waiting() const;
 
  private:
@@ -45,7 +46,8 @@ class WorkerChanges {
     absl::flat_hash_map<uint64_t, std::shared_ptr<const Callback>> list ABSL_GUARDED_BY(mutex);
   };
 
-  // Takes out who waits for `name`, and who gave up waiting; their promises go outside the lock.
+  // Removes and returns the waits for `name` and the cancelled waits. The caller must complete and destroy
+  // their promises without the lock.
   std::vector<Waiting> take_locked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Executor> executor_;

@@ -17,17 +17,17 @@ class Agent;
 class RRefService;
 struct TypeOps;
 
-// A value where its owner keeps it.
+// A value in its owner's table.
 struct OwnedValue {
   std::shared_ptr<void> value;
   const TypeOps* type = nullptr;
-  // Where the methods of a serial class queue; nullptr for others.
+  // Runs the methods of a serial class one after the other; nullptr for other classes.
   std::shared_ptr<Strand> strand;
 };
 
-// What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one
-// local handle. Its destruction tells the service, sends nothing on its own thread and does not block.
-// Immutable; thread-safe; may outlive the agent.
+// The state that all copies of an RRef in one process share: one fork of the RRef, or one local handle on the
+// owner. The destructor notifies the service. It sends nothing on its own thread and does not block.
+// Immutable and thread-safe. May outlive the agent.
 class RRefHandle {
  public:
   struct Parts {
@@ -37,7 +37,7 @@ class RRefHandle {
     Id fork;
     Worker owner;
     std::string type;
-    // Completes when the value is there: at once but for handles made by remote().
+    // Completes when the value exists: at once, except for handles made by remote().
     Future<void> created;
     // Completes when the owner has the fork in its table.
     Future<void> confirmed;
@@ -54,7 +54,7 @@ class RRefHandle {
   const std::string& type() const { return parts_.type; }
   const Future<void>& created() const { return parts_.created; }
   const Future<void>& confirmed() const { return parts_.confirmed; }
-  // nullptr once the agent is gone.
+  // nullptr after the agent was destroyed.
   std::shared_ptr<RRefService> service() const { return parts_.service.lock(); }
   std::shared_ptr<Agent> agent() const;
 

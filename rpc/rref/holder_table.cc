@@ -1,9 +1,14 @@
 #include "gradwire/rpc/rref/holder_table.h"
 
+// Every event may arrive twice and late, so each function does nothing for a fork or a child that is not in
+// the table. A fork leaves the table in delete_if_done(), which returns the delete to send, or in
+// lose_worker(), which needs none.
 namespace gradwire::rpc {
 
 void HolderTable::add(const Fork& fork, bool confirmed) {
   const bool added = forks_.try_emplace(fork.fork, State{fork, confirmed}).second;
+  // A fork that the owner passed on, or that this worker made by creating the RRef, has no sharer. No fence
+  // waits for it.
   if (added && !confirmed && fork.sharer != 0) unconfirmed_.emplace(fork.fork, fork.sharer);
 }
 
@@ -25,12 +30,15 @@ HolderTable::Deletes HolderTable::release(const Id& fork) {
 void HolderTable::add_child(const Id& parent, const Id& child, uint64_t receiver) {
   auto found = forks_.find(parent);
   if (found == forks_.end()) return;
+  // A child that is added twice counts once.
   if (!children_.try_emplace(child, Parent{parent, found->second.fork.rref, receiver}).second) return;
   ++found->second.children;
 }
 
 HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiver) {
   auto found = children_.find(child);
+  // Only the receiver of a child may confirm it. Another worker could make this worker delete its fork too
+  // early.
   if (found == children_.end() || found->second.receiver != receiver) return {};
   const Id parent = found->second.fork;
   children_.erase(found);
@@ -49,13 +57,16 @@ std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
     unconfirmed_.erase(entry.first);
     return true;
   });
+  // Their forks are gone, so nothing is kept for them.
   absl::erase_if(children_, [this](const auto& child) { return !forks_.contains(child.second.fork); });
+  // The lost worker may have passed its fork on. So its children keep their forks until the fence has ended.
   if (has_children_of(incarnation)) lost_.insert(incarnation);
   return never;
 }
 
 HolderTable::Deletes HolderTable::release_lost() {
   if (lost_.empty()) return {};
+  // Collected first, because confirm_child() erases from children_.
   std::vector<std::pair<Id, uint64_t>> orphans;
   for (const auto& [child, parent] : children_) {
     if (lost_.contains(parent.receiver)) orphans.emplace_back(child, parent.receiver);

@@ -10,55 +10,62 @@
 
 namespace gradwire::rpc {
 
-// The forks that a worker holds of other workers' RRefs, and those it passed on: a pure state machine.
+// The forks that a worker holds of other workers' RRefs, and the children that it passed on: a pure state
+// machine.
 //
-// A fork is unconfirmed until its owner is known to have it in its table (the answer to its add, to the
-// creating request, or at once when the owner itself made it). It goes when its last handle has gone and it
-// is confirmed: only then the delete leaves, so that no delete overtakes its add. A fork that was passed on
-// to a third worker keeps a child: as long as one is there the fork stays, even without handles, so that the
-// value lives until the owner has heard of the child. The children of a lost worker stay until
-// release_lost(): what it passed on may not have been registered yet.
+// 1. A fork is unconfirmed until the owner is known to have it in its table: by the answer to its add or to
+// the
+//    creating request, or at once when the owner itself made the fork.
+// 2. The delete of a fork is sent when its last handle was destroyed, it is confirmed, and it has no child.
+// So a
+//    delete never overtakes its add.
+// 3. A fork that is passed on to a third worker has a child. While a child exists the fork stays, even
+// without
+//    handles, so that the value lives until the owner knows the child.
+// 4. The children of a lost worker stay until release_lost(): forks that it passed on may not be registered
+// yet.
 //
-// Every event may come twice. Not thread-safe.
+// Each event may arrive twice. Not thread-safe.
 class HolderTable {
  public:
   struct Fork {
     Id rref;
     Id fork;
     uint64_t owner = 0;
-    // Who passed it on; 0 when the owner did, or this worker asked for it itself.
+    // The worker that passed the fork on; 0 when the owner did, or when this worker created the RRef.
     uint64_t sharer = 0;
   };
-  // Forks to delete at their owners; the table has forgotten them.
+  // Forks to delete at their owners. They are no longer in the table.
   using Deletes = std::vector<Fork>;
 
   void add(const Fork& fork, bool confirmed);
   Deletes confirm(const Id& fork);
-  // The last handle in this process went.
+  // The last handle in this process was destroyed.
   Deletes release(const Id& fork);
   // The fork `parent` was passed on as `child` to `receiver` (an incarnation).
   void add_child(const Id& parent, const Id& child, uint64_t receiver);
-  // `receiver` has told its owner of the child, or never got it. Ignored from anybody else.
+  // `receiver` has registered the child with the owner, or never received it. Ignored from another worker.
   Deletes confirm_child(const Id& child, uint64_t receiver);
-  // A worker is lost. Returns the unconfirmed forks of RRefs it owned; all of those go, and need no delete.
+  // A worker is lost. Removes the forks of RRefs that it owned, which need no delete, and returns the
+  // unconfirmed ones.
   std::vector<Fork> lose_worker(uint64_t incarnation);
-  // The children of all lost workers are let go.
+  // Removes the children of all lost workers.
   Deletes release_lost();
 
   enum class Stage : uint8_t { kAbsent, kUnconfirmed, kUnconfirmedReleased, kConfirmed, kConfirmedReleased };
-  // Released ones are here as long as something keeps them.
+  // The stage of a fork. A released fork stays while a child or a missing confirmation keeps it.
   Stage stage(const Id& fork) const;
   bool contains(const Id& fork) const { return forks_.contains(fork); }
-  // Who passed on this fork, whose owner has not answered yet; 0 when nobody did.
+  // The worker that passed this unconfirmed fork on; 0 without one.
   uint64_t sharer_of_unconfirmed(const Id& fork) const;
-  // Of RRefs of this owner.
+  // The forks of this owner's RRefs.
   std::vector<Id> forks_of(uint64_t owner) const;
-  // The fork that was passed on as `child`; {} when nothing waits for that one.
+  // The fork that was passed on as `child`; {} for an unknown child.
   Id parent_of(const Id& child) const {
     auto found = children_.find(child);
     return found == children_.end() ? Id() : found->second.fork;
   }
-  // To whom a child went; 0 when there is none of that name.
+  // The worker that a child was sent to; 0 for an unknown child.
   uint64_t receiver_of(const Id& child) const;
   bool has_children_of(uint64_t receiver) const;
   struct Child {
@@ -66,14 +73,14 @@ class HolderTable {
     Id child;
   };
   std::vector<Child> children_of(uint64_t receiver) const;
-  // Unconfirmed forks that one of `sharers` passed on.
+  // Whether an unconfirmed fork was passed on by one of `sharers`.
   bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
   std::size_t children() const { return children_.size(); }
-  // Those that a sharer waits for.
+  // Number of unconfirmed forks whose sharer waits for the confirmation.
   std::size_t unconfirmed() const { return unconfirmed_.size(); }
 
-  // Tables in the same state have the same hash: for those who explore states.
+  // Tables in the same state have the same hash. Used to explore states in tests.
   template <class H>
   friend H AbslHashValue(H hash, const HolderTable& table) {
     return H::combine(std::move(hash), table.forks_, table.children_, table.unconfirmed_, table.lost_);
@@ -103,9 +110,9 @@ class HolderTable {
 
   absl::flat_hash_map<Id, State> forks_;
   absl::flat_hash_map<Id, Parent> children_;
-  // Fork -> its sharer, where there is one: what a fence asks about.
+  // Unconfirmed fork -> its sharer, if any. A fence waits for these.
   absl::flat_hash_map<Id, uint64_t> unconfirmed_;
-  // Workers whose children are still here.
+  // Lost workers whose children are still in the table.
   absl::flat_hash_set<uint64_t> lost_;
 };
 

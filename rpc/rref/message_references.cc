@@ -6,7 +6,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/rref/service.h"
 
-// How RRefs travel in the payloads of calls.
+// Sends and receives RRefs in the payloads of calls.
 namespace gradwire::rpc {
 namespace {
 
@@ -24,10 +24,10 @@ absl::StatusOr<uint32_t> MessageReferences::add(const std::shared_ptr<RRefHandle
 absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHandle>& handle,
                                                     const Worker& receiver, bool is_answer,
                                                     proto::Payload& payload) {
-  if (handle == nullptr) return absl::InvalidArgumentError("an empty RRef cannot be sent");
+  if (handle == nullptr) return absl::InvalidArgumentError("cannot send an empty RRef");
   if (handle->service().get() != this) {
     return absl::FailedPreconditionError(
-        "the RRef belongs to another agent, or to one that has been shut down");
+        "cannot send an RRef that belongs to another agent, or to an agent that has been shut down");
   }
   proto::Reference& reference = *payload.add_references();
   to_proto(handle->rref(), *reference.mutable_rref());
@@ -35,20 +35,25 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   reference.set_owner_id(handle->owner().id);
   reference.set_type(handle->type());
   const bool to_owner = receiver.incarnation == handle->owner().incarnation;
-  // The call keeps this handle until the owner has made a local one of its own.
+  // No fork is needed: the call keeps this handle until the owner has made a local handle.
+  // The fork of the sender stays in the owner's table while the call waits for its answer, and the owner has
+  // a handle by then. For an answer this does not hold: no message follows it, so its sender may delete the
+  // fork before the owner has read the answer. Such a reference gets a child.
   if (to_owner && !is_answer) return payload.references_size() - 1;
   const Id child = agent_.next_id();
   to_proto(child, *reference.mutable_fork());
-  // After shutdown the message will not leave: the call says why.
+  // After shutdown the message will not be sent, and the call reports the reason.
   References::Shared shared =
       handle->is_owner() ? References::Shared::kRegistered : References::Shared::kRefused;
-  driver_->tell([&](Tables& tables, Actions&) {
+  // The child is entered before the message leaves. Otherwise the receiver's confirmation could come first.
+  driver_->apply([&](Tables& tables, Actions&) {
     shared = tables.references.share(handle->rref(), handle->fork(), child, receiver.incarnation);
   });
   if (shared == References::Shared::kRefused) {
     payload.mutable_references()->RemoveLast();
-    return absl::UnavailableError(absl::StrCat("worker \"", receiver.name, "\", or the RRef's owner \"",
-                                               handle->owner().name, "\", is gone"));
+    return absl::UnavailableError(absl::StrCat("cannot send an RRef to worker \"", receiver.name,
+                                               "\": that worker, or the RRef's owner \"",
+                                               handle->owner().name, "\", has left or was declared dead"));
   }
   reference.set_registered(shared == References::Shared::kRegistered);
   return payload.references_size() - 1;
@@ -56,10 +61,12 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
 
 void RRefService::sent(const proto::Payload& payload, const Worker& receiver, bool closed) {
   if (payload.references_size() == 0) return;
-  driver_->tell([&](Tables& tables, Actions& actions) {
+  driver_->apply([&](Tables& tables, Actions& actions) {
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (!child) continue;
+      // From here on a broken connection affects the child. If the connection has broken between the send and
+      // this event, link_restored() may have skipped the child as unsent. So the receiver is asked here.
       tables.references.sent(child);
       if (closed)
         tables.references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
@@ -69,7 +76,7 @@ void RRefService::sent(const proto::Payload& payload, const Worker& receiver, bo
 
 void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
   if (payload.references_size() == 0) return;
-  driver_->tell([&](Tables& tables, Actions& actions) {
+  driver_->apply([&](Tables& tables, Actions& actions) {
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (child)
@@ -83,8 +90,8 @@ absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(co
   std::vector<std::shared_ptr<RRefHandle>> handles;
   if (payload.references_size() == 0) return handles;
   handles.reserve(payload.references_size());
-  // One that cannot be must not keep the others from being taken, and given back: their sender waits for
-  // that.
+  // A malformed reference must not prevent the others from being received and released: their sender waits
+  // for that.
   absl::Status status;
   for (const proto::Reference& reference : payload.references()) {
     auto handle = receive_one(reference, from);
@@ -104,11 +111,14 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   const References::Reference named = {from_proto(reference.rref()), reference.owner(),
                                        from_proto(reference.fork()), reference.registered()};
   const bool here = named.owner == agent_.self().incarnation;
+  // Looked up here for the error messages, and again below: the owner may join meanwhile.
   absl::StatusOr<Worker> owner = here ? agent_.self() : agent_.find_worker_by_incarnation(named.owner);
   Promise<void> confirmed(agent_.executor());
   Received received = Received::kRefused;
-  const bool open = driver_->tell([&](Tables& tables, Actions& actions) {
+  const bool open = driver_->apply([&](Tables& tables, Actions& actions) {
     received = tables.references.receive(named, from.incarnation, actions);
+    // The slot and the promise are added in the same critical section as the decision. Otherwise the owner's
+    // answer could come before the promise that it completes.
     if (received == Received::kOwned) tables.values.try_emplace(named.rref);
     if (received == Received::kUnconfirmed) tables.unconfirmed.emplace(named.child, confirmed);
   });
@@ -116,16 +126,15 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   switch (received) {
     case Received::kInvalid:
       return absl::InvalidArgumentError(
-          "a reference that no worker can have sent: it has no id, or no fork for its "
-          "receiver, or came before");
+          "malformed reference: it has no id, or no fork for its receiver, or was received before");
     case Received::kRefused:
       return absl::AbortedError(
           absl::StrCat("a reference from worker \"", from.name,
-                       "\" came after the connection it was sent on had broken, or after that "
-                       "worker's death"));
+                       "\" arrived after its connection had broken, or after that worker was declared "
+                       "dead"));
     case Received::kOwnerLost:
       return absl::UnavailableError(
-          absl::StrCat("the owner of a reference is gone: ",
+          absl::StrCat("the owner of a received RRef is lost: ",
                        owner.ok() ? agent_.worker_status(*owner).message() : owner.status().message()));
     case Received::kConfirmed:
       confirmed.set_value();
@@ -134,9 +143,9 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
     case Received::kUnconfirmed:
       break;
   }
-  // Who joined in between is known now.
+  // A worker that joined meanwhile is known now.
   if (!owner.ok()) owner = agent_.find_worker_by_incarnation(named.owner);
-  if (!owner.ok()) return with_context(owner.status(), "the owner of a reference");
+  if (!owner.ok()) return with_context(owner.status(), "cannot find the owner of a received RRef");
   const bool owned = received == Received::kOwned;
   return std::make_shared<RRefHandle>(RRefHandle::Parts{
       weak_from_this(), named.rref, owned ? Id() : named.child, *owner, reference.type(),

@@ -11,19 +11,19 @@ namespace gradwire::rpc {
 
 class RRefService;
 
-// The references of one message, which most messages have none of. The service and the receiver outlive it.
-// Not thread-safe.
+// The references of one message; most messages have none. The service and the receiver outlive it. Not
+// thread-safe.
 class MessageReferences : public Encoder::References {
  public:
   MessageReferences(RRefService& service, bool is_answer) : service_(service), is_answer_(is_answer) {}
 
-  // Before the first add().
+  // REQUIRES: called before the first add().
   void set_receiver(const Worker& receiver) { receiver_ = &receiver; }
 
   absl::StatusOr<uint32_t> add(const std::shared_ptr<RRefHandle>& handle, proto::Payload& payload) override;
 
-  // The handles that were added. A call keeps them until its answer, since a request that carries a handle to
-  // the owner itself relies on the sender's fork.
+  // Returns the handles that were added. A call keeps them until its answer: a request that returns a
+  // reference to its owner has no fork of its own, and relies on the sender's fork.
   std::vector<std::shared_ptr<RRefHandle>> take() { return std::move(handles_); }
 
  private:

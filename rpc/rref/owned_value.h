@@ -10,7 +10,7 @@
 
 namespace gradwire::rpc {
 
-// The place of a value in its owner's table, and who waits until it is made.
+// The entry of a value in its owner's table, with the calls that wait for the value.
 struct ValueSlot {
   using Found = absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)>;
   struct Waiter {
@@ -20,8 +20,8 @@ struct ValueSlot {
   };
   std::optional<absl::StatusOr<OwnedValue>> value;
   std::list<Waiter> waiters;
-  // The waiters are being called: who comes now queues behind them, so that calls keep their order.
-  bool announcing = false;
+  // The waiters are being called. A new waiter is queued behind them, so that calls keep their order.
+  bool delivering = false;
 };
 
 }  // namespace gradwire::rpc

@@ -18,40 +18,47 @@ using Actions = References::Actions;
 using Tables = ReferenceDriver::Tables;
 using Waiter = ValueSlot::Waiter;
 
-// How long an RRef that is unknown here is waited for.
+// Time to wait for the creating request of an unknown RRef.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
 }  // namespace
 
 void OwnedValues::begin(const Id& rref, const Id& fork, const Worker& holder) {
-  driver_.tell([&](Tables& tables, Actions& actions) {
+  driver_.apply([&](Tables& tables, Actions& actions) {
     tables.references.create(rref, fork, holder.incarnation, actions);
-    // It may be unwanted already: its creator is dead, or has deleted it.
+    // There is no entry when its creator is dead, or has deleted the fork already.
     if (tables.references.owner().contains(rref)) tables.values.try_emplace(rref);
   });
 }
 
 void OwnedValues::set(const Id& rref, absl::StatusOr<OwnedValue> value) {
   if (value.ok() && value->type->serial()) value->strand = std::make_shared<Strand>(agent_.executor());
-  bool announcing = false;
-  driver_.tell([&](Tables& tables, Actions&) {
-    // Nobody refers to it any more: `value` goes when set() returns.
+  bool delivering = false;
+  driver_.apply([&](Tables& tables, Actions&) {
+    // Without references `value` is destroyed when set() returns.
     if (!tables.references.owner().contains(rref)) return;
     ValueSlot& slot = tables.values[rref];
     if (slot.value.has_value()) return;
+    // The calls that wait were queued in the order of their arrival, and must go on in this order. A call
+    // that arrives now must not overtake them. So:
+    //   1. With `delivering` set, find() queues new calls behind the waiters instead of calling them back.
+    //   2. The loop below calls the waiters without the lock, in batches, because each may add further ones.
+    //   3. When no waiter is left, `delivering` is cleared under the lock. From then on find() answers at
+    //      once.
     slot.value = value;
-    slot.announcing = announcing = true;
+    slot.delivering = delivering = true;
   });
-  while (announcing) {
+  while (delivering) {
     std::list<Waiter> waiters;
-    driver_.tell([&](Tables& tables, Actions&) {
+    driver_.apply([&](Tables& tables, Actions&) {
       auto slot = tables.values.find(rref);
       if (slot == tables.values.end()) return;  // Freed meanwhile.
       waiters.swap(slot->second.waiters);
-      if (waiters.empty()) slot->second.announcing = false;
+      if (waiters.empty()) slot->second.delivering = false;
     });
-    announcing = !waiters.empty();
+    delivering = !waiters.empty();
     for (Waiter& waiter : waiters) {
+      // The timer may run already. It then finds no waiter, because the list was taken under the lock.
       agent_.timers().cancel(waiter.timer);
       waiter.found(value);
     }
@@ -60,17 +67,21 @@ void OwnedValues::set(const Id& rref, absl::StatusOr<OwnedValue> value) {
 
 void OwnedValues::find(const Id& rref, absl::Time deadline, ValueSlot::Found found) {
   std::optional<absl::StatusOr<OwnedValue>> value;
-  const bool open = driver_.tell([&](Tables& tables, Actions&) {
+  const bool open = driver_.apply([&](Tables& tables, Actions&) {
+    // Also for an unknown RRef: its creating request may be on another connection. expire() removes the slot
+    // again.
     ValueSlot& slot = tables.values[rref];
     const uint64_t number = next_waiter_.fetch_add(1);
-    if (slot.announcing) {
+    if (slot.delivering) {
       slot.waiters.push_back({number, 0, std::move(found)});
     } else if (slot.value.has_value()) {
       value = slot.value;
     } else {
       const absl::Time grace_end = agent_.timers().clock().now() + kGrace;
+      // An unknown RRef may also be one that was freed, or never made. So a call waits only a short time for
+      // it, and its caller learns the reason before its deadline.
       const bool grace = !tables.references.owner().contains(rref) && grace_end < deadline;
-      // The timers end before this does.
+      // The timer queue is stopped before this object is destroyed.
       const uint64_t timer = agent_.timers().schedule(
           grace ? grace_end : deadline,
           [this, rref, number, deadline, grace] { expire(rref, number, deadline, grace); });
@@ -84,7 +95,7 @@ void OwnedValues::find(const Id& rref, absl::Time deadline, ValueSlot::Found fou
 void OwnedValues::expire(const Id& rref, uint64_t number, absl::Time deadline, bool grace) {
   std::list<Waiter> expired;
   bool known = false;
-  driver_.tell([&](Tables& tables, Actions&) {
+  driver_.apply([&](Tables& tables, Actions&) {
     auto slot = tables.values.find(rref);
     if (slot == tables.values.end()) return;
     known = tables.references.owner().contains(rref);
@@ -93,42 +104,45 @@ void OwnedValues::expire(const Id& rref, uint64_t number, absl::Time deadline, b
                                [number](const Waiter& w) { return w.number == number; });
     if (waiter == waiters.end()) return;
     if (known && grace) {
-      // The creating request came meanwhile: the value is being made.
+      // The creating request arrived meanwhile: the value is being made. Wait until the deadline.
       waiter->timer = agent_.timers().schedule(
           deadline, [this, rref, number, deadline] { expire(rref, number, deadline, /*grace=*/false); });
       return;
     }
+    // Taken out under the lock: set() and expire() compete for a waiter.
     expired.splice(expired.end(), waiters, waiter);
+    // No reference and no waiter: nothing else would remove this slot.
     if (!known && waiters.empty()) tables.values.erase(slot);
   });
   if (expired.empty()) return;
-  expired.front().found(
-      known ? absl::DeadlineExceededError(
-                  absl::StrCat("the value of RRef ", to_string(rref), " was not made in time"))
-            : absl::NotFoundError(absl::StrCat("worker \"", agent_.self().name, "\" owns no RRef ",
-                                               to_string(rref), ": it was freed, or its creation failed")));
+  expired.front().found(known ? absl::DeadlineExceededError(absl::StrCat(
+                                    "the value of RRef ", to_string(rref), " was not made in time"))
+                              : absl::NotFoundError(absl::StrCat(
+                                    "RRef ", to_string(rref), " not found on worker \"", agent_.self().name,
+                                    "\": it was freed, or its creation failed")));
 }
 
 void OwnedValues::serve_creation_failed(const ServiceCall& call) {
   proto::CreationFailed message;
   if (!message.ParseFromString(call.body)) {
-    call.reply(absl::InvalidArgumentError("not a reference message: CreationFailed"));
+    call.reply(absl::InvalidArgumentError("malformed reference message CreationFailed"));
     return;
   }
   const Id rref = from_proto(message.rref());
-  const absl::Status failed =
-      absl::AbortedError("the request that was to make the value failed before it came here");
+  const absl::Status failed = absl::AbortedError(
+      "cannot create the value of the RRef: the creating request failed before it arrived");
   bool waited_for = false;
   std::list<Waiter> waiters;
-  driver_.tell([&](Tables& tables, Actions&) {
-    // The request has not come: others may wait for the value all the same, who got a reference to it. Should
-    // it come after this, it comes too late.
+  driver_.apply([&](Tables& tables, Actions&) {
+    // The creating request has not arrived, but other workers that received a reference may wait for the
+    // value. If the request arrives later, it has no effect.
     auto slot = tables.values.find(rref);
     waited_for = slot != tables.values.end() && !slot->second.value.has_value() &&
+                 // Only the worker that allocated the id may report the failure.
                  rref.origin == call.from.incarnation &&
                  !tables.references.owner().has_fork(rref, from_proto(message.fork()));
-    // Calls alone wait for it, without a fork: what keeps the error for others would have nobody to let it
-    // go.
+    // Only calls wait for the value, and no fork refers to it. An entry with the error would never be
+    // removed, so end the waits and remove the entry.
     if (waited_for && !tables.references.owner().contains(rref)) {
       waiters.swap(slot->second.waiters);
       tables.values.erase(slot);

@@ -14,26 +14,26 @@
 
 namespace gradwire::rpc {
 
-// The values that an agent owns, from the request that makes one on: gives them to those who wait.
-// Thread-safe.
+// The values that an agent owns, from the creating request on. It passes them to the calls that wait for
+// them. Thread-safe.
 class OwnedValues {
  public:
-  // Both outlive it.
+  // Both arguments outlive the object.
   OwnedValues(ReferenceHost& agent, ReferenceDriver& driver) : agent_(agent), driver_(driver) {}
 
-  // A request to create `rref` came in from `holder`.
+  // A request to create `rref` arrived from `holder`.
   void begin(const Id& rref, const Id& fork, const Worker& holder);
-  // The value is there, or will never be.
+  // The value was made, or its creation failed.
   void set(const Id& rref, absl::StatusOr<OwnedValue> value);
-  // Calls `found` with the value when it is there: at once, or later on the thread that makes it. An RRef
-  // that nobody here has heard of gets a grace time, since the request that creates it may be on its way on
-  // another connection; then NotFound. DeadlineExceeded at the deadline.
+  // Calls `found` with the value once it exists: at once, or later on the thread that makes it. For an
+  // unknown RRef it waits for a grace time, since the creating request may arrive on another connection, and
+  // then fails with NotFound. Fails with DeadlineExceeded at the deadline.
   void find(const Id& rref, absl::Time deadline, ValueSlot::Found found);
-  // The caller of a creation says that it failed before the request came here (kCreationFailed).
+  // Serves kCreationFailed: the creation failed at its caller, and its request may never arrive.
   void serve_creation_failed(const ServiceCall& call);
 
  private:
-  // The time of a waiter is up: its grace time, if `deadline` has not come yet, or all of it.
+  // The time of a waiter has ended: its grace time (`grace`), or its deadline.
   void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
 
   ReferenceHost& agent_;

@@ -1,11 +1,15 @@
 #include "gradwire/rpc/rref/owner_table.h"
 
+// Messages about one fork may come over several connections in any order, and twice. A fork id is never used
+// again, so a delete that was seen once is final: deleted_ remembers it as long as an older message may still
+// come.
 namespace gradwire::rpc {
 
 OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t holder) {
-  // What a lost holder says late changes nothing, and names no new RRef.
+  // A late message of a lost holder has no effect. In particular it must not add an entry.
   if (lost_.contains(holder)) return {};
   Entry& entry = entries_[rref];
+  // The entry may be new, and the fork deleted before. Then free_if_unreferenced() removes the entry at once.
   if (!deleted(fork, holder)) entry.forks.try_emplace(fork, holder);
   return free_if_unreferenced(rref);
 }
@@ -16,8 +20,10 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
   auto found =
       entry == entries_.end() ? decltype(entry->second.forks.find(fork))() : entry->second.forks.find(fork);
   const bool known = entry != entries_.end() && found != entry->second.forks.end();
+  // Only its holder deletes a fork. No correct worker sends a delete for the fork of another one.
   if (known && found->second != holder) return {};
   if (!settled) {
+    // The add may still arrive. A hostile holder can send any number of deletes, so the oldest are dropped.
     std::set<Id>& deleted = deleted_[holder];
     deleted.insert(fork);
     if (deleted.size() > kMaxRemembered) deleted.erase(deleted.begin());
@@ -35,12 +41,15 @@ void OwnerTable::forget_delete(const Id& fork, uint64_t holder) {
 }
 
 void OwnerTable::lose_holder(uint64_t holder) {
+  // The forks stay until the fence has ended. The remembered deletes are not needed: nothing is accepted from
+  // the holder any more.
   if (lost_.insert(holder)) unreleased_.insert(holder);
   deleted_.erase(holder);
 }
 
 OwnerTable::Freed OwnerTable::release_lost() {
   if (unreleased_.empty()) return {};
+  // Collected first, because free_if_unreferenced() erases from entries_.
   std::vector<Id> touched;
   for (auto& [rref, entry] : entries_) {
     if (absl::erase_if(entry.forks, [this](const auto& fork) { return unreleased_.contains(fork.second); }) >

@@ -12,62 +12,65 @@
 
 namespace gradwire::rpc {
 
-// Who refers to the values that a worker owns: a pure state machine, events in, RRefs to free out. It knows
-// no values.
+// The references to the values that a worker owns: a pure state machine that takes events and returns the
+// RRefs to free. It does not contain the values.
 //
-// An entry appears with the first event that names its RRef: the creating request, a local handle, or a
-// fork's add that came first on another connection. It goes, and its value may be freed, when it has neither
-// forks nor local handles. Every event may come twice and late: a delete is remembered, so that an add that
-// comes after it has no effect, until nothing that its holder sent earlier can come any more (settle). A fork
-// is deleted by its holder alone. The forks of a lost holder stay until release(): what it passed on may not
-// have been registered yet.
+// 1. An entry is added by the first event that names its RRef: the creating request, a local handle, or the
+// add
+//    of a fork that arrived first on another connection.
+// 2. An entry is removed, and its value may be freed, when it has neither forks nor local handles.
+// 3. Each event may arrive twice, and late. The table remembers a delete, so that a later add of the same
+// fork
+//    has no effect, until no message that the holder sent earlier can arrive any more (settle).
+// 4. Only its holder deletes a fork.
+// 5. The forks of a lost holder stay until release_lost(): forks that it passed on may not be registered yet.
 //
 // Not thread-safe.
 class OwnerTable {
  public:
-  // RRefs that nobody refers to any more.
+  // RRefs without references.
   using Freed = std::vector<Id>;
   struct Fork {
     Id rref;
     Id fork;
   };
 
-  // `holder` (an incarnation) has the fork. Freed names the RRef at once when the fork was deleted before.
-  // Without effect for a lost holder.
+  // Records that `holder` (an incarnation) has the fork. Returns the RRef when the fork was deleted before
+  // and nothing else refers to it. Has no effect for a lost holder.
   Freed add_fork(const Id& rref, const Id& fork, uint64_t holder);
-  // `settled`: nothing that the holder sent before this can come after it.
+  // `settled`: no message that the holder sent earlier can arrive after this one.
   Freed delete_fork(const Id& rref, const Id& fork, uint64_t holder, bool settled);
-  // Nothing that the holder sent before the deletes that came so far can come any more.
+  // No message that the holder sent before its latest delete can arrive any more.
   void settle(uint64_t holder) { deleted_.erase(holder); }
-  // What was deleted cannot be added any more.
+  // The add of this deleted fork cannot arrive any more.
   void forget_delete(const Id& fork, uint64_t holder);
-  // The holder is dead: it registers nothing any more.
+  // The holder is dead, and registers nothing any more.
   void lose_holder(uint64_t holder);
   // Drops the forks of all lost holders.
   Freed release_lost();
 
-  // A handle in the owner's own process came into being or went.
+  // A handle in the owner's own process was created or destroyed.
   void add_local(const Id& rref);
   Freed delete_local(const Id& rref);
 
-  // How many deletes are remembered for each holder; of more the oldest are forgotten.
+  // Maximum number of remembered deletes for each holder. Then the oldest are dropped.
   static constexpr std::size_t kMaxRemembered = 65536;
 
   bool contains(const Id& rref) const { return entries_.contains(rref); }
   bool has_fork(const Id& rref, const Id& fork) const;
-  // Its delete is remembered.
+  // Whether the delete of the fork is remembered.
   bool deleted(const Id& fork, uint64_t holder) const;
   bool lost(uint64_t holder) const { return lost_.contains(holder); }
   bool has_forks_of(uint64_t holder) const;
-  // The forks of this holder that `allocator` named.
+  // The forks of this holder whose ids were allocated by `allocator`.
   std::vector<Fork> forks_of(uint64_t holder, uint64_t allocator) const;
   std::size_t size() const { return entries_.size(); }
   std::size_t remembered_deletes() const;
-  // Lost holders whose forks have not been dropped.
+  // Number of lost holders whose forks are still in the table.
   std::size_t unreleased() const { return unreleased_.size(); }
   bool remembers(uint64_t holder) const { return deleted_.contains(holder); }
 
-  // Tables in the same state have the same hash: for those who explore states.
+  // Tables in the same state have the same hash. Used to explore states in tests.
   template <class H>
   friend H AbslHashValue(H hash, const OwnerTable& table) {
     return H::combine(std::move(hash), table.entries_, table.deleted_, table.lost_, table.unreleased_);
@@ -86,10 +89,10 @@ class OwnerTable {
   Freed free_if_unreferenced(const Id& rref);
 
   absl::flat_hash_map<Id, Entry> entries_;
-  // Holder -> forks it deleted whose add may yet come, by age: their counters ascend.
+  // Holder -> its deleted forks whose add may still arrive. Ordered by age, since the counters of ids ascend.
   absl::flat_hash_map<uint64_t, std::set<Id>> deleted_;
   GoneWorkers lost_;
-  // Of the lost, those whose forks are still here.
+  // The lost holders whose forks are still in the table.
   absl::flat_hash_set<uint64_t> unreleased_;
 };
 

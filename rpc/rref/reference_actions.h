@@ -8,19 +8,19 @@
 
 namespace gradwire::rpc {
 
-// What is to be done because of an event of the reference protocol, in any order.
+// The actions that follow from an event of the reference protocol, to be performed in any order.
 struct ReferenceActions {
-  // To be sent, and again until there is an answer; ReferencePeers::unacknowledged() has them too.
+  // Messages to send until they are answered. ReferencePeers::unacknowledged() returns them, too.
   std::vector<ReferenceMessage> send;
-  // RRefs owned here that nobody refers to any more.
+  // RRefs of this worker without references.
   std::vector<Id> freed;
-  // Forks held here: the owner has them in its table; or never will, because it is lost, or has lost this
-  // worker.
+  // Forks of this worker that the owner has in its table (confirmed), or never will (refused): because the
+  // owner is lost, or has declared this worker lost.
   std::vector<Id> confirmed;
   std::vector<Id> refused;
-  // Workers that somebody says are dead, and that are not known to be dead here.
+  // Workers that another worker declared dead, and that this worker did not know to be dead.
   std::vector<uint64_t> accused;
-  // Fences of others to be answered now (kDone): who asked, and the round.
+  // Fences of others to answer now with kDone: the asker and the round.
   struct FenceAnswer {
     uint64_t asker;
     uint64_t round;

@@ -26,7 +26,7 @@ uint32_t service_of(Kind kind) {
   return kFence;
 }
 
-bool says_what_was_sent(Kind kind) { return kind == Kind::kDelete || kind == Kind::kRevoke; }
+bool has_departures(Kind kind) { return kind == Kind::kDelete || kind == Kind::kRevoke; }
 
 std::string serialize(const ReferenceMessage& message, const Departures& sent) {
   if (message.kind == Kind::kFence) {
@@ -35,10 +35,10 @@ std::string serialize(const ReferenceMessage& message, const Departures& sent) {
     fence.mutable_dead()->Add(message.dead.begin(), message.dead.end());
     return fence.SerializeAsString();
   }
-  proto::ForkDelete out;  // Those about one fork have the same fields, some without the last.
+  proto::ForkDelete out;  // All messages about one fork have these fields; some leave the last one empty.
   to_proto(message.rref, *out.mutable_rref());
   to_proto(message.fork, *out.mutable_fork());
-  if (says_what_was_sent(message.kind)) to_proto(sent, *out.mutable_sent());
+  if (has_departures(message.kind)) to_proto(sent, *out.mutable_sent());
   return out.SerializeAsString();
 }
 
@@ -53,11 +53,13 @@ std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body,
     message.dead.assign(fence.dead().begin(), fence.dead().end());
     return message;
   }
+  // The messages about one fork share the numbers of their fields, so one type reads all of them.
   proto::ForkDelete in;
   if (!in.ParseFromString(body) || !from_proto(in.fork())) return std::nullopt;
-  std::optional<Departures> said = from_proto(in.sent());
-  if (!said) return std::nullopt;
-  sent = *std::move(said);
+  // Empty for messages that have none. Refused if a peer lists more connections than it may have.
+  std::optional<Departures> departures = from_proto(in.sent());
+  if (!departures) return std::nullopt;
+  sent = *std::move(departures);
   message.rref = from_proto(in.rref());
   message.fork = from_proto(in.fork());
   for (Kind kind : {Kind::kAdd, Kind::kConfirm, Kind::kDelete, Kind::kRevoke}) {
@@ -68,7 +70,7 @@ std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body,
 
 ServiceReply reply_of(Kind kind, Answer answer) {
   ServiceReply reply;
-  reply.late = kind == Kind::kDelete;
+  reply.deferrable = kind == Kind::kDelete;
   if (kind == Kind::kRevoke) {
     proto::ForkRevoked revoked;
     revoked.set_received(answer == Answer::kReceived);
@@ -80,7 +82,7 @@ ServiceReply reply_of(Kind kind, Answer answer) {
 Answer answer_of(Kind kind, const ServiceReply& reply) {
   if (kind != Kind::kRevoke) return Answer::kDone;
   proto::ForkRevoked revoked;
-  // Where the answer makes no sense the reference is kept: that is the side on which nothing breaks.
+  // After a malformed answer the reference is kept, since that is safe.
   return revoked.ParseFromString(reply.body) && !revoked.received() ? Answer::kNever : Answer::kReceived;
 }
 

@@ -19,14 +19,14 @@ inline constexpr uint32_t kForkRevoke = 5;
 inline constexpr uint32_t kFence = 6;
 inline constexpr uint32_t kCreationFailed = 7;
 
-// How reference messages and their answers stand in service calls.
+// Encoding of reference messages and their answers in service calls.
 
 uint32_t service_of(ReferenceMessage::Kind kind);
-// Whether what its sender has sent before matters to the message.
-bool says_what_was_sent(ReferenceMessage::Kind kind);
-// `sent` is used by those messages alone.
+// Whether the message carries the count of messages that its sender had sent before it.
+bool has_departures(ReferenceMessage::Kind kind);
+// `sent` is used only for messages with has_departures().
 std::string serialize(const ReferenceMessage& message, const Departures& sent);
-// None when the peer sent something else.
+// nullopt for a malformed message.
 std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body, Departures& sent);
 ServiceReply reply_of(ReferenceMessage::Kind kind, ReferenceMessage::Answer answer);
 ReferenceMessage::Answer answer_of(ReferenceMessage::Kind kind, const ServiceReply& reply);

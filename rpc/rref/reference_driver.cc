@@ -13,6 +13,12 @@
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 
+// Each event has three steps: change the tables under the lock (References decides), move out what the event
+// frees and completes (take_locked), and perform it without the lock (perform). Completing a promise and
+// destroying a value run code of the user, which may call this object again. Sending may run the completion
+// of a call.
+// A message that is being sent keeps the driver alive until it is answered. Its completion counts down
+// under_way_, which a graceful shutdown waits for.
 namespace gradwire::rpc {
 
 using Actions = References::Actions;
@@ -50,6 +56,8 @@ ReferenceDriver::Effects ReferenceDriver::take_locked(Actions actions) {
   take(actions.confirmed, tables_.unconfirmed, effects.confirmed);
   take(actions.refused, tables_.unconfirmed, effects.refused);
   for (const Actions::FenceAnswer& answer : actions.fence_answers) {
+    // A later fence of the same worker has replaced the one that this answers. That worker waits only for its
+    // latest round.
     auto asked = fences_asked_.find(answer.asker);
     if (asked == fences_asked_.end() || asked->second.round != answer.round) continue;
     effects.answers.push_back(std::move(asked->second.reply));
@@ -61,11 +69,12 @@ ReferenceDriver::Effects ReferenceDriver::take_locked(Actions actions) {
 }
 
 void ReferenceDriver::perform(Effects effects, const absl::Status& refusal) {
+  // Futures and answers first: they free nothing. Accusations last: they may lose a worker, which is an event
+  // of its own and calls apply() again.
   for (const Promise<void>& promise : effects.confirmed) promise.set_value();
   for (const Promise<void>& promise : effects.refused) {
-    promise.set_error(
-        refusal.ok() ? absl::AbortedError("the owner of the RRef takes nothing from this worker any more")
-                     : refusal);
+    promise.set_error(refusal.ok() ? absl::AbortedError("the owner of the RRef has declared this worker lost")
+                                   : refusal);
   }
   for (const auto& reply : effects.answers) reply(ServiceReply());
   if (!effects.freed.empty()) free_values(std::move(effects.freed));
@@ -73,7 +82,7 @@ void ReferenceDriver::perform(Effects effects, const absl::Status& refusal) {
   for (uint64_t worker : effects.accused) agent_.on_accused(worker);
 }
 
-bool ReferenceDriver::tell(absl::FunctionRef<void(Tables&, Actions&)> event, const absl::Status& refusal) {
+bool ReferenceDriver::apply(absl::FunctionRef<void(Tables&, Actions&)> event, const absl::Status& refusal) {
   Effects effects;
   {
     MutexLock lock(mutex_);
@@ -86,7 +95,10 @@ bool ReferenceDriver::tell(absl::FunctionRef<void(Tables&, Actions&)> event, con
   return true;
 }
 
-// A user's lock may be held. To send may resolve a name and connect, so another thread does that.
+// A user may hold a lock while a handle is destroyed, and sending may have to resolve a name and connect. So:
+// 1. Apply the event, under the lock.
+// 2. Perform its other effects on this thread.
+// 3. Send the messages on a thread of the executor.
 void ReferenceDriver::release(const Id& rref, const Id& fork) {
   Effects effects;
   std::vector<ReferenceMessage> messages;
@@ -97,7 +109,7 @@ void ReferenceDriver::release(const Id& rref, const Id& fork) {
     tables_.references.release(rref, fork, actions);
     effects = take_locked(std::move(actions));
     messages.swap(effects.messages);
-    // One for the task below: nobody sees a moment without the handle and without its message.
+    // Counts the task below, so that a graceful shutdown never sees neither the handle nor its message.
     if (!messages.empty()) under_way_.fetch_add(1);
   }
   perform(std::move(effects), absl::OkStatus());
@@ -109,7 +121,7 @@ void ReferenceDriver::release(const Id& rref, const Id& fork) {
     }
     self->under_way_.fetch_sub(1);
   };
-  // Refused: the agent has shut down, and sends nothing any more.
+  // When the executor refuses the task, the agent has shut down and sends nothing any more.
   if (!agent_.executor()->post_clean(task, cost)) task();
 }
 
@@ -117,7 +129,7 @@ void ReferenceDriver::free_values(std::vector<ValueSlot> slots) {
   for (ValueSlot& slot : slots) {
     for (ValueSlot::Waiter& waiter : slot.waiters) {
       agent_.timers().cancel(waiter.timer);
-      waiter.found(absl::NotFoundError("the RRef was freed: its last reference has gone"));
+      waiter.found(absl::NotFoundError("the RRef was freed: its last reference was destroyed"));
     }
     slot.waiters.clear();
   }
@@ -127,25 +139,32 @@ void ReferenceDriver::free_values(std::vector<ValueSlot> slots) {
 template <class Slots>
 void ReferenceDriver::destroy(Slots slots) {
   if (slots.empty()) return;
-  // Most go in no time, so that no thread is woken for it while one is about.
+  // Most destructors are short. With a cost, the executor does not wake a thread while another one is
+  // running.
   static TaskCost* const cost = new TaskCost;
   Executor::Task task = [agent = weak_agent_, slots = std::move(slots)]() mutable {
     std::shared_ptr<Agent> alive = agent.lock();
+    // `slots` are destroyed with the task, without a current agent.
     if (alive == nullptr) return;
     CurrentAgent::Scope scope(alive);
     Slots going = std::move(slots);
   };
+  // After shutdown the values are destroyed on this thread.
   if (!agent_.executor()->post_clean(task, cost)) task();
 }
 
 void ReferenceDriver::send(ReferenceMessage message) {
   absl::StatusOr<Worker> to = agent_.find_worker_by_incarnation(message.to);
+  // The receiver has not joined here yet, or is forgotten. The message stays in the outbox, and
+  // worker_joined() sends it.
   if (!to.ok()) return;
+  // Counted before the send: the answer may arrive inside call_service().
   under_way_.fetch_add(1);
   const uint32_t service = service_of(message.kind);
-  // Composed now, after everything that was sent of this fork; a repetition says the same.
-  std::string body = serialize(
-      message, says_what_was_sent(message.kind) ? settlement_.departures(message.to) : Departures());
+  // The departures are read now, after every message with this fork was sent. Repetitions carry the same
+  // ones.
+  std::string body =
+      serialize(message, has_departures(message.kind) ? settlement_.departures(message.to) : Departures());
   agent_.call_service(*to, service, std::move(body), nullptr, {absl::InfiniteFuture(), /*repeat=*/true})
       .on_ready_inline([self = shared_from_this(),
                         message = std::move(message)](const absl::StatusOr<ServiceReply>& reply) {
@@ -155,13 +174,13 @@ void ReferenceDriver::send(ReferenceMessage message) {
 }
 
 void ReferenceDriver::answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply) {
-  // Aborted is the receiver's word that it takes nothing from this worker. Any other error says nothing of
-  // the reference: the question stays open until its receiver is lost. So does that of a fence, whatever the
-  // error.
+  // Aborted: the receiver has declared this worker lost and accepts nothing from it. Any other error says
+  // nothing about the reference, so the message stays unanswered until its receiver is lost. A fence stays
+  // unanswered after any error.
   const bool refused = absl::IsAborted(reply.status()) && message.kind != Kind::kFence;
   if (!reply.ok() && !refused) return;
   const Answer answer = refused ? Answer::kRefused : answer_of(message.kind, *reply);
-  tell([&](Tables& tables, Actions& actions) { tables.references.on_answer(message, answer, actions); });
+  apply([&](Tables& tables, Actions& actions) { tables.references.on_answer(message, answer, actions); });
 }
 
 void ReferenceDriver::creation_failed(const Worker& owner, const Id& rref, const Id& fork) {
@@ -179,22 +198,23 @@ void ReferenceDriver::serve(const ServiceCall& call) {
   Departures sent;
   std::optional<ReferenceMessage> message = parse(call.service, call.body, sent);
   if (!message) {
-    call.reply(absl::InvalidArgumentError(absl::StrCat("not a reference message: service ", call.service)));
+    call.reply(
+        absl::InvalidArgumentError(absl::StrCat("malformed reference message for service ", call.service)));
     return;
   }
   std::optional<Answer> answer;
-  // The asker has a newer question, or lost the connection of this one: it goes outside the lock.
+  // An earlier fence of the asker, replaced by this one. It is destroyed outside the lock.
   FenceAsked replaced;
   Effects effects;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     Actions actions;
-    // Under the lock, as settled() below: between the question and what is remembered because of the answer
-    // nothing may settle.
-    const bool settled =
-        says_what_was_sent(message->kind) && settlement_.require(call.from.incarnation, sent);
+    // Under the lock, as in settled() below: the settlement must not change between this question and the
+    // entry that on_message() remembers because of the answer.
+    const bool settled = has_departures(message->kind) && settlement_.require(call.from.incarnation, sent);
     answer = tables_.references.on_message(call.from.incarnation, *message, settled, actions);
+    // No earlier message of the sender can arrive, so what was remembered for such messages goes.
     if (settled) tables_.references.settle(call.from.incarnation);
     if (!answer) {
       FenceAsked& asked = fences_asked_[call.from.incarnation];
@@ -202,6 +222,8 @@ void ReferenceDriver::serve(const ServiceCall& call) {
     }
     effects = take_locked(std::move(actions));
   }
+  // Answered before the effects are performed, which may take longer. Without an answer the fence is answered
+  // later (take_locked).
   if (answer == Answer::kRefused) {
     call.reply(declared_dead(call.from.name, agent_.self().name));
   } else if (answer) {
@@ -211,9 +233,9 @@ void ReferenceDriver::serve(const ServiceCall& call) {
 }
 
 void ReferenceDriver::worker_joined(const Worker& worker) {
-  tell([&](Tables& tables, Actions& actions) {
+  apply([&](Tables& tables, Actions& actions) {
     tables.references.join(worker.incarnation);
-    // What was to be sent before it was known who that is.
+    // Messages to this worker that could not be sent before its address was known.
     for (ReferenceMessage& message : tables.references.peers().unacknowledged(worker.incarnation)) {
       actions.send.push_back(std::move(message));
     }
@@ -221,12 +243,12 @@ void ReferenceDriver::worker_joined(const Worker& worker) {
 }
 
 void ReferenceDriver::lose(uint64_t incarnation, const absl::Status& reason) {
-  tell([&](Tables& tables, Actions& actions) { tables.references.lose(incarnation, actions); }, reason);
+  apply([&](Tables& tables, Actions& actions) { tables.references.lose(incarnation, actions); }, reason);
   drop_fence_of(incarnation);
 }
 
 void ReferenceDriver::drop_fence_of(uint64_t asker) {
-  FenceAsked dropped;  // It goes outside the lock.
+  FenceAsked dropped;  // Destroyed outside the lock.
   MutexLock lock(mutex_);
   auto asked = fences_asked_.find(asker);
   if (asked == fences_asked_.end()) return;
@@ -235,11 +257,11 @@ void ReferenceDriver::drop_fence_of(uint64_t asker) {
 }
 
 void ReferenceDriver::death_agreed(uint64_t incarnation) {
-  tell([&](Tables& tables, Actions& actions) { tables.references.fence(incarnation, actions); });
+  apply([&](Tables& tables, Actions& actions) { tables.references.fence(incarnation, actions); });
 }
 
 void ReferenceDriver::forget(uint64_t incarnation) {
-  tell([&](Tables& tables, Actions& actions) {
+  apply([&](Tables& tables, Actions& actions) {
     tables.references.lose(incarnation, actions);
     tables.references.fence(incarnation, actions);
   });
@@ -247,18 +269,21 @@ void ReferenceDriver::forget(uint64_t incarnation) {
 }
 
 void ReferenceDriver::link_restored(const Worker& worker) {
-  tell([&](Tables& tables, Actions& actions) {
+  apply([&](Tables& tables, Actions& actions) {
     tables.references.link_restored(worker.incarnation, actions);
   });
 }
 
 void ReferenceDriver::settled(const Worker& worker) {
-  tell([&](Tables& tables, Actions&) {
+  apply([&](Tables& tables, Actions&) {
+    // Asked again under the lock: since the event another message may have required more.
     if (settlement_.settled(worker.incarnation)) tables.references.settle(worker.incarnation);
   });
 }
 
 void ReferenceDriver::shutdown(const absl::Status& reason) {
+  // Moved out under the lock and destroyed without it. From here on apply() does nothing, so no event can use
+  // the empty tables.
   Tables ended{References(agent_.self().incarnation), {}, {}};
   absl::flat_hash_map<uint64_t, FenceAsked> fences;
   {

@@ -25,55 +25,57 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// Runs the reference protocol of an agent: References and the tables of what it names, under one lock. Hands
-// it what happens, and does what follows: sends and serves its messages (proto/rpc.proto, "References"),
-// completes futures, destroys values. Decides nothing itself. Thread-safe.
+// Runs the reference protocol of an agent: it keeps References, and the values and promises that belong to
+// it, under one lock. It passes events to References and performs the resulting actions: it sends messages
+// (proto/rpc.proto, "References"), completes futures and destroys values. It also serves the messages of
+// other workers. It makes no decisions itself. Thread-safe.
 class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
  public:
   struct Tables {
     References references;
-    // The values that are owned here, and those to come.
+    // The values that this worker owns, including those that are still being made.
     absl::flat_hash_map<Id, ValueSlot> values;
-    // Fork -> whom to tell when the owner has confirmed it.
+    // Fork -> the promise to complete when the owner has confirmed it.
     absl::flat_hash_map<Id, Promise<void>> unconfirmed;
   };
 
   // Both outlive it.
   ReferenceDriver(ReferenceHost& agent, Settlement& settlement);
 
-  // Runs `event` with the lock held, then does what follows without it. False, and nothing, after shutdown.
-  // `refusal`: why the owner of a fork will never know it.
-  bool tell(absl::FunctionRef<void(Tables&, References::Actions&)> event,
-            const absl::Status& refusal = absl::OkStatus());
-  // A handle was dropped, on any thread. Sends nothing on that thread.
+  // Runs `event` with the lock held, then performs the actions without the lock. After shutdown it does
+  // nothing and returns false. `refusal`: the error of forks that their owner will never confirm.
+  bool apply(absl::FunctionRef<void(Tables&, References::Actions&)> event,
+             const absl::Status& refusal = absl::OkStatus());
+  // A handle was destroyed, on any thread. Sends nothing on that thread.
   void release(const Id& rref, const Id& fork);
-  // Tells `owner` that nobody will get a value that it may know nothing of.
+  // Notifies `owner` that a creation failed, so that it does not wait for the creating request.
   void creation_failed(const Worker& owner, const Id& rref, const Id& fork);
 
-  // A message of the protocol, where it arrived, before anything that arrives later. Does not block.
+  // Serves a message of the protocol, in the order of arrival. Does not block.
   void serve(const ServiceCall& call);
   void worker_joined(const Worker& worker);
-  // A worker is lost, for `reason`. Without a reason it is a stranger that another member calls dead.
+  // A worker is lost, for `reason`. The reason is OK for a worker that is not known here and that another
+  // member declares dead.
   void lose(uint64_t incarnation, const absl::Status& reason = absl::OkStatus());
-  // Everybody who joined before the lost worker was declared lost is known here (References::fence).
+  // This worker knows every member that joined before the lost worker was declared lost (References::fence).
   void death_agreed(uint64_t incarnation);
-  // Who was lost before this worker joined.
+  // The worker was lost before this worker joined.
   void forget(uint64_t incarnation);
   void link_restored(const Worker& worker);
-  // Maybe nothing that was sent before what is remembered of this worker can arrive any more: asks, and
-  // forgets.
+  // Drops what is remembered for late messages of this worker, if the settlement says that no such message
+  // can arrive any more.
   void settled(const Worker& worker);
-  // Everything that waits ends with `reason`, all values go.
+  // Ends all waits with `reason`, and destroys all values.
   void shutdown(const absl::Status& reason);
 
   void count(AgentTables& tables) const;
-  // Messages that have not been answered.
+  // Number of messages that have not been answered.
   std::size_t messages_under_way() const { return under_way_.load(); }
   // nullptr while the agent is being destroyed.
   std::shared_ptr<Agent> agent() const { return weak_agent_.lock(); }
 
  private:
-  // What an event leads to, taken out of the tables under the lock, done outside of it.
+  // The effects of an event. They are taken out of the tables under the lock, and performed without it.
   struct Effects {
     std::vector<ValueSlot> freed;
     std::vector<Promise<void>> confirmed;
@@ -85,12 +87,13 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   Effects take_locked(References::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void perform(Effects effects, const absl::Status& refusal);
   void free_values(std::vector<ValueSlot> slots);
-  // Values are user objects, whose destructors may call: they run on the executor, within this agent.
+  // Destroys values on the executor, with this agent as the current one: they are objects of users, whose
+  // destructors may make calls.
   template <class Slots>
   void destroy(Slots slots);
-  // Whoever asked does not wait any more.
+  // The asker does not wait any more.
   void drop_fence_of(uint64_t asker);
-  // Sends a message, and again until it is answered or its receiver is lost.
+  // Sends a message, and repeats it until it is answered or its receiver is lost.
   void send(ReferenceMessage message);
   void answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply);
 
@@ -101,7 +104,7 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Tables tables_ ABSL_GUARDED_BY(mutex_);
-  // Fences that were asked for and cannot be answered yet: by the asker.
+  // Fences of other workers that cannot be answered yet, by asker.
   struct FenceAsked {
     uint64_t round = 0;
     std::function<void(absl::StatusOr<ServiceReply>)> reply;

@@ -15,41 +15,42 @@
 
 namespace gradwire::rpc {
 
-// The fences of one worker (docs/rref.md, "Deaths"): its own, and those of others that it cannot answer yet.
-// A pure state machine.
+// The fences of one worker (docs/rref.md, "Deaths"): its own fence, and the fences of others that it cannot
+// answer yet. A pure state machine.
 //
-// Its own fence is due once something is kept because of a lost worker. It runs, and the members are asked,
-// when the log has the ends of all lost workers. Another loss begins it anew. It ends when all who were asked
-// have answered.
+// 1. The worker's own fence is due when something is kept because of a lost worker.
+// 2. It runs when the log has the ends of all lost workers. Then all members are asked.
+// 3. Another loss starts it again.
+// 4. It ends when all members that were asked have answered.
 //
 // Not thread-safe.
 class ReferenceFences {
  public:
-  // `member` has just been lost. `keeps`: something is kept because of it.
+  // `member` was just lost. `keeps`: something is kept because of it.
   void lose(uint64_t member, bool keeps, ReferencePeers& peers, ReferenceActions& actions);
-  // The log has the end of `member`. True when that made the fence run.
+  // The log has the end of `member`. Returns true when this started the fence.
   bool agree(uint64_t member, ReferencePeers& peers, ReferenceActions& actions);
-  // The receiver of `fence` has answered it. True when it was waited for.
+  // The receiver of `fence` has answered it. Returns true when this answer was awaited.
   bool take_answer(const ReferenceMessage& fence);
 
-  // `asker` asks this worker. No answer: it comes from end_ready().
+  // `asker` asks this worker. nullopt: the answer follows from end_ready().
   std::optional<ReferenceMessage::Answer> ask(uint64_t asker, const ReferenceMessage& fence,
                                               const ReferencePeers& peers, ReferenceActions& actions);
-  // Ends this worker's fence and answers those of others, where that is possible by now. True when it has
-  // ended: what is kept for the lost may go.
+  // Ends this worker's fence, and answers the fences of others, if that is possible now. Returns true when
+  // this worker's fence has ended: then what is kept because of lost workers may be dropped.
   bool end_ready(const HolderTable& holder, const GoneWorkers& lost, ReferenceActions& actions);
 
-  // Something is kept because of the dead.
+  // Whether something is kept because of lost workers.
   bool due() const { return due_; }
-  // The others are being asked.
+  // Whether the other members are being asked.
   bool running() const { return running_; }
   uint64_t round() const { return round_; }
-  // Questions of others that cannot be answered yet.
+  // Number of fences of others that cannot be answered yet.
   std::size_t unanswered() const { return asked_.size(); }
-  // Lost workers whose fence has not begun.
+  // Number of lost workers whose fence has not started.
   std::size_t unfenced() const { return unfenced_.size() + agreed_.size(); }
 
-  // Fences in the same state have the same hash: for those who explore states.
+  // Fences in the same state have the same hash. Used to explore states in tests.
   template <class H>
   friend H AbslHashValue(H hash, const ReferenceFences& fences) {
     const ReferenceFences& f = fences;
@@ -62,14 +63,14 @@ class ReferenceFences {
 
   bool due_ = false;
   bool running_ = false;
-  // Lost, and it is not certain yet who must be asked.
+  // Lost workers whose end has not been read in the log, so that the set of members is not certain.
   absl::flat_hash_set<uint64_t> unfenced_;
-  // The opposite: certain before the loss was heard of, which another thread may be about to tell.
+  // Workers whose end has been read in the log, but whose loss has not been reported by the other thread yet.
   absl::flat_hash_set<uint64_t> agreed_;
   uint64_t round_ = 0;
   absl::flat_hash_set<uint64_t> waiting_for_;
 
-  // Fences of others that wait here: asker -> round and dead.
+  // Fences of others that wait for this worker: asker -> round and dead workers.
   struct Asked {
     uint64_t round = 0;
     std::vector<uint64_t> dead;

@@ -15,29 +15,29 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// What the references of an agent use of it. Thread-safe.
+// The interface of an agent that its references use. Thread-safe.
 class ReferenceHost {
  public:
   virtual const Worker& self() const = 0;
-  // A fresh id: unique over all workers.
+  // Returns a new id, unique over all workers.
   virtual Id next_id() = 0;
   virtual const std::shared_ptr<ThreadPool>& executor() const = 0;
   virtual TimerQueue& timers() const = 0;
 
-  // Aborted when another worker has taken its place.
+  // Aborted when another worker has taken the name of this incarnation.
   virtual absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const = 0;
-  // Unavailable or Aborted, with the reason, once the worker was lost; OK before.
+  // OK while the worker is a member; Unavailable or Aborted, with the reason, after it was lost.
   virtual absl::Status worker_status(const Worker& worker) const = 0;
-  // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody
-  // else holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or
-  // what the other side replied.
+  // Sends a message to the same service of another worker. `tensors` (may be nullptr) are copied unless
+  // nothing else holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after
+  // shutdown, or the error that the other worker replied.
   virtual Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                             std::unique_ptr<TensorSet> tensors,
                                             const ServiceOptions& options) = 0;
-  // Another worker says that this incarnation is dead.
+  // Another worker declared this incarnation dead.
   virtual void on_accused(uint64_t incarnation) = 0;
 
-  // Expires when the agent is being destroyed. Values and handles run within it.
+  // Expires when the agent is being destroyed. Destructors of values run with this agent as the current one.
   virtual std::weak_ptr<Agent> weak_agent() = 0;
 
  protected:

@@ -8,21 +8,25 @@
 
 namespace gradwire::rpc {
 
-// What workers tell each other about references (proto/rpc.proto, "References"). Every message may come
-// twice, late and in any order, and is repeated until it is answered or its receiver is lost.
+// A message of the reference protocol (proto/rpc.proto, "References"). It may arrive twice, late and in any
+// order. Its sender repeats it until it is answered or its receiver is lost.
 struct ReferenceMessage {
   enum class Kind : uint8_t {
-    // Holder -> owner: it holds `fork` of `rref`. The answer: the owner has it in its table, or refuses it.
+    // Holder -> owner: the holder has `fork` of `rref`. The owner answers that it is in its table, or refuses
+    // it.
     kAdd,
-    // Receiver -> sharer: the owner knows `fork`, or never will; the sharer need not keep its own for it.
+    // Receiver -> sharer: the owner knows `fork`, or never will. The sharer may delete its own fork.
     kConfirm,
-    // Holder -> owner: the last handle of `fork` has gone.
+    // Holder -> owner: the last handle of `fork` was destroyed.
     kDelete,
-    // Sharer -> receiver, when the connection broke on which `fork` went out: do you have it? The answer is
-    // kReceived or kNever, and then it is refused should it come after all.
+    // Sharer -> receiver, when the connection on which `fork` was sent broke: asks whether it arrived. The
+    // answer
+    // is kReceived or kNever. After kNever the receiver refuses the fork if it arrives later.
     kRevoke,
-    // Whoever keeps something because of dead workers -> every live one: the workers in `dead` are. Answered
-    // when the receiver takes nothing from them any more and the owners know all that it had taken.
+    // A worker that keeps something because of dead workers -> every live worker: the workers in `dead` are
+    // dead.
+    // The receiver answers when it accepts nothing from them any more, and the owners know every fork that it
+    // had accepted from them.
     kFence,
   };
   enum class Answer : uint8_t { kDone, kRefused, kReceived, kNever };
@@ -31,7 +35,7 @@ struct ReferenceMessage {
   uint64_t to = 0;  // An incarnation.
   Id rref;
   Id fork;
-  // kFence: a later round of the same asker replaces an earlier.
+  // kFence: the number of the fence. A later round of the same asker replaces an earlier one.
   uint64_t round = 0;
   std::vector<uint64_t> dead;
 

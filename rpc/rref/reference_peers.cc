@@ -18,7 +18,9 @@ bool ReferencePeers::lose(uint64_t member) {
 }
 
 void ReferencePeers::post(ReferenceMessage message, ReferenceActions& actions) {
+  // Nobody would answer, and no later event would remove the message.
   if (lost_.contains(message.to)) return;
+  // A message with the same key replaces the one before, as a fence with a higher round does.
   outbox_.insert_or_assign(key_of(message), message);
   actions.send.push_back(std::move(message));
 }
@@ -35,6 +37,8 @@ void ReferencePeers::post_deletes(const HolderTable::Deletes& deletes, Reference
 }
 
 bool ReferencePeers::take_answered(const ReferenceMessage& message) {
+  // A message may be answered twice, because it is repeated. Only the first answer counts, and only for the
+  // round that is in the outbox.
   auto sent = outbox_.find(key_of(message));
   if (sent == outbox_.end() || sent->second.round != message.round) return false;
   outbox_.erase(sent);

@@ -5,6 +5,8 @@ namespace gradwire::rpc {
 using Kind = ReferenceMessage::Kind;
 using Answer = ReferenceMessage::Answer;
 
+// The order of the steps matters: what is kept because of the lost worker must be found before the tables
+// forget it, and the tables must have changed before a fence can end.
 void References::lose(uint64_t member, Actions& actions) {
   if (!peers_.lose(member)) return;
   revocations_.forget(member);
@@ -27,7 +29,7 @@ void References::check_fences(Actions& actions) {
 
 void References::create(const Id& rref, const Id& fork, uint64_t holder, Actions& actions) {
   actions.free(owner_.add_fork(rref, fork, holder));
-  // To oneself a request comes once.
+  // A request to this worker itself arrives once, so its delete need not be remembered.
   if (holder == peers_.self()) owner_.forget_delete(fork, peers_.self());
 }
 
@@ -39,6 +41,8 @@ void References::begin_creation(const Id& rref, const Id& fork, uint64_t owner) 
   if (!peers_.is_lost(owner)) holder_.add({rref, fork, owner, 0}, /*confirmed=*/false);
 }
 
+// The fork counts as confirmed even if the creation failed. Its delete may then arrive before the request, or
+// without it. The owner remembers the delete, so both orders end with no fork.
 void References::end_creation(const Id& fork, Actions& actions) {
   if (!holder_.contains(fork)) return;
   actions.confirmed.push_back(fork);
@@ -56,10 +60,12 @@ void References::release(const Id& rref, const Id& fork, Actions& actions) {
 References::Shared References::share(const Id& rref, const Id& parent, const Id& child, uint64_t receiver) {
   if (peers_.is_lost(receiver)) return Shared::kRefused;
   if (!parent) {
+    // This worker is the owner. The child enters its own table, so the receiver need not register it.
     owner_.add_fork(rref, child, receiver);
     revocations_.begin(child);
     return Shared::kRegistered;
   }
+  // The owner was lost, and its forks went with it.
   if (!holder_.contains(parent)) return Shared::kRefused;
   holder_.add_child(parent, child, receiver);
   revocations_.begin(child);
@@ -68,6 +74,7 @@ References::Shared References::share(const Id& rref, const Id& parent, const Id&
 
 void References::unshare(const Id& rref, const Id& child, uint64_t receiver, Actions& actions) {
   revocations_.end(child);
+  // This worker owns the value (share() registered the child), or it holds the parent.
   if (owner_.has_fork(rref, child)) {
     actions.free(owner_.delete_fork(rref, child, receiver, /*settled=*/true));
   } else {
@@ -80,31 +87,35 @@ References::Received References::receive(const Reference& reference, uint64_t fr
   if (!reference.rref) return Received::kInvalid;
   if (reference.child && revocations_.is_revoked(from, reference.child)) return Received::kRefused;
   if (reference.owner == peers_.self()) {
+    // The value comes home. The local handle is counted before the child is confirmed, so the value has a
+    // reference at every moment.
     owner_.add_local(reference.rref);
     if (reference.child && from == peers_.self()) {
-      // Sent to oneself: the handle takes the place of the fork that was registered for it.
+      // This worker sent the reference to itself: the handle replaces the fork that was registered for it.
       actions.free(owner_.delete_fork(reference.rref, reference.child, peers_.self(), /*settled=*/true));
     } else if (reference.child) {
       peers_.post_confirm(from, reference.rref, reference.child, actions);
     }
     return Received::kOwned;
   }
+  // Only the owner can have registered the child. A child that is here already was sent twice.
   if (!reference.child || (reference.registered && reference.owner != from) ||
       holder_.contains(reference.child)) {
     return Received::kInvalid;
   }
   if (!peers_.members().contains(reference.owner)) {
     if (reference.registered) {
-      // Its owner is there, but not known here yet. It keeps the fork, which nobody will ever hold.
+      // The owner is alive but not known here yet. Delete the fork that it keeps, which nobody will hold.
       peers_.post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child},
                   actions);
     } else {
-      // Nobody will register it: the sharer need not wait for that.
+      // This worker will not register the child, so the sharer must not wait for it.
       peers_.post_confirm(from, reference.rref, reference.child, actions);
     }
     return Received::kOwnerLost;
   }
   const uint64_t sharer = reference.registered ? 0 : from;
+  // The callee gets its handle without waiting. In the background the owner is asked to register the fork.
   holder_.add({reference.rref, reference.child, reference.owner, sharer}, reference.registered);
   if (reference.registered) return Received::kConfirmed;
   peers_.post({.kind = Kind::kAdd, .to = reference.owner, .rref = reference.rref, .fork = reference.child},
@@ -126,6 +137,8 @@ std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessa
       peers_.post_deletes(holder_.confirm_child(message.fork, from), actions);
       return Answer::kDone;
     case Kind::kRevoke:
+      // The sharer asks because a connection broke. If the fork is not here, it may still arrive on a
+      // connection whose end has not been read. Refuse it then. If everything has settled, it cannot arrive.
       if (holder_.contains(message.fork)) return Answer::kReceived;
       if (!settled) revocations_.revoke(from, message.fork);
       return Answer::kNever;
@@ -140,15 +153,17 @@ std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessa
 void References::on_answer(const ReferenceMessage& message, Answer answer, Actions& actions) {
   if (!peers_.take_answered(message)) return;
   if (answer == Answer::kRefused) {
-    // The other has lost this worker: the group has given it up, which it may not know yet. What it holds is
-    // no evidence any more, and it must say nothing that makes others let go of what they keep until they
-    // know, too: no fork is confirmed to its sharer, no fence has been answered. Its users' handles fail.
+    // The receiver has declared this worker lost; this worker may not have read that in the log yet. Its
+    // forks may be gone. So it must not send anything that lets others drop what they keep before they know
+    // of its loss: it confirms no fork to its sharer, and takes no fence as answered. Handles of the user
+    // fail.
     if (message.kind == Kind::kAdd && holder_.contains(message.fork)) actions.refused.push_back(message.fork);
     return;
   }
   switch (message.kind) {
     case Kind::kAdd: {
       if (!holder_.contains(message.fork)) return;
+      // Read before confirm(), which forgets it.
       const uint64_t sharer = holder_.sharer_of_unconfirmed(message.fork);
       actions.confirmed.push_back(message.fork);
       peers_.post_deletes(holder_.confirm(message.fork), actions);
@@ -157,7 +172,7 @@ void References::on_answer(const ReferenceMessage& message, Answer answer, Actio
       break;
     }
     case Kind::kRevoke:
-      // It never got there, and never will: as if it had not been sent.
+      // The child never arrived, and never will: undo it as if it had not been sent.
       if (answer == Answer::kNever) unshare(message.rref, message.fork, message.to, actions);
       break;
     case Kind::kFence:
@@ -170,7 +185,7 @@ void References::on_answer(const ReferenceMessage& message, Answer answer, Actio
 }
 
 void References::revoke(const Id& rref, const Id& child, uint64_t receiver, Actions& actions) {
-  // Already answered for, or taken back.
+  // Otherwise the child was confirmed, or taken back.
   const bool open = owner_.has_fork(rref, child) || holder_.receiver_of(child) == receiver;
   if (open) peers_.post({.kind = Kind::kRevoke, .to = receiver, .rref = rref, .fork = child}, actions);
 }
@@ -178,9 +193,12 @@ void References::revoke(const Id& rref, const Id& child, uint64_t receiver, Acti
 void References::link_restored(uint64_t peer, Actions& actions) {
   if (peers_.is_lost(peer)) return;
   for (const HolderTable::Child& child : holder_.children_of(peer)) {
+    // A message that has not left yet will be sent on the new connection. Asked now, the receiver would
+    // answer that it never received the child, and then receive it.
     if (!revocations_.is_unsent(child.child)) revoke(child.rref, child.child, peer, actions);
   }
-  // Those that the peer asked for itself it knows, and deletes.
+  // Only forks that this worker allocated: the peer knows the forks that it asked for, and deletes them
+  // itself.
   for (const OwnerTable::Fork& fork : owner_.forks_of(peer, peers_.self())) {
     if (!revocations_.is_unsent(fork.fork)) revoke(fork.rref, fork.fork, peer, actions);
   }

@@ -15,14 +15,15 @@
 
 namespace gradwire::rpc {
 
-// The reference protocol of one worker: a pure state machine, events in, Actions out (docs/rref.md has the
-// rules and why they are enough). It knows the values it owns and the forks it holds by name only, sends
-// nothing and waits for nothing.
+// The reference protocol of one worker: a pure state machine that takes events and returns Actions.
+// docs/rref.md has the rules and the argument that they suffice. The machine knows the values that this
+// worker owns and the forks that it holds by their ids only. It sends nothing and waits for nothing.
 //
-// No worker is named but by its incarnation. What happens because a worker died waits for a fence: every live
-// worker has said that it takes nothing from the dead any more and that what it had taken is registered. So a
-// reference that a worker passed on just before it died is not lost. A fence needs to ask everybody, so it
-// begins when it is certain who everybody is (fence()).
+// Workers are identified by their incarnation. After the death of a worker nothing is freed before a fence
+// has ended: every live worker has confirmed that it accepts nothing from the dead worker any more, and that
+// every reference it had accepted from it is registered with the owner. So a reference that a worker passed
+// on just before it died is not lost. A fence has to ask all members, so it starts when the set of members is
+// certain (fence()).
 //
 // Not thread-safe.
 class References {
@@ -31,73 +32,76 @@ class References {
 
   explicit References(uint64_t self) : peers_(self) {}
 
-  // ---- Members. Whoever is a member, and then lost, never becomes one again.
+  // ---- Members. A member that was lost never becomes a member again.
 
   void join(uint64_t member) { peers_.join(member); }
-  // The worker is dead, or has left: nothing is taken from it any more.
+  // The worker is dead or has left. Nothing is accepted from it any more.
   void lose(uint64_t member, Actions& actions);
-  // The group's log has the worker's end, and has been read so far: everybody who joined before it is known
-  // here, and whoever joins later knows that it is lost. Nothing else stands in for the log, or a fence would
-  // pass over members that are not known here.
+  // This worker has read the end of the lost worker in the group's log. So it knows every member that joined
+  // before, and every member that joins later knows that the worker is lost. Only the log may cause this
+  // event: otherwise a fence would miss members that are not known here.
   void fence(uint64_t lost, Actions& actions);
 
   // ---- The owner.
 
-  // A handle in this process came into being; release() when it goes.
+  // A handle was created in this process. release() follows when it is destroyed.
   void own(const Id& rref) { owner_.add_local(rref); }
-  // `holder` asks for `rref` to be made here, of which it has `fork`.
+  // `holder` asks this worker to create `rref`, and holds `fork` of it.
   void create(const Id& rref, const Id& fork, uint64_t holder, Actions& actions);
-  // The fork that stood for a creation on oneself goes: its handle is a local one.
-  // `made`: unless it was, its request may still be on its way, and must find that the fork has gone.
+  // Ends the fork of a creation that this worker requested from itself; its handle is a local one. `made`:
+  // the value was created. Otherwise the request may still arrive, and must find that the fork has been
+  // deleted.
   void end_own_creation(const Id& rref, const Id& fork, bool made, Actions& actions);
 
   // ---- The holder.
 
-  // A request to create `rref` at `owner`, of which `fork` is held here, is about to leave.
+  // A request to create `rref` at `owner` is about to be sent. This worker holds `fork` of it.
   void begin_creation(const Id& rref, const Id& fork, uint64_t owner);
-  // It was answered; or it failed, and then whether the owner knows the fork is unknown.
+  // The request was answered, or it failed; after a failure it is unknown whether the owner knows the fork.
   void end_creation(const Id& fork, Actions& actions);
-  // The last handle of `fork` in this process went; or, with an empty fork, one on the owner.
+  // The last handle of `fork` in this process was destroyed. With an empty fork: one handle on the owner.
   void release(const Id& rref, const Id& fork, Actions& actions);
 
   // ---- References in messages.
 
-  // How a reference travels to `receiver`, with the fork `child` for it.
+  // The state in which a reference is sent to `receiver`, with the fork `child` for it.
   enum class Shared {
     // The owner, this worker, has registered the child.
     kRegistered,
-    // The receiver must tell the owner, and then this worker, which keeps `parent` until then.
+    // The receiver must register the child with the owner, and then confirm it to this worker. This worker
+    // keeps
+    // `parent` until then.
     kUnregistered,
-    // The receiver is lost, or the owner is and the fork went with it.
+    // The receiver is lost, or the owner is lost and the fork was dropped with it.
     kRefused,
   };
-  // `parent`: the fork held here; empty on the owner.
+  // `parent`: the fork that this worker holds; empty on the owner.
   Shared share(const Id& rref, const Id& parent, const Id& child, uint64_t receiver);
-  // The message has left on a connection; or never will (unshare). Before that a broken connection means
-  // nothing to it.
+  // The message was sent on a connection. (unshare() follows instead when it is never sent.) Before this
+  // event, a broken connection does not affect the child.
   void sent(const Id& child) { revocations_.end(child); }
-  // The connection on which the message left may have ended before it got there: asks the receiver.
+  // The connection may have ended before the message arrived: asks the receiver whether it has the child.
   void revoke(const Id& rref, const Id& child, uint64_t receiver, Actions& actions);
-  // The message never left.
+  // The message was never sent.
   void unshare(const Id& rref, const Id& child, uint64_t receiver, Actions& actions);
 
   enum class Received {
-    // A local handle of a value owned here; own() has been done.
+    // This worker owns the value and has counted a local handle, as own() does.
     kOwned,
-    // A fork that the owner knows; or that waits for its answer (Actions::confirmed, refused).
+    // The owner knows the fork (kConfirmed), or its answer is awaited (Actions::confirmed, Actions::refused).
     kConfirmed,
     kUnconfirmed,
-    // The owner is lost, or unknown here.
+    // The owner is lost, or not known to this worker.
     kOwnerLost,
-    // The sender is lost, or said that it never sent this.
+    // The sender is lost, or has revoked the reference.
     kRefused,
-    // Not what an honest worker sends.
+    // No correct worker sends such a reference.
     kInvalid,
   };
   struct Reference {
     Id rref;
     uint64_t owner = 0;
-    // Empty when the owner gets back its own.
+    // Empty when the reference returns to its owner.
     Id child;
     bool registered = false;
   };
@@ -105,20 +109,20 @@ class References {
 
   // ---- Messages.
 
-  // `settled`: nothing that `from` sent earlier can come after this. No answer: it comes later, as a
-  // fence_answer.
+  // Handles a message. `settled`: no message that `from` sent earlier can arrive after this one. nullopt: the
+  // answer follows later, in Actions::fence_answers.
   std::optional<ReferenceMessage::Answer> on_message(uint64_t from, const ReferenceMessage& message,
                                                      bool settled, Actions& actions);
-  // Of a message that this worker sent. Ignored when it was answered before. kRefused: the group has given
-  // this worker up, as it will find in the log.
+  // Handles the answer to a message that this worker sent. Ignored when the message was answered before.
+  // kRefused: the group has declared this worker lost, which it will read in the log.
   void on_answer(const ReferenceMessage& message, ReferenceMessage::Answer answer, Actions& actions);
 
-  // A connection to `peer` broke, and there is a new one: what was under way on the old one may be lost.
+  // A new connection to `peer` replaced a broken one. Messages on the old connection may be lost.
   void link_restored(uint64_t peer, Actions& actions);
-  // Nothing that `peer` sent until now can come any more.
+  // No message that `peer` sent until now can arrive any more.
   void settle(uint64_t peer);
 
-  // ---- To look at.
+  // ---- Inspection.
 
   const OwnerTable& owner() const { return owner_; }
   const HolderTable& holder() const { return holder_; }
@@ -126,7 +130,7 @@ class References {
   const ReferenceFences& fences() const { return fences_; }
   const Revocations& revocations() const { return revocations_; }
 
-  // Machines in the same state have the same hash: for those who explore states.
+  // Machines in the same state have the same hash. Used to explore states in tests.
   template <class H>
   friend H AbslHashValue(H hash, const References& references) {
     const References& r = references;
@@ -134,7 +138,7 @@ class References {
   }
 
  private:
-  // Ends this worker's fence and answers those of others, where that is possible by now.
+  // Ends this worker's fence, and answers the fences of others, if that is possible now.
   void check_fences(Actions& actions);
 
   OwnerTable owner_;

@@ -106,7 +106,7 @@ TEST(References, OwnerTakesBackWhatTheReceiverNeverGot) {
   Actions actions;
   owner.release(kRref, {}, actions);
   EXPECT_TRUE(actions.freed.empty());
-  // The message has not left yet: it will, on the new connection.
+  // The message has not been sent yet: it will be sent on the new connection.
   owner.link_restored(kB, actions);
   EXPECT_TRUE(actions.send.empty());
   owner.sent({kOwner, 2});
@@ -150,7 +150,7 @@ TEST(References, AgreementMayComeBeforeTheLoss) {
 }
 
 TEST(References, RegisteredForkOfAnUnknownOwnerIsGivenBack) {
-  // The receiver has not read yet that its sender joined.
+  // The receiver has not read yet in the log that the sender joined.
   References b = worker(kB);
   Actions actions;
   const uint64_t newcomer = 9;
@@ -212,8 +212,8 @@ TEST(References, SecondDeathBeginsTheFenceAnewThoughThatOneHadAnswered) {
   const ReferenceMessage of_b = actions.send[to_b_first ? 0 : 1], of_c = actions.send[to_b_first ? 1 : 0];
   Actions again;
   owner.on_answer(of_b, Answer::kDone, again);
-  // What it had of the dead one it may have passed to kC before it died, too. Nothing is kept because of it
-  // alone.
+  // Before it died it may have passed to kC what it had from the first dead worker. Nothing is kept because
+  // of this second loss alone.
   owner.lose(kB, again);
   owner.on_answer(of_c, Answer::kDone, again);
   EXPECT_TRUE(again.freed.empty());
@@ -278,7 +278,7 @@ TEST(References, FenceIsAnsweredWhenWhatCameFromTheDeadIsRegistered) {
   EXPECT_EQ(b.fences().unanswered(), 0u);
 }
 
-// The next two: found by the simulator, as an early free with a third worker's reference still unregistered.
+// The simulator found the next two: a value was freed while a third worker's reference was not registered.
 TEST(References, WorkerThatIsRefusedConfirmsNothing) {
   References b = worker(kB);
   Actions actions;
@@ -287,7 +287,7 @@ TEST(References, WorkerThatIsRefusedConfirmsNothing) {
   b.on_answer(sent(actions, Kind::kAdd), Answer::kRefused, refused);
   EXPECT_EQ(refused.refused, std::vector<Id>{kChild});
   EXPECT_TRUE(refused.send.empty());
-  // Nor does it answer a fence as though it had registered that.
+  // It does not answer a fence either, since it has not registered the fork.
   b.lose(kA, refused);
   EXPECT_EQ(b.on_message(kC, {.kind = Kind::kFence, .to = kB, .round = 1, .dead = {kA}}, true, refused),
             std::nullopt);

@@ -11,16 +11,16 @@
 
 namespace gradwire::rpc {
 
-// Which references in messages can be revoked, and which have been (ReferenceMessage::Kind::kRevoke). The
-// sharer revokes none whose message has not left yet. The receiver refuses one that was revoked before it
-// came; of each sharer it remembers the newest kMax. A pure state machine. Not thread-safe.
+// The revocation of references in messages (ReferenceMessage::Kind::kRevoke). The sharer does not revoke a
+// reference whose message has not been sent yet. The receiver refuses a reference that was revoked before it
+// arrived; it remembers the newest kMax revocations of each sharer. A pure state machine. Not thread-safe.
 class Revocations {
  public:
   static constexpr std::size_t kMax = 65536;
 
   // ---- The sharer's side.
 
-  // The message with the reference `child` is being made; it has left, or never will.
+  // begin(): the message with the reference `child` is being made. end(): it was sent, or never will be.
   void begin(const Id& child) { unsent_.insert(child); }
   void end(const Id& child) { unsent_.erase(child); }
   bool is_unsent(const Id& child) const { return unsent_.contains(child); }
@@ -33,7 +33,7 @@ class Revocations {
     revoked.insert(child);
     if (revoked.size() > kMax) revoked.erase(revoked.begin());
   }
-  // Nothing that the sharer sent before can come any more.
+  // No message that the sharer sent before can arrive any more.
   void forget(uint64_t sharer) { revoked_.erase(sharer); }
   bool is_revoked(uint64_t sharer, const Id& child) const {
     auto found = revoked_.find(sharer);
@@ -46,7 +46,7 @@ class Revocations {
     return total;
   }
 
-  // Tables in the same state have the same hash: for those who explore states.
+  // Tables in the same state have the same hash. Used to explore states in tests.
   template <class H>
   friend H AbslHashValue(H hash, const Revocations& revocations) {
     return H::combine(std::move(hash), revocations.unsent_, revocations.revoked_);
@@ -54,7 +54,7 @@ class Revocations {
 
  private:
   absl::flat_hash_set<Id> unsent_;
-  // Sharer -> its children, by age: the counters of the ids ascend.
+  // Sharer -> its revoked children. Ordered by age, since the counters of ids ascend.
   absl::flat_hash_map<uint64_t, std::set<Id>> revoked_;
 };
 

@@ -7,7 +7,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// The layer above. nullptr in a program that is linked without it.
+// Installed by //autograd. nullptr in a program that is linked without it.
 constinit RRefBackward installed_backward = nullptr;
 
 }  // namespace
@@ -18,7 +18,8 @@ namespace rref_internal {
 
 RRefBackward rref_backward() {
   if (installed_backward == nullptr) {
-    throw Error(absl::FailedPreconditionError("RRef::backward needs //autograd, which is not linked in"));
+    throw Error(
+        absl::FailedPreconditionError("RRef::backward needs //autograd: add it to the deps of the program"));
   }
   return installed_backward;
 }
@@ -43,8 +44,8 @@ std::shared_ptr<Agent> agent_of(const RRefHandle* handle) {
 
 void throw_not_owner(const Agent& agent, const RRefHandle& handle) {
   throw Error(absl::FailedPreconditionError(
-      absl::StrCat("local_value on worker \"", agent.get_worker_info().name, "\" of an RRef that \"",
-                   handle.owner().name, "\" owns: use to_here, or call a method of it")));
+      absl::StrCat("cannot use local_value on worker \"", agent.get_worker_info().name, "\": worker \"",
+                   handle.owner().name, "\" owns the RRef; use to_here, or call a method of the RRef")));
 }
 
 }  // namespace rref_internal

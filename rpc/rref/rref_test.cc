@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 std::atomic<int> living{0};
 
-// Counts how many of it live in the process.
+// Counts its live instances in the process.
 struct Counter {
   explicit Counter(int64_t start) : value(start) {
     if (start < 0) throw std::invalid_argument("counts from zero");
@@ -35,7 +35,7 @@ struct Counter {
 GRADWIRE_RPC_CLASS(Counter, int64_t)
 GRADWIRE_RPC_METHOD(Counter, increment)
 
-// Destructors run on executors, a little after the tables have let go.
+// Destructors run on executors, shortly after the entry was removed from the table.
 void expect_living(int expected) {
   eventually([&] { return living == expected; }, absl::Seconds(30));
   EXPECT_EQ(living, expected);
@@ -237,7 +237,7 @@ TEST(RRef, DeletesAreForgottenWhenNothingOlderCanCome) {
   EXPECT_EQ(group[1]->tables().remembered_deletes, 0u);
 }
 
-// Lets nothing through that would construct a value.
+// Drops every request that would construct a value.
 RpcBackendOptions without_constructors() {
   RpcBackendOptions options;
   options.hooks = wrap_transports([](std::unique_ptr<transport::Transport> inner) {
@@ -263,14 +263,15 @@ TEST(RRef, CreationThatNeverArrivesWakesThoseWhoWaitAnywhere) {
     EXPECT_EQ(status_of([&] { counter.rpc_sync<&Counter::increment>(1); }).code(),
               absl::StatusCode::kDeadlineExceeded);
   }
-  // Worker 2 asks worker 1, which has never heard of the value; that its creator gave up tells it all.
+  // Worker 2 asks worker 1, which does not know the value. The creator's message that it gave up ends the
+  // wait.
   EXPECT_EQ(waits_elsewhere.result().status().code(), absl::StatusCode::kAborted)
       << waits_elsewhere.result().status();
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
 }
 
-// To send may resolve and connect; a handle may be dropped where nothing may block.
+// Sending may resolve a name and connect, but a handle may be destroyed where blocking is not allowed.
 TEST(RRef, DroppedHandleSendsNothingOnItsThread) {
   Mutex mutex;
   std::vector<std::thread::id> senders;
@@ -314,8 +315,8 @@ TEST(RRef, TablesOfALostCreationAreEmptyAtOnce) {
     ended = absl::Now();
   }
   EXPECT_FALSE(waits_there.result().ok());
-  // Nothing waits there for a request that will not come (kGrace is ten seconds, of which nine are left), or
-  // for what came before its Delete.
+  // Nothing waits there for a request that will not arrive (kGrace is ten seconds, of which nine are left),
+  // or for messages that were sent before its Delete.
   constexpr absl::Duration kLessThanGrace = absl::Seconds(8);
   group.expect_empty();
   EXPECT_TRUE(eventually([&] { return group[1]->tables().remembered_deletes == 0; }, kLessThanGrace));
@@ -374,11 +375,11 @@ TEST(RRef, DeadOwnersHandlesFailAtOnce) {
     keeper.rpc_sync<&Keeper::keep>(counter);
     group.kill(1);
     const absl::Time start = absl::Now();
-    // The first call may meet the closing connection before the goodbye.
+    // The first call may find the connection closing before the goodbye was read.
     const absl::Status status = status_of([&] { counter.rpc_sync<&Counter::increment>(1); });
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(status.ToString(), HasSubstr("worker1"));
-    // Passing it on still works; using it there does not.
+    // The handle can still be sent to another worker, but it cannot be used there.
     EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&use>("worker2", counter, 1); }).code(),
               absl::StatusCode::kUnavailable);
     EXPECT_EQ(status_of([&] { keeper.rpc_sync<&Keeper::count>(); }).code(), absl::StatusCode::kUnavailable);

@@ -16,6 +16,8 @@ Future<void> ready() { return Future<void>(absl::OkStatus()); }
 
 }  // namespace
 
+// The service is held weakly, because handles are objects of the user and may outlive the agent. Its tables
+// are gone then, and nothing needs to be released.
 RRefHandle::~RRefHandle() {
   const std::shared_ptr<RRefService> service = parts_.service.lock();
   if (service != nullptr) service->driver().release(parts_.rref, parts_.fork);
@@ -33,7 +35,7 @@ RRefService::RRefService(ReferenceHost& agent, Settlement& settlement)
 
 std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const TypeOps* type) {
   const Id rref = agent_.next_id();
-  driver_->tell([&](Tables& tables, Actions&) { tables.references.own(rref); });
+  driver_->apply([&](Tables& tables, Actions&) { tables.references.own(rref); });
   values_.set(rref, OwnedValue{std::move(value), type, nullptr});
   return std::make_shared<RRefHandle>(
       RRefHandle::Parts{weak_from_this(), rref, Id(), agent_.self(), type->name(), ready(), ready()});
@@ -46,36 +48,44 @@ absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owne
   const bool here = owner == agent_.self();
   Promise<void> confirmed(agent_.executor());
   bool lost = false;
-  const bool open = driver_->tell([&](Tables& tables, Actions&) {
+  const bool open = driver_->apply([&](Tables& tables, Actions&) {
     if (here) {
       tables.references.own(rref);
       tables.values.try_emplace(rref);
       return;
     }
+    // begin_creation() adds no fork if the owner is lost.
     tables.references.begin_creation(rref, fork, owner.incarnation);
     lost = !tables.references.holder().contains(fork);
     if (!lost) tables.unconfirmed.emplace(fork, confirmed);
   });
   if (!open) return absl::FailedPreconditionError("the agent has been shut down");
-  if (lost) confirmed.set_error(absl::UnavailableError(absl::StrCat("worker \"", owner.name, "\" is gone")));
+  if (lost)
+    confirmed.set_error(absl::UnavailableError(absl::StrCat(
+        "cannot create an RRef: its owner, worker \"", owner.name, "\", has left or was declared dead")));
   return Remote{
       std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, here ? Id() : fork, owner, type,
                                                      created.future(), here ? ready() : confirmed.future()}),
       fork};
 }
 
+// The order matters on a worker that is not the owner:
+//   1. Complete the future of the fork with the result of the call, while the promise is still in the table.
+//      Otherwise step 3 would complete it as confirmed, also after an error.
+//   2. After an error, let the owner know, so that calls there do not wait for the value.
+//   3. Confirm the fork. Its delete may follow from here on.
 void RRefService::end_remote(const Remote& remote, const absl::Status& created) {
   const RRefHandle& handle = *remote.handle;
   if (handle.is_owner()) {
-    // Wakes who waits here, if the request could not do it.
+    // Wakes the calls that wait for the value, if the request could not do so.
     if (!created.ok()) values_.set(handle.rref(), created);
-    driver_->tell([&](Tables& tables, Actions& actions) {
+    driver_->apply([&](Tables& tables, Actions& actions) {
       tables.references.end_own_creation(handle.rref(), remote.fork, created.ok(), actions);
     });
     return;
   }
   std::optional<Promise<void>> confirmed;
-  driver_->tell([&](Tables& tables, Actions&) {
+  driver_->apply([&](Tables& tables, Actions&) {
     if (auto found = tables.unconfirmed.find(remote.fork); found != tables.unconfirmed.end()) {
       confirmed = found->second;
       tables.unconfirmed.erase(found);
@@ -83,7 +93,7 @@ void RRefService::end_remote(const Remote& remote, const absl::Status& created) 
   });
   if (confirmed) confirmed->set_result(created);
   if (!created.ok()) driver_->creation_failed(handle.owner(), handle.rref(), remote.fork);
-  driver_->tell(
+  driver_->apply(
       [&](Tables& tables, Actions& actions) { tables.references.end_creation(remote.fork, actions); });
 }
 

@@ -21,44 +21,45 @@ namespace gradwire::rpc {
 
 class Agent;
 
-// The references of one agent: makes handles of the values it owns (values()) and of the forks it holds, and
-// puts them into messages. What becomes of them the protocol decides (driver()). Thread-safe. Handles may
-// outlive it.
+// The references of one agent. It makes handles of the values that the agent owns (values()) and of the forks
+// that it holds, and puts them into messages. The protocol runs in driver(). Thread-safe. Handles may outlive
+// it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
-  // Both outlive it.
+  // Both arguments outlive the service.
   RRefService(ReferenceHost& agent, Settlement& settlement);
 
   OwnedValues& values() { return values_; }
   ReferenceDriver& driver() { return *driver_; }
 
-  // A handle on a value that this agent owns from now on.
+  // Makes this agent the owner of the value, and returns a handle on it.
   std::shared_ptr<RRefHandle> own(std::shared_ptr<void> value, const TypeOps* type);
 
-  // The result of a remote() call under way: the handle that its caller gets, and the fork that the request
-  // names. On the owner itself that fork only bridges the time until the call has ended; the handle is a
-  // local one.
+  // A remote() call in progress: the handle that its caller receives, and the fork that the request names.
+  // When the caller is the owner, the handle is a local one, and the fork exists only until the call has
+  // ended.
   struct Remote {
     std::shared_ptr<RRefHandle> handle;
     Id fork;
   };
-  // `created` completes the handle. FailedPrecondition after shutdown.
+  // `created` completes when the call ends. FailedPrecondition after shutdown.
   absl::StatusOr<Remote> begin_remote(const Worker& owner, const std::string& type, Promise<void> created);
-  // The remote() call has ended, as `created` says. After an error it is unknown whether the owner has the
-  // fork: it is deleted all the same.
+  // The remote() call has ended with the status `created`. After an error it is unknown whether the owner has
+  // the fork, so it is deleted in any case.
   void end_remote(const Remote& remote, const absl::Status& created);
 
   // ---- References in messages.
 
-  // Adds a reference for `receiver`, with a fork where it needs one; returns its index. FailedPrecondition
-  // when it is another agent's; Unavailable when the receiver or the owner is lost.
+  // Adds a reference for `receiver` to the payload, with a fork if it needs one. Returns its index.
+  // FailedPrecondition when the handle belongs to another agent; Unavailable when the receiver or the owner
+  // is lost.
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle, const Worker& receiver,
                                          bool is_answer, proto::Payload& payload);
-  // The message has left on a connection, which has ended by now or not.
+  // The message was sent on a connection. `closed`: the connection has ended since.
   void sent(const proto::Payload& payload, const Worker& receiver, bool closed);
-  // The message never left: takes back the forks that were made for its receiver.
+  // The message was never sent: removes the forks that were made for its receiver.
   void undo(const proto::Payload& payload, const Worker& receiver);
-  // One handle for each of payload.references. InvalidArgument for what cannot be.
+  // Returns one handle for each of payload.references. InvalidArgument for a malformed reference.
   absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> receive(const proto::Payload& payload,
                                                                    const Worker& from);
 
@@ -66,7 +67,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
     return (service >= kForkAdd && service <= kForkDelete) ||
            (service >= kForkRevoke && service <= kCreationFailed);
   }
-  // Where the message arrived, before anything that arrives later. Does not block.
+  // Serves a message of the protocol, in the order of arrival. Does not block.
   void serve(const ServiceCall& call);
 
   // nullptr while the agent is being destroyed.
@@ -77,7 +78,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
                                                           const Worker& from);
 
   ReferenceHost& agent_;
-  // Messages under way keep it.
+  // Shared with the messages that have not been answered.
   const std::shared_ptr<ReferenceDriver> driver_;
   OwnedValues values_;
 };

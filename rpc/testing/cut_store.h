@@ -10,14 +10,15 @@
 
 namespace gradwire::rpc::testing {
 
-// Forwards to a store until the test cuts the connection, so that one worker alone loses the store. The cut
-// also ends calls that began before it. Thread-safe.
+// A store that forwards its calls to another store until the test cuts the connection. With it, a test takes
+// the store from one worker only. The cut also ends calls that began before it. Thread-safe.
 class CutStore : public store::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
 
-  // Calls fail at once, or are not answered until their deadline.
+  // All calls fail at once with Unavailable, until restore().
   void cut() { cut_ = true; }
+  // No call is answered until restore(): calls fail with DeadlineExceeded at their deadline.
   void silence() {
     MutexLock lock(mutex_);
     silent_ = cut_ = true;
@@ -68,7 +69,7 @@ class CutStore : public store::ForwardingStore {
     MutexLock lock(mutex_);
     if (!silent_) return absl::UnavailableError("cut off from the store by the test");
     while (silent_ && clock().now() < deadline) restored_.wait_for(mutex_, deadline - clock().now());
-    return absl::DeadlineExceededError("the store does not answer, as the test wants it");
+    return absl::DeadlineExceededError("the store does not answer: silenced by the test");
   }
 
   std::atomic<bool> cut_{false};

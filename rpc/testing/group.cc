@@ -23,20 +23,20 @@ std::vector<std::string> default_names(int world_size) {
 
 }  // namespace
 
-AgentTables of_interest(AgentTables tables, Empty empty) {
-  // These go with the agent, ...
+AgentTables entries_that_leak(AgentTables tables, LeakCheck when) {
+  // These entries are removed with the agent.
   tables.known_workers = tables.gone_workers = tables.watched_workers = 0;
   tables.repeat_callers = tables.remembered_deletes = tables.revoked_references = 0;
-  // ... and these with the log, which a shutdown does not wait for.
-  if (empty != Empty::kAll) {
+  // These entries are removed when the group's log names the loss. A shutdown does not wait for that.
+  if (when != LeakCheck::kAll) {
     tables.accused_strangers = tables.unfenced_workers = tables.fences_asked = 0;
   }
-  if (empty == Empty::kShutDown) return tables;
-  // These go with time and with their connections.
+  if (when == LeakCheck::kShutDown) return tables;
+  // These entries are removed after a time, or with their connections.
   tables.kept_answers = tables.remembered_answers = 0;
   tables.links = tables.numbered_links = tables.unadmitted_links = 0;
   tables.waiting_for_workers = 0;
-  if (empty == Empty::kAll) return tables;
+  if (when == LeakCheck::kAll) return tables;
   tables.owned_rrefs = tables.values = tables.held_forks = tables.unconfirmed_children = 0;
   return tables;
 }
@@ -67,7 +67,7 @@ Group::Group(std::vector<std::string> names, RpcBackendOptions options) : agents
 Group::~Group() { shut_down(); }
 
 void Group::shut_down() {
-  if (graceful_) expect_empty(Empty::kIdle);
+  if (graceful_) expect_empty(LeakCheck::kIdle);
   std::vector<std::thread> threads;
   for (const std::shared_ptr<Agent>& agent : agents_) {
     threads.emplace_back([this, agent] {
@@ -79,7 +79,7 @@ void Group::shut_down() {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  expect_empty(Empty::kShutDown);
+  expect_empty(LeakCheck::kShutDown);
 }
 
 void Group::kill(std::size_t rank) {
@@ -87,20 +87,22 @@ void Group::kill(std::size_t rank) {
   agents_.at(rank)->shutdown(/*graceful=*/false);
 }
 
-void Group::expect_empty() const { expect_empty(Empty::kAll); }
+void Group::expect_empty() const { expect_empty(LeakCheck::kAll); }
 
-void Group::expect_empty(Empty empty) const {
+void Group::expect_empty(LeakCheck when) const {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   for (const std::shared_ptr<Agent>& agent : agents_) {
-    AgentTables tables = of_interest(agent->tables(), empty);
+    AgentTables tables = entries_that_leak(agent->tables(), when);
     while (tables.total() > 0 && absl::Now() < deadline) {
-      absl::SleepFor(
-          absl::Milliseconds(1));  // The last messages are on their way; nothing announces their end.
-      tables = of_interest(agent->tables(), empty);
+      // The last messages may still be in flight. No event says that they have arrived, so poll.
+      absl::SleepFor(absl::Milliseconds(1));
+      tables = entries_that_leak(agent->tables(), when);
     }
     if (tables.total() > 0) {
-      ADD_FAILURE() << agent->services().self().name << (empty == Empty::kShutDown ? ", shut down," : "")
-                    << " still has " << tables.describe();
+      ADD_FAILURE() << "the tables of " << agent->services().self().name
+                    << (when == LeakCheck::kShutDown ? " are not empty after its shutdown: "
+                                                     : " are not empty: ")
+                    << tables.describe();
     }
   }
 }

@@ -11,14 +11,14 @@ namespace gradwire::rpc::testing {
 using transport::ConnectionListener;
 using transport::Message;
 
-// One end. What one end sends the network's thread hands to the listener of the other.
+// One end of a connection. The network's thread passes each message to the listener of the other end.
 class Network::Connection : public transport::Connection,
                             public std::enable_shared_from_this<Network::Connection> {
  public:
   Connection(Network& network, std::string peer_address)
       : network_(network), peer_address_(std::move(peer_address)) {}
 
-  void join(const std::shared_ptr<Connection>& other, std::shared_ptr<ConnectionListener> listener) {
+  void attach(const std::shared_ptr<Connection>& other, std::shared_ptr<ConnectionListener> listener) {
     MutexLock lock(mutex_);
     other_ = other;
     listener_ = std::move(listener);
@@ -45,8 +45,8 @@ class Network::Connection : public transport::Connection,
       other = other_.lock();
     }
     if (other == nullptr) return;
-    // Behind what was sent before.
-    network_.post([other] { other->end(absl::UnavailableError("the other end closed the connection")); });
+    // The other end is closed after it has received all messages that were sent before.
+    network_.post([other] { other->end(absl::UnavailableError("the peer closed the connection")); });
   }
   std::string peer_address() const override { return peer_address_; }
 
@@ -57,7 +57,7 @@ class Network::Connection : public transport::Connection,
       listener = listener_;
     }
     if (listener != nullptr && !listener->introduced())
-      close(absl::DeadlineExceededError("the other end did not introduce itself"), absl::ZeroDuration());
+      close(absl::DeadlineExceededError("the peer did not complete the handshake"), absl::ZeroDuration());
   }
 
   void end(absl::Status reason) {
@@ -130,20 +130,20 @@ class Network::FakeTransport : public transport::Transport {
       auto found = network_.listening_.find(address);
       if (found != network_.listening_.end()) accept = found->second;
     }
-    auto here = std::make_shared<Connection>(network_, address);
-    auto there = std::make_shared<Connection>(network_, "fake:client");
-    here->join(there, std::move(listener));
-    std::shared_ptr<ConnectionListener> accepted = accept ? accept(there) : nullptr;
+    auto client = std::make_shared<Connection>(network_, address);
+    auto server = std::make_shared<Connection>(network_, "fake:client");
+    client->attach(server, std::move(listener));
+    std::shared_ptr<ConnectionListener> accepted = accept ? accept(server) : nullptr;
     {
       MutexLock lock(mutex_);
-      connections_.push_back(here);
+      connections_.push_back(client);
     }
     if (accepted == nullptr) {
-      here->end(transport::refused_error(absl::StrCat("nobody listens at ", address)));
+      client->end(transport::refused_error(absl::StrCat("no worker listens at ", address)));
     } else {
-      there->join(here, std::move(accepted));
+      server->attach(client, std::move(accepted));
     }
-    return here;
+    return client;
   }
 
   void shutdown() override {
@@ -159,7 +159,8 @@ class Network::FakeTransport : public transport::Transport {
     for (const auto& connection : connections) {
       connection->close(absl::CancelledError("the transport has been shut down"), absl::ZeroDuration());
     }
-    // on_closed has come for each when the thread has done what was posted.
+    // Wait until the network's thread has run everything that was posted before. Then every listener has
+    // received on_closed().
     Mutex mutex;
     CondVar changed;
     bool done = false;

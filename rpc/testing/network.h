@@ -13,11 +13,11 @@
 
 namespace gradwire::rpc::testing {
 
-// A network within the test, whose transports stand in for tcp. One thread delivers everything in the order
-// in which it was sent, so that a test that sends by hand decides the order of all that an agent hears.
-// Connections are made and closed at once; nothing is lost but what is under way when its connection closes.
+// A network within the test. Its transports replace tcp. One thread delivers all messages in the order in
+// which they were sent. So a test that sends messages itself decides the order in which an agent receives
+// them. Connections are made and closed at once. A message is lost only if its connection closes first.
 //
-// Thread-safe. Outlives its transports.
+// Thread-safe. Must outlive its transports.
 class Network {
  public:
   Network();
@@ -25,12 +25,12 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // One worker's; its address is made by listen().
+  // Returns a transport for one worker. Its listen() assigns the address.
   std::unique_ptr<transport::Transport> transport();
-  // For wrap_transports().
+  // Returns an argument for wrap_transports() that replaces each transport with one of this network.
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrapper();
-  // The time for introductions is over: ends the connections that were accepted and whose listener says that
-  // it was not introduced().
+  // Ends the time in which peers must introduce themselves: closes each accepted connection whose listener is
+  // not introduced().
   void end_introductions();
 
  private:

@@ -56,7 +56,7 @@ proto::Envelope ScriptedLink::wait_for(const Matches& matches, std::size_t from)
       if (matches(envelope)) return envelope;
     }
   }
-  ADD_FAILURE() << "what the script waits for did not come";
+  ADD_FAILURE() << "the message that the script waits for did not arrive";
   return {};
 }
 
@@ -107,7 +107,7 @@ ScriptedWorker::ScriptedWorker(Network& network, std::shared_ptr<store::Store> s
 }
 
 ScriptedWorker::~ScriptedWorker() {
-  // So that the reader need not wait for a line until it looks up.
+  // The new line in the log wakes the directory's reader, so that stop() need not wait until its poll ends.
   (void)directory_.leave();
   directory_.stop();
   transport_->shutdown();
@@ -126,7 +126,7 @@ proto::Envelope ScriptedWorker::hello(uint64_t to_incarnation) {
 }
 
 std::shared_ptr<ScriptedLink> ScriptedWorker::open(const Agent& agent) {
-  // The record that the agent wrote into the log.
+  // Find the record that the agent wrote into the log.
   for (uint64_t line = 0;; ++line) {
     auto text = store_->try_get(absl::StrCat("log/0/", line), absl::ZeroDuration());
     proto::LogLine parsed;
@@ -139,7 +139,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::open(const Agent& agent) {
       if (connection.ok()) return std::make_shared<ScriptedLink>(*connection, listener);
     }
   }
-  ADD_FAILURE() << "the script finds no address of " << agent.services().self().name;
+  ADD_FAILURE() << "no address of " << agent.services().self().name << " in the log of the group";
   return nullptr;
 }
 
@@ -160,7 +160,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::accepted(std::size_t index) {
       changed_.wait_for(mutex_, deadline - absl::Now());
     }
     if (accepted_.size() <= index) {
-      ADD_FAILURE() << "nobody connected to " << self_.name;
+      ADD_FAILURE() << "no agent connected to " << self_.name << " within " << kTimeout;
       return nullptr;
     }
     link = accepted_[index];
@@ -175,7 +175,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::accepted(std::size_t index) {
 }
 
 void ScriptedWorker::declare_dead(const Worker& worker) {
-  directory_.declare_dead(worker, "the script says so");
+  directory_.declare_dead(worker, "declared dead by the script");
 }
 
 void ScriptedWorker::leave() { EXPECT_TRUE(directory_.leave().ok()); }

@@ -14,7 +14,7 @@
 
 namespace gradwire::rpc::testing {
 
-// One connection of a ScriptedWorker with an agent. The test says what is sent on it, and takes what came.
+// One connection of a ScriptedWorker with an agent. The test sends the messages and reads the received ones.
 // Thread-safe.
 class ScriptedLink {
  public:
@@ -23,19 +23,19 @@ class ScriptedLink {
       : connection_(std::move(connection)), listener_(std::move(listener)) {}
 
   bool send(const proto::Envelope& envelope);
-  // Answers a request of the agent's with success, or with an error.
+  // Answers a request of the agent with a status, or with success and `body`.
   bool answer(const proto::Request& request, const absl::Status& status = absl::OkStatus());
   bool answer(const proto::Request& request, const std::string& body);
   void close();
   bool is_closed() { return listener_->closed_count() > 0; }
 
-  // The first message from `from` on that matches; waits for it, and returns an empty envelope if the link
-  // closes first or none comes in time.
+  // Waits for the first message with index `from` or later that matches, and returns it. If the link closes
+  // first, or no such message arrives in time, the test fails and the result is an empty envelope.
   using Matches = std::function<bool(const proto::Envelope&)>;
   proto::Envelope wait_for(const Matches& matches, std::size_t from = 0);
   proto::Request wait_for_service(uint32_t service, std::size_t from = 0);
   proto::Response wait_for_response(uint64_t call_id);
-  // What came so far.
+  // Number of messages received so far, and the messages.
   std::size_t count() { return listener_->message_count(); }
   std::vector<proto::Envelope> all();
 
@@ -44,8 +44,8 @@ class ScriptedLink {
   const std::shared_ptr<transport::RecordingListener> listener_;
 };
 
-// A member of a group whose messages are the test's: it joins through the store as an agent does, and then
-// does nothing by itself. Thread-safe but for its links' numbers.
+// A member of a group whose messages the test writes. It joins through the store as an agent does, and then
+// does nothing by itself. Thread-safe, except hello() and connect(), which number the connections.
 class ScriptedWorker : public Directory::Listener {
  public:
   ScriptedWorker(Network& network, std::shared_ptr<store::Store> store, const std::string& name);
@@ -54,16 +54,16 @@ class ScriptedWorker : public Directory::Listener {
   const Worker& self() const { return self_; }
   Id id(uint64_t counter) const { return {self_.incarnation, counter}; }
 
-  // The Hello of the next connection, for this worker as it is numbered, and a connection on which nothing
-  // was said yet.
+  // Returns the Hello for the next connection. Each call takes the next connection number.
   proto::Envelope hello(uint64_t to_incarnation = 0);
+  // Opens a connection to the agent, without sending anything on it.
   std::shared_ptr<ScriptedLink> open(const Agent& agent);
-  // A connection to the agent on which both have introduced themselves.
+  // Opens a connection to the agent, and exchanges the Hellos.
   std::shared_ptr<ScriptedLink> connect(const Agent& agent);
-  // The connection with this index that an agent made; waits for it, and answers its Hello.
+  // Waits for the connection with this index that an agent opened, answers its Hello and returns it.
   std::shared_ptr<ScriptedLink> accepted(std::size_t index);
 
-  // Writes into the group's log.
+  // Write a line to the group's log.
   void declare_dead(const Worker& worker);
   void leave();
 

@@ -14,8 +14,8 @@ namespace gradwire::rpc {
 at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
                      at::ScalarType dtype) {
   if (c10::isQIntType(dtype)) {
-    throw Error(
-        absl::InvalidArgumentError("empty_for makes no quantized tensors: quantize one, and send that"));
+    throw Error(absl::InvalidArgumentError(
+        "empty_for cannot make a quantized tensor: quantize a tensor and send it"));
   }
   const TensorExtent extent =
       value_or_throw(checked_extent(sizes, static_cast<int64_t>(c10::elementSize(dtype))));

@@ -5,13 +5,18 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/strip.h"
 
-// Reviewed: every operator here computes a tensor or a number from its arguments alone, checks what it is
-// given, and touches neither files, nor the storage or the size of an existing tensor, nor streams, nor
-// another process's handles. Left out on purpose: from_file, set_, resize_ and everything that takes or gives
-// a storage; as_strided, which reaches what a view was cut from; record_stream and other stream and
-// pinned-memory operators; operators whose kernels trust their index arguments (embedding_bag, ctc_loss,
-// max_unpool*, fractional pools); everything that starts with "_"; and all overloads with out= arguments
-// (operator_call.cc).
+// The operators that any peer may call. Each one was reviewed for safety: it computes a tensor or a number
+// from its arguments alone and checks its arguments. It does not use files, streams or handles of other
+// processes, and does not replace or resize the storage of an existing tensor.
+//
+// Left out on purpose:
+//   - from_file, set_, resize_ and all operators that take or return a storage;
+//   - as_strided, which can read memory outside the view that it is given;
+//   - record_stream and other operators for streams and pinned memory;
+//   - operators whose kernels do not check their index arguments (embedding_bag, ctc_loss, max_unpool*,
+//     fractional pools);
+//   - operators whose names start with "_";
+//   - all overloads with out= arguments (operator_call.cc).
 namespace gradwire::rpc {
 namespace {
 
@@ -74,12 +79,12 @@ const absl::flat_hash_set<absl::string_view>& allowed() {
       "index_copy", "index_fill", "index_put", "index_select", "masked_fill", "masked_scatter",
       "masked_select", "nonzero", "nonzero_numpy", "one_hot", "scatter", "scatter_add", "scatter_reduce",
       "select_scatter", "slice_scatter", "take", "take_along_dim",
-      // Making tensors.
+      // Creation of tensors.
       "arange", "bernoulli", "empty_like", "eye", "full", "full_like", "linspace", "logspace",
       "multinomial", "new_full", "new_ones", "new_zeros", "normal", "ones", "ones_like", "rand",
       "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
       "tril_indices", "triu_indices", "zeros", "zeros_like",
-      // Asking.
+      // Properties of tensors.
       "dense_dim", "is_complex", "is_floating_point", "is_nonzero", "is_same_size", "item", "result_type",
       "size", "sparse_dim", "stride", "to_dense",
       // Neural networks.
@@ -99,8 +104,8 @@ const absl::flat_hash_set<absl::string_view>& allowed() {
       "fft_fft", "fft_fft2", "fft_fftfreq", "fft_fftn", "fft_fftshift", "fft_hfft", "fft_ifft", "fft_ifft2",
       "fft_ifftn", "fft_ifftshift", "fft_ihfft", "fft_irfft", "fft_irfft2", "fft_irfftn", "fft_rfft",
       "fft_rfft2", "fft_rfftfreq", "fft_rfftn",
-      // In place, on what an RRef refers to: they write to their first argument, whose size and storage
-      // stay.
+      // In-place operators, for the tensor of an RRef. They write to their first argument and keep its size
+      // and storage.
       "abs_", "add_", "addcdiv_", "addcmul_", "addmm_", "bernoulli_", "ceil_", "clamp_", "clamp_max_",
       "clamp_min_", "copy_", "div_", "exp_", "fill_", "floor_", "index_add_", "index_copy_", "index_fill_",
       "index_put_", "lerp_", "log_", "masked_fill_", "mul_", "neg_", "normal_", "pow_", "reciprocal_",

@@ -6,10 +6,10 @@
 
 namespace gradwire::rpc {
 
-// Whether a worker runs the operator "aten::NAME" (without overload) for others.
+// Whether other workers may call the operator `name`, "aten::NAME" without an overload.
 bool is_allowed_operator(absl::string_view name);
 
-// All of them, ascending.
+// All allowed names, without "aten::", in ascending order.
 std::vector<absl::string_view> allowed_operators();
 
 }  // namespace gradwire::rpc

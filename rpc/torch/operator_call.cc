@@ -23,7 +23,7 @@ namespace {
 using Operator = torch::jit::Operator;
 using Overloads = std::vector<std::shared_ptr<Operator>>;
 
-// Writes its result into an argument, which nobody here would see.
+// Whether the overload writes its result into an argument. Nobody would see that result here.
 bool has_out_argument(const c10::FunctionSchema& schema) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.is_out()) return true;
@@ -31,14 +31,14 @@ bool has_out_argument(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// An operator that may be called: its overloads in TorchScript's order, which is that of their registration.
+// An operator that may be called. Its overloads are in the order of their registration, as in TorchScript.
 struct Entry {
   Overloads overloads;
   CalleeCost cost;
 };
 
-// Whether libtorch has such an operator, with any overload. Does not intern the name, since anybody can make
-// up names; slow, so for errors alone.
+// Whether libtorch has an operator of this name, with any overload. Does not intern the name, because a peer
+// can invent any number of names. That makes it slow, so it is used only for error messages.
 bool exists(const std::string& callee) {
   const std::string base = callee.substr(0, callee.find('.'));
   for (const std::shared_ptr<Operator>& candidate : torch::jit::getAllOperators()) {
@@ -47,8 +47,9 @@ bool exists(const std::string& callee) {
   return false;
 }
 
-// nullptr for one that may not. Looked up once for each name, with or without an overload: the list of
-// allowed names and their overloads bound the table.
+// Returns nullptr for an operator that may not be called, and an entry without overloads for an unknown
+// overload. Each name, with or without an overload, is looked up once and then kept in a table. The number of
+// allowed operators and of their overloads limits the size of the table.
 Entry* entry_of(const std::string& callee) {
   static auto* const mutex = new Mutex;
   static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Entry>>;
@@ -61,17 +62,18 @@ Entry* entry_of(const std::string& callee) {
   if (!is_allowed_operator(base)) return nullptr;
   auto entry = std::make_unique<Entry>();
   for (const auto& candidate : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(base))) {
-    // Others are the interpreter's own, for numbers and lists.
+    // Operators that are not C10 operators belong to the interpreter, for numbers and lists.
     if (!candidate->isC10Op() || has_out_argument(candidate->schema())) continue;
     if (dot == std::string::npos || candidate->schema().overload_name() == callee.substr(dot + 1)) {
       entry->overloads.push_back(candidate);
     }
   }
   if (entry->overloads.empty()) {
-    // Not kept: anybody can make up names.
+    // Not kept in the table, because a peer can invent any number of names.
     static auto* const none = new Entry;
     return none;
   }
+  // Another thread may have been faster. Then try_emplace() keeps its entry, which callers may use already.
   MutexLock lock(*mutex);
   return table->try_emplace(callee, std::move(entry)).first->second.get();
 }
@@ -88,6 +90,8 @@ struct Match {
 
 absl::StatusOr<Match> find_match(const std::string& callee, const Overloads& overloads,
                                  const CallArguments& arguments) {
+  // Two rounds, so that an overload that takes the arguments as they are wins over an earlier one that would
+  // convert them.
   for (Conversions conversions : {Conversions::kNone, Conversions::kImplicit}) {
     for (const auto& overload : overloads) {
       auto stack = match_arguments(overload->schema(), arguments, conversions);
@@ -96,6 +100,7 @@ absl::StatusOr<Match> find_match(const std::string& callee, const Overloads& ove
   }
   std::vector<std::string> reasons;
   for (const auto& overload : overloads) {
+    // No overload matches. Match again for the reasons: most calls succeed, so they are not collected above.
     const auto stack = match_arguments(overload->schema(), arguments, Conversions::kImplicit);
     reasons.push_back(absl::StrCat("  ", toString(overload->schema()), ": ", stack.status().message()));
   }
@@ -109,16 +114,16 @@ absl::StatusOr<Match> resolve(const ServerCall& call) {
   if (entry == nullptr) {
     if (!exists(callee)) {
       return absl::NotFoundError(
-          absl::StrCat("no operator \"", callee,
-                       "\" in the worker's libtorch: is its name spelled with its namespace, "
-                       "as \"aten::add\"?"));
+          absl::StrCat("operator \"", callee,
+                       "\" not found in the worker's libtorch: write its name with the namespace, as in "
+                       "\"aten::add\""));
     }
-    return absl::PermissionDeniedError(
-        absl::StrCat("the operator \"", callee, "\" is not among those that a worker runs for others"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "operator \"", callee, "\" is not on the list of operators that other workers may call"));
   }
   if (entry->overloads.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("the operator \"", callee, "\" has no such overload without out= arguments"));
+        absl::StrCat("operator \"", callee, "\": unknown overload, or an overload with out= arguments"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(CallArguments arguments, torch_arguments(call));
   return find_match(callee, entry->overloads, arguments);
@@ -138,7 +143,7 @@ void serve_operator(const std::shared_ptr<ServerCall>& call) {
       call->fail(match.status());
       return;
     }
-    // The stack and what it leaves are the only handles here: results travel without being copied.
+    // The stack holds the only handles of the results, so that they are sent without a copy.
     std::vector<c10::IValue> stack = std::move(match->stack);
     match->op->getOperation()(stack);
     finish_torch_call(*call, std::move(stack));

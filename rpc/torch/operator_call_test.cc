@@ -43,7 +43,7 @@ struct Opaque {
   int64_t member = 0;
 };
 
-TEST(OperatorCall, PointersAreNoArguments) {
+TEST(OperatorCall, PointersAreNotAcceptedAsArguments) {
   static_assert(OperatorArgument<at::Tensor> && OperatorArgument<const at::Tensor&>);
   static_assert(OperatorArgument<bool> && OperatorArgument<int> && OperatorArgument<at::ScalarType>);
   static_assert(OperatorArgument<const char*> && OperatorArgument<const char(&)[4]>);
@@ -118,7 +118,7 @@ TEST(OperatorCall, TargetIsTheFirstArgument) {
   EXPECT_EQ(number->status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(OperatorCall, WhatIsNotAllowedIsRefusedByName) {
+TEST(OperatorCall, OperatorThatIsNotAllowedIsRefusedByName) {
   for (const char* name : {"aten::from_file", "aten::set_", "aten::resize_", "aten::as_strided",
                            "aten::record_stream", "aten::set_.source_Tensor", "prim::Print"}) {
     const auto result = run<at::Tensor>(name, at::ones({2}), 1);
@@ -127,7 +127,7 @@ TEST(OperatorCall, WhatIsNotAllowedIsRefusedByName) {
   }
 }
 
-TEST(OperatorCall, WhatDoesNotExistIsNotFound) {
+TEST(OperatorCall, UnknownOperatorIsNotFound) {
   for (const char* name : {"aten::no_such_operator", "add", "", "aten::", "aten::add2.Tensor", "::", "."}) {
     const auto result = run<at::Tensor>(name, at::ones({2}), 1);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound) << name;
@@ -135,7 +135,7 @@ TEST(OperatorCall, WhatDoesNotExistIsNotFound) {
   }
 }
 
-TEST(OperatorCall, OutOverloadsAndUnknownOverloadsDoNotExist) {
+TEST(OperatorCall, OutOverloadsAndUnknownOverloadsAreNotFound) {
   const at::Tensor x = at::ones({2});
   EXPECT_EQ(run<at::Tensor>("aten::add.out", x, x, kw("out", x)).status().code(),
             absl::StatusCode::kNotFound);

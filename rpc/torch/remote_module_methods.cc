@@ -13,10 +13,12 @@ std::string worker_of_location(const std::string& location) {
   const std::string worker = location.substr(0, slash);
   const std::string device = slash == std::string::npos ? "cpu" : location.substr(slash + 1);
   if (worker.empty())
-    throw Error(absl::InvalidArgumentError(absl::StrCat("\"", location, "\" names no worker")));
-  if (device != "cpu") {
     throw Error(absl::InvalidArgumentError(
-        absl::StrCat("\"", location, "\": a remote module lives on \"cpu\", not on \"", device, "\"")));
+        absl::StrCat("invalid location of a remote module: got \"", location, "\", expected \"WORKER\"")));
+  if (device != "cpu") {
+    throw Error(
+        absl::InvalidArgumentError(absl::StrCat("invalid location of a remote module: got \"", location,
+                                                "\" with device \"", device, "\", expected device \"cpu\"")));
   }
   return worker;
 }

@@ -22,7 +22,7 @@ class RemoteModules : public ::testing::Test {
   testing::Group group_{2};
 };
 
-TEST_F(RemoteModules, ForwardEqualsTheModuleHere) {
+TEST_F(RemoteModules, ForwardEqualsALocalModule) {
   AgentGuard guard(group_[0]);
   RemoteModule<torch::nn::LinearImpl> remote("worker1/cpu", 5, 3);
   torch::nn::LinearImpl local(5, 3);
@@ -53,7 +53,7 @@ TEST_F(RemoteModules, TrainAndEvalReachTheModule) {
   EXPECT_FALSE(at::equal(dropout.forward(x), x));
 }
 
-TEST_F(RemoteModules, StateThatDoesNotFitIsNamedAndNotLoaded) {
+TEST_F(RemoteModules, MismatchedStateIsNamedAndNotLoaded) {
   AgentGuard guard(group_[0]);
   RemoteModule<torch::nn::LinearImpl> remote("worker1", 5, 3);
   const at::Tensor before = remote.state_dict().at("weight");

@@ -14,7 +14,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
 
-// Large tensors of calls that are made again: what is sent the second time is what was sent the first time.
+// Large tensors of calls that are sent again: each repetition sends the same values as the first attempt.
 namespace gradwire::rpc {
 namespace {
 
@@ -26,7 +26,7 @@ std::atomic<int>& runs() {
   static auto* count = new std::atomic<int>(0);
   return *count;
 }
-// Changes what it was given, which is its own.
+// Changes its argument. The callee owns that tensor.
 at::Tensor add_one(at::Tensor x) {
   runs().fetch_add(1);
   return x.add_(1);
@@ -35,7 +35,8 @@ GRADWIRE_RPC_IDEMPOTENT(add_one)
 
 class RetryTensors : public ::testing::TestWithParam<const char*> {
  protected:
-  // Agents that lose the first request with a tensor, or the first answer with one.
+  // Options of agents whose connection breaks at the first two requests with a tensor, or at the first two
+  // answers with one.
   static RpcBackendOptions losing(bool answers) {
     RpcBackendOptions options;
     options.transports = {GetParam()};
@@ -59,7 +60,7 @@ class RetryTensors : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Transports, RetryTensors, ::testing::Values("tcp", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(RetryTensors, ArgumentsAreThoseOfTheCallWhateverTheCallerDoesAfterwards) {
+TEST_P(RetryTensors, ArgumentsChangedAfterTheCallAreSentUnchanged) {
   testing::Group group(2, losing(/*answers=*/false));
   runs() = 0;
   at::Tensor mine = ones();
@@ -73,7 +74,7 @@ TEST_P(RetryTensors, ArgumentsAreThoseOfTheCallWhateverTheCallerDoesAfterwards) 
   group.expect_empty();
 }
 
-TEST_P(RetryTensors, GivenAwayMemoryIsKeptForRepetitions) {
+TEST_P(RetryTensors, MovedInMemoryIsKeptForRepetitions) {
   testing::Group group(2, losing(/*answers=*/false));
   AgentGuard guard(group[0]);
   runs() = 0;
@@ -84,7 +85,7 @@ TEST_P(RetryTensors, GivenAwayMemoryIsKeptForRepetitions) {
   group.expect_empty();
 }
 
-TEST_P(RetryTensors, ResultsAreGivenAgainAsTheyWere) {
+TEST_P(RetryTensors, RepeatedAnswersHaveTheSameResult) {
   testing::Group group(2, losing(/*answers=*/true));
   runs() = 0;
   EXPECT_TRUE(all_twos(group[0]->rpc_sync<&add_one>("worker1", ones())));

@@ -21,7 +21,8 @@ std::optional<IValue> convert(const IValue& value, const c10::Type& type, bool f
 
 bool is_number(const IValue& value) { return value.isInt() || value.isDouble() || value.isComplexDouble(); }
 
-// What may stand for a number in the second attempt, as a number of its own kind.
+// Returns the number that `value` means under Conversions::kImplicit: an int, a double or a complex. Returns
+// nullopt if `value` cannot be used as a number.
 std::optional<IValue> implied_number(const IValue& value) {
   if (value.isBool()) return IValue(static_cast<int64_t>(value.toBool()));
   if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0 &&
@@ -40,6 +41,7 @@ std::optional<IValue> convert_number(const IValue& value, TypeKind kind, Convers
            (kind == TypeKind::FloatType && number.isDouble()) ||
            (kind == TypeKind::ComplexType && number.isComplexDouble());
   };
+  // An exact match comes first under both kinds of conversion.
   if (is_number(value) && fits(value)) return value;
   if (conversions == Conversions::kNone) return std::nullopt;
   // A Scalar can hold a bool as it is.
@@ -57,6 +59,7 @@ std::optional<IValue> convert_number(const IValue& value, TypeKind kind, Convers
 std::optional<IValue> convert_list(const IValue& value, const c10::Type& type, bool fixed_length,
                                    Conversions conversions) {
   const c10::TypePtr& element_type = type.expectRef<c10::ListType>().getElementType();
+  // The same type: share the list. Comparing the kinds first is cheap and decides most cases.
   if (value.isList() && value.toList().elementType()->kind() == element_type->kind() &&
       *value.toList().elementType() == *element_type) {
     return value;
@@ -74,6 +77,7 @@ std::optional<IValue> convert_list(const IValue& value, const c10::Type& type, b
     return std::nullopt;
   }
   c10::impl::GenericList list(element_type);
+  // Convert element by element: an int list may be wanted where a tuple was sent.
   list.reserve(elements.size());
   for (const IValue& element : elements) {
     std::optional<IValue> converted = convert(element, *element_type, false, conversions);
@@ -137,10 +141,11 @@ absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& s
     if (i < arguments.positional.size()) {
       if (parameter.kwarg_only()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("argument \"", parameter.name(), "\" goes by keyword only"));
+            absl::StrCat("argument \"", parameter.name(), "\" can only be passed by keyword"));
       }
       given = &arguments.positional[i];
     }
+    // There are few keywords, so a search is faster than a table.
     for (const auto& [name, value] : arguments.keywords) {
       if (name != parameter.name()) continue;
       if (given != nullptr) {
@@ -166,7 +171,7 @@ absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& s
     stack.push_back(*std::move(converted));
   }
   if (keywords_used != arguments.keywords.size()) {
-    return absl::InvalidArgumentError("a keyword argument is unknown");
+    return absl::InvalidArgumentError("unknown keyword argument");
   }
   return stack;
 }

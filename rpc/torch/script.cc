@@ -22,12 +22,12 @@ namespace {
 
 struct ScriptFunction {
   torch::jit::Function* function = nullptr;
-  // The module of a method: its first argument.
+  // For a method, its module. It is passed as the first argument.
   std::optional<c10::IValue> self;
 };
 
 struct Package {
-  // Owns the functions. Modules own theirs through `self`.
+  // Owns the functions. Is nullptr for a module: `self` then owns the methods.
   std::shared_ptr<torch::jit::CompilationUnit> unit;
   std::map<std::string, ScriptFunction> functions;
 };
@@ -42,18 +42,20 @@ class Scripts {
   void add(const std::string& name, Package package) {
     for (absl::string_view part : absl::StrSplit(name, '.')) {
       if (part.empty()) {
-        throw Error(
-            absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no name of a TorchScript package")));
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("invalid name of a TorchScript package: got \"", name,
+                         "\", expected names joined by dots, without empty parts")));
       }
     }
     auto entry = std::make_shared<const Package>(std::move(package));
     MutexLock lock(mutex_);
     if (!packages_.try_emplace(name, std::move(entry)).second) {
       throw Error(absl::FailedPreconditionError(
-          absl::StrCat("a TorchScript package \"", name, "\" is registered already")));
+          absl::StrCat("TorchScript package \"", name, "\" is registered already")));
     }
   }
 
+  // Shares the package, so that the function lives while it runs.
   struct Found {
     std::shared_ptr<const Package> package;
     const ScriptFunction* function = nullptr;
@@ -62,8 +64,8 @@ class Scripts {
   absl::StatusOr<Found> find(const std::string& name) const {
     const std::size_t dot = name.rfind('.');
     if (dot == std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\" is no name of a TorchScript function: it needs \"package.function\""));
+      return absl::InvalidArgumentError(absl::StrCat("invalid name of a TorchScript function: got \"", name,
+                                                     "\", expected \"package.function\""));
     }
     const std::string package_name = name.substr(0, dot);
     std::shared_ptr<const Package> package;
@@ -74,8 +76,8 @@ class Scripts {
         std::vector<std::string> names;
         for (const auto& [known, unused] : packages_) names.push_back(known);
         return absl::NotFoundError(
-            absl::StrCat("no TorchScript package \"", package_name,
-                         "\" is registered here; there are: ", absl::StrJoin(names, ", ")));
+            absl::StrCat("TorchScript package \"", package_name,
+                         "\" is not registered; the registered packages are: ", absl::StrJoin(names, ", ")));
       }
       package = found->second;
     }
@@ -83,8 +85,9 @@ class Scripts {
     if (found == package->functions.end()) {
       std::vector<std::string> names;
       for (const auto& [known, unused] : package->functions) names.push_back(known);
-      return absl::NotFoundError(absl::StrCat("no TorchScript function \"", name, "\" is registered here; \"",
-                                              package_name, "\" has: ", absl::StrJoin(names, ", ")));
+      return absl::NotFoundError(absl::StrCat("TorchScript function \"", name,
+                                              "\" is not registered; the functions of \"", package_name,
+                                              "\" are: ", absl::StrJoin(names, ", ")));
     }
     return Found{std::move(package), &found->second};
   }
@@ -101,8 +104,8 @@ absl::StatusOr<std::vector<c10::IValue>> prepare(const ServerCall& call, const S
   auto stack = match_arguments(schema, arguments, Conversions::kNone);
   if (!stack.ok()) stack = match_arguments(schema, arguments, Conversions::kImplicit);
   if (!stack.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", call.callee(), "\": ", stack.status().message(), "; it is ", toString(schema)));
+    return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\": ", stack.status().message(),
+                                                   "; its schema is ", toString(schema)));
   }
   return stack;
 }
@@ -136,6 +139,7 @@ void register_script(const std::string& package, const std::string& source) {
 void register_script_module(const std::string& name, const torch::jit::Module& module) {
   Package entry;
   for (const torch::jit::Method& method : module.get_methods()) {
+    // The module's value owns the compiled methods.
     entry.functions[method.name()] = {&method.function(), module._ivalue()};
   }
   Scripts::instance().add(name, std::move(entry));

@@ -42,7 +42,7 @@ def total(xs: List[Tensor]) -> Tensor:
   return y
 
 def refuse(x: Tensor) -> Tensor:
-  assert x.numel() == 0, "not today"
+  assert x.numel() == 0, "x must be empty"
   return x
 )";
 
@@ -65,7 +65,7 @@ TEST_F(ScriptTest, FunctionsRunWithDefaultsAndKeywords) {
   EXPECT_EQ(run<at::Tensor>("math.total", std::vector<at::Tensor>{})->item<double>(), 0);
 }
 
-TEST_F(ScriptTest, UnknownNamesListWhatThereIs) {
+TEST_F(ScriptTest, ErrorForAnUnknownNameListsTheRegisteredNames) {
   const auto function = run<at::Tensor>("math.thrice", at::ones({3}));
   EXPECT_EQ(function.status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(function.status().message().find("twice"), std::string::npos) << function.status();
@@ -81,10 +81,10 @@ TEST_F(ScriptTest, WrongArgumentsNameTheSchema) {
   EXPECT_NE(result.status().message().find("Tensor x"), std::string::npos) << result.status();
 }
 
-TEST_F(ScriptTest, WhatTheCodeThrowsReachesTheCaller) {
+TEST_F(ScriptTest, ExceptionsOfTheFunctionReachTheCaller) {
   const auto result = run<at::Tensor>("math.refuse", at::ones({3}));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnknown);
-  EXPECT_NE(result.status().message().find("not today"), std::string::npos) << result.status();
+  EXPECT_NE(result.status().message().find("x must be empty"), std::string::npos) << result.status();
 }
 
 TEST_F(ScriptTest, ModulesKeepTheirState) {

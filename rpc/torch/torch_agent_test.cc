@@ -20,7 +20,7 @@ GRADWIRE_RPC(scale)
 at::Tensor echo(const at::Tensor& x) { return x; }
 GRADWIRE_RPC(echo)
 
-// A value that stays with its owner and changes there.
+// An object that stays with its owner and changes there.
 struct Resident {
   explicit Resident(int64_t n) : value(at::zeros({n})) {}
   at::Tensor pull() const { return value; }
@@ -45,7 +45,7 @@ TEST_F(TorchAgent, TensorsTravelBothWays) {
   EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker0", large), large)) << "to oneself";
 }
 
-// What the handler below got last, as it came.
+// The tensor that mark() received last, not a copy of it.
 at::Tensor& received() {
   static auto* tensor = new at::Tensor;
   return *tensor;
@@ -57,17 +57,17 @@ void mark(at::Tensor tensor) {
 GRADWIRE_RPC(mark)
 
 TEST_F(TorchAgent, TensorMadeForAWorkerTravelsWithoutACopy) {
-  group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));  // Connected from here on.
+  group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));  // Connects the workers.
   at::Tensor made = empty_for(group_[0], "worker1", {1000, 1000}, at::kFloat);
   made.fill_(7);
   const auto* memory = made.const_data_ptr<float>();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
   group_[0]->rpc_sync<&mark>("worker1", std::move(made));
-  // The callee wrote into the very memory.
+  // The callee wrote into the memory that the caller had allocated.
   EXPECT_EQ(memory[999'999], 42);
   EXPECT_EQ(received().sum().item<double>(), 42e6);
 
-  // Not given away: a copy, as ever.
+  // A tensor that is not moved into the call is copied.
   at::Tensor kept = empty_for(group_[0], "worker1", {1000, 1000}, at::kFloat);
   kept.fill_(7);
   group_[0]->rpc_sync<&mark>("worker1", kept);
@@ -87,7 +87,7 @@ TEST_F(TorchAgent, CallerMayChangeTensorsAfterAsyncCall) {
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(answers[i].wait().eq(i + 1).all().item<bool>()) << i;
 }
 
-TEST_F(TorchAgent, ResultIsOfTheTimeOfTheAnswer) {
+TEST_F(TorchAgent, LaterChangesOfTheOwnerDoNotReachAResult) {
   RRef<Resident> resident = group_[0]->remote<Resident>("worker1", 1 << 18);
   const at::Tensor before = resident.rpc_sync<&Resident::pull>();
   resident.rpc_sync<&Resident::fill>(3.0);

@@ -12,6 +12,8 @@
 namespace gradwire::rpc {
 namespace {
 
+// Sets `out` to the target's value if that has type T. A tensor shares its memory, so an operator that works
+// in place changes the value of the RRef.
 template <class T>
 bool take_if(const ServerCall& call, const std::string& type, c10::IValue& out) {
   if (type != value_type_name<T>()) return false;
@@ -28,12 +30,15 @@ absl::StatusOr<c10::IValue> target_value(const ServerCall& call) {
       take_if<std::vector<at::Tensor>>(call, type, value)) {
     return value;
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" was called on an RRef to a ", type,
-                                                 ", which is no argument for it"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", call.callee(), "\" was called on an RRef to a ", type,
+                   ", expected a tensor, a number, a bool, a string, an IValue or a vector of tensors"));
 }
 
 template <class T>
 void finish_as(ServerCall& call, T value) {
+  // Drop the arguments before the answer is encoded. A result that was moved out of an argument is then the
+  // only handle of its tensor, and is sent without a copy.
   auto held = std::make_shared<T>(std::move(value));
   call.release_arguments();
   call.finish(std::move(held), type_ops<T>());
@@ -75,6 +80,7 @@ void finish_torch_call(ServerCall& call, std::vector<c10::IValue> results) {
   } else if (results.size() > 1) {
     result = c10::ivalue::Tuple::create(std::move(results));
   }
+  // No second handle of the result may stay in the list.
   results.clear();
   if (result.isTensor()) {
     finish_as<at::Tensor>(call, std::move(result).toTensor());

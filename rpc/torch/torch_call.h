@@ -10,14 +10,15 @@
 
 namespace gradwire::rpc {
 
-// What serving an operator and serving a TorchScript function have in common.
+// Functions that the handlers of operators and of TorchScript functions share.
 
-// The arguments of a call; its target, when it was made through an RRef, comes first. InvalidArgument for
-// what no IValue can hold.
+// Returns the arguments of a call. If the call was made through an RRef, the RRef's value is the first one.
+// Error: InvalidArgument for an argument that an IValue cannot hold.
 absl::StatusOr<CallArguments> torch_arguments(const ServerCall& call);
 
-// Ends the call with what was left on the stack: None, the one value, or a tuple. Plain values are stored as
-// their C++ types, so that an RRef<at::Tensor> is one whatever made it.
+// Ends the call with the values that the callee left on the stack: None, one value, or a tuple. A tensor, a
+// number, a bool or a string is stored as its C++ type. So a result that is a tensor always makes an
+// RRef<at::Tensor>, whether a C++ function, an operator or TorchScript made it.
 void finish_torch_call(ServerCall& call, std::vector<c10::IValue> results);
 
 }  // namespace gradwire::rpc

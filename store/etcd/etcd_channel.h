@@ -12,9 +12,9 @@
 
 namespace gradwire::store {
 
-// One member of an etcd cluster: its services over a channel of its own, which connects when it is first
-// used, and again when it is used after a connection broke. A member that is silent though something is asked
-// of it is given up after about 15 s. Thread-safe.
+// One member of an etcd cluster: its services over a channel of its own. The channel connects at its first
+// use, and again at the next use after a connection broke. A member that does not answer a call or a ping for
+// about 15 s is given up. Thread-safe.
 struct EtcdMember {
   std::string address;  // "host:port".
   std::shared_ptr<grpc::Channel> channel;
@@ -24,10 +24,10 @@ struct EtcdMember {
   std::unique_ptr<etcdserverpb::Auth::Stub> auth;
 };
 
-// `endpoints` are "host:port", "http://host:port" or "https://host:port". Connects to none yet.
-// InvalidArgument, naming what is wrong, for an endpoint that is none of these, for none at all, for http://
-// where security asks for TLS, for a certificate without its key or the reverse, a password without a user,
-// and a file that cannot be read.
+// Creates the members for `endpoints`, each "host:port", "http://host:port" or "https://host:port". Does not
+// connect yet. InvalidArgument, which names the cause: a malformed endpoint, an empty list, http:// although
+// security requires TLS, a certificate without its key or the reverse, a password without a user, or a file
+// that cannot be read.
 absl::StatusOr<std::vector<EtcdMember>> open_etcd_members(const std::vector<std::string>& endpoints,
                                                           const EtcdSecurity& security);
 

@@ -12,17 +12,18 @@
 namespace gradwire::store {
 namespace {
 
-// How soon a call that need not wait may end when its own deadline has passed or is short.
-constexpr absl::Duration kLeastCallTime = absl::Seconds(1);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
-// A token that has just been given and is refused may have fallen to a restart in between, but not often.
-constexpr int kMostRenewals = 5;
-// A signed one (--auth-token=jwt) has some hundreds.
+// Minimum time given to a call that need not wait, even if its deadline is sooner or has passed.
+constexpr absl::Duration kMinCallTime = absl::Seconds(1);
+constexpr absl::Duration kMinPause = absl::Milliseconds(20);
+constexpr absl::Duration kMaxPause = absl::Milliseconds(500);
+// Limit for new tokens in one call. A restart of etcd can make a new token invalid, but not many times in a
+// row.
+constexpr int kMaxRenewals = 5;
+// A signed token (--auth-token=jwt) has some hundred bytes.
 constexpr std::size_t kMaxTokenBytes = 8192;
 
 gpr_timespec to_timespec(absl::Duration left) {
-  // Beyond what any job lives, and far below where its numbers end.
+  // One year: longer than any job, and far below the limit of gpr_timespec.
   left = std::min(left, absl::Hours(24 * 365));
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                       gpr_time_from_micros(absl::ToInt64Microseconds(left), GPR_TIMESPAN));
@@ -41,9 +42,16 @@ absl::Status EtcdClient::call(absl::Time deadline, const Attempt& attempt, bool*
 }
 
 absl::Time EtcdClient::with_least_time(absl::Time deadline) const {
-  return std::max(deadline, clock_.now() + kLeastCallTime);
+  return std::max(deadline, clock_.now() + kMinCallTime);
 }
 
+// After a failed attempt (EtcdFailure):
+// - kFinal: the same would happen again; return it.
+// - kToken: get a new token and repeat at once, a limited number of times.
+// - kRefused: etcd has not executed the call. Try the next member.
+// - kMember, kDeadline: etcd may have executed the call (`unsure`). Try the next member.
+//
+// A pause follows only after all members have failed.
 absl::Status EtcdClient::call_until(absl::Time deadline, const Attempt& attempt, bool* unsure) {
   const absl::Time start = clock_.now();
   std::string last;
@@ -53,13 +61,13 @@ absl::Status EtcdClient::call_until(absl::Time deadline, const Attempt& attempt,
     std::string address;
     const grpc::Status status = call_once(deadline, attempt, &address);
     if (status.ok()) return absl::OkStatus();
-    // What went on for a while is no failure after failures.
+    // An attempt that lasted for a while does not count as a repeated failure.
     if (clock_.now() - attempted > absl::Seconds(1)) failures = renewals = 0;
     const EtcdFailure failure = classify_etcd(status);
     const absl::Status explained = explain_etcd(status, address, options_.user, options_.prefix);
     if (failure == EtcdFailure::kFinal) return explained;
     if (failure == EtcdFailure::kToken) {
-      if (options_.user.empty() || ++renewals > kMostRenewals) return explained;
+      if (options_.user.empty() || ++renewals > kMaxRenewals) return explained;
       continue;
     }
     if (unsure != nullptr && failure != EtcdFailure::kRefused) *unsure = true;
@@ -68,7 +76,7 @@ absl::Status EtcdClient::call_until(absl::Time deadline, const Attempt& attempt,
           absl::StrCat("the ", options_.name, " got no answer from ", address, " within ",
                        absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1)))));
     }
-    // What says more than that the time was over.
+    // Keep the last reason that says more than "deadline exceeded".
     if (failure != EtcdFailure::kDeadline) last = std::string(explained.message());
     const int members = static_cast<int>(options_.members.size());
     if (++failures % members == 0) pause(failures / members, deadline);
@@ -82,6 +90,7 @@ absl::Status EtcdClient::call_until(absl::Time deadline, const Attempt& attempt,
 
 grpc::Status EtcdClient::call_once(absl::Time deadline, const Attempt& attempt, std::string* address) {
   std::size_t index = current_.load();
+  // All threads use the same member, until one of them finds that it fails.
   const EtcdMember& member = options_.members[index];
   if (address != nullptr) *address = member.address;
   std::string token;
@@ -96,12 +105,12 @@ grpc::Status EtcdClient::call_once(absl::Time deadline, const Attempt& attempt, 
   const EtcdFailure failure = classify_etcd(status);
   if (failure == EtcdFailure::kToken) {
     MutexLock lock(mutex_);
-    // Unless another thread has got a new one meanwhile.
+    // Not if another thread has got a new token meanwhile.
     if (token_ == token) authenticated_ = false;
   }
   if (failure == EtcdFailure::kMember || failure == EtcdFailure::kRefused ||
       failure == EtcdFailure::kDeadline) {
-    // Unless another thread has gone on meanwhile.
+    // Not if another thread has moved on to the next member meanwhile.
     current_.compare_exchange_strong(index, (index + 1) % options_.members.size());
   }
   return status;
@@ -120,6 +129,7 @@ grpc::Status EtcdClient::get_token(const EtcdMember& member, absl::Time deadline
   prepare(context, deadline);
   etcdserverpb::AuthenticateRequest request;
   request.set_name(options_.user);
+  // Threads may authenticate at the same time; each token is valid.
   request.set_password(options_.password);
   etcdserverpb::AuthenticateResponse response;
   const grpc::Status status = member.auth->Authenticate(&context, request, &response);
@@ -127,12 +137,13 @@ grpc::Status EtcdClient::get_token(const EtcdMember& member, absl::Time deadline
     return status;
   if (!status.ok()) {
     log(LogLevel::kWarning, options_.name, ": etcd at ", member.address,
-        " has authentication disabled and does not ask for the user and password that were given");
+        " has authentication disabled; the given user and password are not used");
   }
-  // gRPC ends the program over metadata that cannot be sent.
-  const std::string& given = response.token();
-  if (given.size() > kMaxTokenBytes || !std::all_of(given.begin(), given.end(), absl::ascii_isgraph)) {
-    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "it gave a token that cannot be one");
+  // Check the token: gRPC aborts the program if metadata has invalid characters.
+  const std::string& received_token = response.token();
+  if (received_token.size() > kMaxTokenBytes ||
+      !std::all_of(received_token.begin(), received_token.end(), absl::ascii_isgraph)) {
+    return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "malformed authentication token");
   }
   MutexLock lock(mutex_);
   authenticated_ = true;
@@ -143,12 +154,12 @@ grpc::Status EtcdClient::get_token(const EtcdMember& member, absl::Time deadline
 
 void EtcdClient::prepare(grpc::ClientContext& context, absl::Time deadline) const {
   context.set_deadline(to_timespec(deadline - clock_.now()));
-  // A member that has lost its cluster is to say so instead of watching in vain.
+  // Ask a member that has lost its cluster to fail, instead of watching without effect.
   context.AddMetadata("hasleader", "true");
 }
 
 void EtcdClient::pause(int round, absl::Time deadline) {
-  const absl::Duration pause = std::min(kLongestPause, kFirstPause * (1 << std::min(round - 1, 10)));
+  const absl::Duration pause = std::min(kMaxPause, kMinPause * (1 << std::min(round - 1, 10)));
   const absl::Time until = std::min(deadline, clock_.now() + pause);
   Mutex mutex;
   CondVar never;
@@ -156,8 +167,8 @@ void EtcdClient::pause(int round, absl::Time deadline) {
   while (clock_.now() < until) clock_.wait_until(mutex, never, until);
 }
 
-absl::Status EtcdClient::no_etcd_here(absl::string_view why) const {
-  return no_etcd(options_.members[current_.load()].address, why);
+absl::Status EtcdClient::not_etcd_error(absl::string_view why) const {
+  return not_etcd(options_.members[current_.load()].address, why);
 }
 
 }  // namespace gradwire::store

@@ -15,49 +15,50 @@
 
 namespace gradwire::store {
 
-// Calls the members of an etcd cluster: one of them until it fails, then the next. Sees to the user's token.
+// Calls the members of an etcd cluster: one of them until it fails, then the next. Manages the user's token.
 //
-// Thread-safe. Has no threads of its own.
+// Thread-safe. Starts no threads.
 class EtcdClient {
  public:
   struct Options {
     std::vector<EtcdMember> members;
     std::string user, password;
-    // Both for messages: what calls itself so, and what it has to be granted.
+    // For messages: the name of the store, and the prefix that the user must be granted.
     std::string name, prefix;
   };
   EtcdClient(Options options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // Asks a member; the context is ready for use, and for nothing else. Runs on the calling thread, any number
-  // of times.
+  // Makes one call to a member. The context is for that call only. Runs on the calling thread, any number of
+  // times.
   using Attempt = std::function<grpc::Status(const EtcdMember& member, grpc::ClientContext& context)>;
 
-  // Asks until a member has answered, with pauses when all have failed. However short, the deadline leaves a
-  // second. An error is explain_etcd()'s; Unavailable or DeadlineExceeded name the endpoints.
+  // Calls members until one has answered, with pauses after all have failed. Tries for at least a second,
+  // even if the deadline is sooner. Errors are those of explain_etcd(); Unavailable and DeadlineExceeded name
+  // the endpoints.
   //
-  // `unsure`, if given, becomes true when an attempt failed that may have been carried out: also when a later
-  // one succeeds. Attempts that change something have to be written so that this does no harm.
+  // `unsure`, if given, is set to true if a failed attempt may have been executed by etcd, even if a later
+  // attempt succeeds. An attempt that changes keys must be safe in that case.
   absl::Status call(absl::Time deadline, const Attempt& attempt, bool* unsure = nullptr);
-  // The same without the second.
+  // The same without the minimum of a second.
   absl::Status call_until(absl::Time deadline, const Attempt& attempt, bool* unsure = nullptr);
 
-  // Asks one member once; when it fails, the next is asked next time.
+  // Calls one member once. If it fails, the next call uses the next member.
   grpc::Status call_once(absl::Time deadline, const Attempt& attempt, std::string* address = nullptr);
 
   // `deadline`, or a second from now if that is later.
   absl::Time with_least_time(absl::Time deadline) const;
-  // An answer that cannot be right.
-  absl::Status no_etcd_here(absl::string_view why) const;
+  // The error for an answer that etcd cannot have given.
+  absl::Status not_etcd_error(absl::string_view why) const;
 
  private:
-  // Of a failure to authenticate; the token is empty where the store has no user or etcd no authentication.
+  // Authenticates if necessary. The token is empty if the store has no user or etcd has no authentication.
   grpc::Status get_token(const EtcdMember& member, absl::Time deadline, std::string& token);
   void prepare(grpc::ClientContext& context, absl::Time deadline) const;
   void pause(int round, absl::Time deadline);
 
   const Options options_;
   Clock& clock_;
-  std::atomic<std::size_t> current_{0};  // The member that is asked.
+  std::atomic<std::size_t> current_{0};  // Index of the member in use.
 
   Mutex mutex_;
   bool authenticated_ ABSL_GUARDED_BY(mutex_) = false;

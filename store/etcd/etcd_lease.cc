@@ -1,3 +1,7 @@
+// A lease is requested by the first call that needs it (id). A thread keeps it alive until the destructor
+// revokes it. If etcd reports that it has expired, on_lost() forgets it, and the next call requests a new
+// one; the keys of the old one are gone.
+
 #include "gradwire/store/etcd/etcd_lease.h"
 
 #include <algorithm>
@@ -11,9 +15,9 @@
 namespace gradwire::store {
 namespace {
 
-// How long closing may take when etcd does not answer; the lease then runs out by itself.
-constexpr absl::Duration kRevokeFor = absl::Seconds(2);
-// After a keep-alive that failed.
+// How long closing may take if etcd does not answer; the lease then expires by itself.
+constexpr absl::Duration kRevokeTimeout = absl::Seconds(2);
+// Pause after a keep-alive that failed.
 constexpr absl::Duration kRetryAfter = absl::Milliseconds(200);
 
 }  // namespace
@@ -27,6 +31,8 @@ EtcdLease::~EtcdLease() {
     MutexLock lock(mutex_);
     stopping_ = true;
     id = id_;
+    // The context is on the stack of the thread's call, which clears the pointer under this lock before it
+    // returns. So it is valid here.
     if (context_ != nullptr) context_->TryCancel();
     wake_.notify_all();
   }
@@ -34,10 +40,11 @@ EtcdLease::~EtcdLease() {
   if (id == 0) return;
   etcdserverpb::LeaseRevokeRequest request;
   request.set_id(id);
-  client_.call_once(clock_.now() + kRevokeFor, [&](const EtcdMember& member, grpc::ClientContext& context) {
-    etcdserverpb::LeaseRevokeResponse response;
-    return member.lease->LeaseRevoke(&context, request, &response);
-  });
+  client_.call_once(clock_.now() + kRevokeTimeout,
+                    [&](const EtcdMember& member, grpc::ClientContext& context) {
+                      etcdserverpb::LeaseRevokeResponse response;
+                      return member.lease->LeaseRevoke(&context, request, &response);
+                    });
 }
 
 absl::StatusOr<int64_t> EtcdLease::id(absl::Time deadline) {
@@ -56,42 +63,44 @@ absl::StatusOr<int64_t> EtcdLease::id(absl::Time deadline) {
       clock_.wait_until(mutex_, wake_, until);
     }
     if (id_ != 0) return id_;
+    // From here on other callers wait, also those that come while etcd does not answer.
     granting_ = true;
   }
-  const absl::StatusOr<int64_t> granted = grant(deadline);
+  const absl::StatusOr<int64_t> result = grant(deadline);
   MutexLock lock(mutex_);
   granting_ = false;
-  if (granted.ok()) id_ = *granted;
+  if (result.ok()) id_ = *result;
   wake_.notify_all();
-  return granted;
+  return result;
 }
 
 absl::StatusOr<int64_t> EtcdLease::grant(absl::Time deadline) {
   etcdserverpb::LeaseGrantRequest request;
   request.set_ttl(absl::ToInt64Seconds(ttl_));
   etcdserverpb::LeaseGrantResponse response;
-  // A lease whose grant is not heard of has no keys and runs out.
+  // Repeating is safe: if an answer is lost, that lease has no keys and expires.
   GRADWIRE_RETURN_IF_ERROR(
       client_.call(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
         response.Clear();
         return member.lease->LeaseGrant(&context, request, &response);
       }));
-  if (response.id() == 0) return client_.no_etcd_here("it granted a lease without a number");
+  if (response.id() == 0) return client_.not_etcd_error("it granted a lease without an id");
   return response.id();
 }
 
-void EtcdLease::lost(int64_t id) {
+void EtcdLease::on_lost(int64_t id) {
   {
     MutexLock lock(mutex_);
+    // Several calls may notice the same loss; a new lease must stay.
     if (id_ != id) return;
     id_ = 0;
   }
-  log(LogLevel::kWarning, name_, ": the lease of its keys ran out, because etcd was not reached within ",
-      absl::FormatDuration(ttl_), ", and the keys that hung on it are gone");
+  log(LogLevel::kWarning, name_, ": lost all keys: their lease expired because etcd was not reached within ",
+      absl::FormatDuration(ttl_));
 }
 
 void EtcdLease::run() {
-  // Early enough for two more attempts.
+  // A third of the TTL leaves time for two more attempts.
   absl::Duration wait = ttl_ / 3;
   while (true) {
     int64_t id;
@@ -108,6 +117,8 @@ void EtcdLease::run() {
   }
 }
 
+// Opens a stream for one request at the current member. After the answer the stream is cancelled: nothing
+// more is expected on it.
 bool EtcdLease::keep_alive(int64_t id) {
   etcdserverpb::LeaseKeepAliveRequest request;
   request.set_id(id);
@@ -130,7 +141,7 @@ bool EtcdLease::keep_alive(int64_t id) {
                                                   return answered ? grpc::Status::OK : end;
                                                 });
   if (!status.ok()) return false;
-  if (response.ttl() <= 0) lost(id);
+  if (response.ttl() <= 0) on_lost(id);
   return true;
 }
 

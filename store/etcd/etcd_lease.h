@@ -12,27 +12,28 @@
 
 namespace gradwire::store {
 
-// The lease on which a store's keys hang, kept alive by a thread of its own, and revoked when this object
-// goes: etcd deletes the keys then. If etcd could not be reached for so long that the lease ran out, its keys
-// are gone (a line in the log says so), and what is written afterwards hangs on a new one.
+// The lease of a store's keys. A thread of this object keeps it alive. The destructor revokes it, and etcd
+// then deletes the keys. If etcd could not be reached for so long that the lease expired, the keys are
+// lost (which is logged), and keys that are written afterwards get a new lease.
 //
-// Thread-safe. The client and the clock outlive it.
+// Thread-safe. The client and the clock must outlive this object.
 class EtcdLease {
  public:
-  // `ttl` is a whole number of seconds. `name`: whose lease, for the log.
+  // `ttl` is a whole number of seconds. `name` is the name of the store, for the log.
   EtcdLease(EtcdClient& client, absl::Duration ttl, std::string name, Clock& clock);
   ~EtcdLease();
 
-  // Asks etcd for a lease if there is none, or waits for another call that asks. Never 0. However short, the
-  // deadline leaves a second. Errors are EtcdClient::call()'s.
+  // Returns the lease's id, never 0. Requests a lease from etcd if this object has none, or waits for another
+  // call that requests it. Tries for at least a second, even if the deadline is sooner. Errors are those of
+  // EtcdClient::call().
   absl::StatusOr<int64_t> id(absl::Time deadline);
-  // etcd said that it knows no such lease.
-  void lost(int64_t id);
+  // Notes that etcd does not know this lease any more.
+  void on_lost(int64_t id);
 
  private:
   absl::StatusOr<int64_t> grant(absl::Time deadline);
   void run();
-  // False: etcd did not answer, so that it is to be asked again soon.
+  // Returns false if etcd did not answer, so that the caller must retry soon.
   bool keep_alive(int64_t id);
 
   EtcdClient& client_;
@@ -42,11 +43,11 @@ class EtcdLease {
 
   Mutex mutex_;
   CondVar wake_;
-  int64_t id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none.
-  // A call asks for a lease, so that no other gets a second one.
+  int64_t id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0 without a lease.
+  // Whether a call is requesting a lease. Other calls must not request a second one.
   bool granting_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // The thread's call under way.
+  // Context of the thread's current call, or null.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// An EtcdStore with a short lease alone in a process, for tests that kill it. Argument: the endpoint.
+// A process with only an EtcdStore with a short lease, for tests that kill it. The argument is the endpoint.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Keys of an EtcdStore that hang on a lease.
+// Tests of an EtcdStore whose keys have a lease.
 
 #include "gradwire/store/etcd/etcd_lease.h"
 
@@ -28,7 +28,7 @@ std::shared_ptr<EtcdStore> connect(const EtcdProcess& etcd, absl::Duration lease
                                      EtcdStoreOptions{.timeout = kTimeout, .lease_ttl = lease_ttl});
 }
 
-// No key of these tests begins with another.
+// Counting by prefix works, because no key of these tests is a prefix of another.
 bool gone(EtcdStore& store, const std::string& key) { return *store.try_num_keys_under(key, kTimeout) == 0; }
 
 void await_gone(EtcdStore& store, const std::string& key) {
@@ -56,22 +56,22 @@ TEST(EtcdLease, KeysOfAKilledProcessGo) {
   EXPECT_TRUE(gone(*store, "alive"));
   EXPECT_TRUE(gone(*store, "counter"));
   EXPECT_FALSE(gone(*store, "mine"));
-  EXPECT_LT(absl::Now() - start, kTimeout / 2);  // The lease's 2 s, and etcd's own pace.
+  EXPECT_LT(absl::Now() - start, kTimeout / 2);  // The lease's 2 s, and the time that etcd takes.
 }
 
 TEST(EtcdLease, IsKeptAliveWhileTheStoreLives) {
   GRADWIRE_NEED_ETCD();
   EtcdProcess etcd;
   const auto other = connect(etcd);
-  // A machine that stands still for some seconds does not end it.
+  // Long enough that a pause of the machine of some seconds does not end the lease.
   constexpr absl::Duration kLease = absl::Seconds(8);
   const auto store = connect(etcd, kLease);
   store->set("key", "value");
-  // Long enough for it to run out.
+  // Long enough for the lease to expire.
   const absl::Duration longer = kLease + absl::Seconds(3);
   EXPECT_TRUE(absl::IsDeadlineExceeded(other->try_wait({"never"}, longer)));
   EXPECT_FALSE(gone(*other, "key"));
-  // A restart of etcd does not end it.
+  // A restart of etcd does not end the lease.
   etcd.kill();
   etcd.start();
   EXPECT_TRUE(absl::IsDeadlineExceeded(other->try_wait({"never"}, longer)));
@@ -85,9 +85,9 @@ TEST(EtcdLease, NewOneIsTakenWhenEtcdHasLostIt) {
   store->set("key", "old");
   EXPECT_EQ(store->add("counter", 5), 5);
   etcd.kill();
-  etcd.forget();
+  etcd.delete_data();
   etcd.start();
-  // If the store has not noticed yet that the connection broke, it cannot know what has become of this.
+  // If the store has not noticed yet that the connection broke, it cannot know whether this change was made.
   const absl::Status first = store->try_set("key", "new");
   EXPECT_TRUE(first.ok() || absl::IsUnavailable(first)) << first;
   store->set("key", "new");
@@ -104,7 +104,7 @@ TEST(EtcdLease, ClosingEndsSoonWhenEtcdIsGone) {
   const absl::Time start = absl::Now();
   store.reset();
   EXPECT_LT(absl::Now() - start, kTimeout / 2);
-  etcd.carry_on();
+  etcd.resume();
 }
 
 TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
@@ -113,14 +113,14 @@ TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
   Clock& clock = Clock::system();
   EtcdClient client({.members = value_or_throw(open_etcd_members({etcd.endpoint()}, {})), .name = "store"},
                     clock);
-  // The connection is there before etcd hangs.
+  // Connect before etcd hangs.
   EtcdLease other(client, absl::Seconds(30), "other", clock);
   ASSERT_TRUE(other.id(clock.now() + kTimeout).ok());
   EtcdLease lease(client, absl::Seconds(30), "EtcdStore \"job\"", clock);
   etcd.stop();
-  absl::StatusOr<int64_t> patient;
-  std::thread asking([&] { patient = lease.id(clock.now() + 2 * kTimeout); });
-  // Until the patient call is the one that asks: it may come second.
+  absl::StatusOr<int64_t> slow_result;
+  std::thread asking([&] { slow_result = lease.id(clock.now() + 2 * kTimeout); });
+  // Repeat until the call with the long deadline is the one that requests the lease.
   const absl::Time start = clock.now();
   absl::Status waited;
   do {
@@ -129,10 +129,10 @@ TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
   } while (!absl::StrContains(waited.message(), "another call") && clock.now() - start < kTimeout);
   EXPECT_LT(clock.now() - start, kTimeout);
   EXPECT_TRUE(absl::StrContains(waited.message(), "the EtcdStore \"job\" got no lease")) << waited;
-  etcd.carry_on();
+  etcd.resume();
   asking.join();
-  ASSERT_TRUE(patient.ok()) << patient.status();
-  EXPECT_EQ(*lease.id(clock.now() + kTimeout), *patient);
+  ASSERT_TRUE(slow_result.ok()) << slow_result.status();
+  EXPECT_EQ(*lease.id(clock.now() + kTimeout), *slow_result);
 }
 
 }  // namespace

@@ -6,27 +6,28 @@
 
 namespace gradwire::store {
 
-// How an EtcdStore shows who it is and knows whom it talks to. Files are PEM. Default: neither.
+// How an EtcdStore and etcd authenticate one another. Files are in PEM format. By default neither does.
 struct EtcdSecurity {
-  // TLS. Also on when a file is given below, or for endpoints that begin with https://.
+  // Whether to use TLS. Also used if a file is given below, and for endpoints that begin with https://.
   bool tls = false;
-  // Who signs etcd's certificates; empty: the authorities that gRPC knows by itself. Certificates must be
-  // made out to the hosts that the endpoints name.
+  // Certificates of the authorities that sign etcd's certificates; if empty, gRPC's default authorities.
+  // etcd's certificates must be issued for the hosts that the endpoints name.
   std::string authority_file;
-  // This client's own certificate and its key, where etcd asks for one (--client-cert-auth): both or neither.
+  // This client's certificate and its key, if etcd requires one (--client-cert-auth). Set both or neither.
   std::string certificate_file, key_file;
-  // Where etcd has authentication enabled. The user needs a role that may read and write all keys that begin
-  // with the store's prefix.
+  // User and password, if etcd has authentication enabled. The user needs a role that may read and write all
+  // keys that begin with the store's prefix.
   std::string user, password;
 };
 
+// Options of an EtcdStore.
 struct EtcdStoreOptions {
-  // For reaching etcd at first, and timeout() afterwards.
+  // Limit for connecting to etcd; afterwards the store's timeout().
   absl::Duration timeout = absl::Seconds(300);
-  // Not zero: every key that the store writes hangs on a lease, which the store keeps alive while it lives
-  // and ends when it is closed; etcd deletes the keys with it. So they go at most this long after their
-  // process has died, or could not reach etcd. Rounded up to seconds; etcd has a least value of its own,
-  // usually 2 s. Zero: keys stay.
+  // If not zero, every key that the store writes has a lease with this time to live. The store keeps the
+  // lease alive while it exists and revokes it when it is closed; etcd then deletes the keys. So the keys are
+  // deleted at most this long after their process has died, or has lost the connection to etcd. Rounded up to
+  // seconds; etcd has a minimum of its own, usually 2 s. If zero, the keys stay.
   absl::Duration lease_ttl = absl::ZeroDuration();
   EtcdSecurity security = {};
 };

@@ -26,7 +26,7 @@
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-// Debian's c-ares, by which gRPC looks names up, loses the ten bytes of "localhost" each time.
+// Debian's c-ares, with which gRPC resolves names, leaks the ten bytes of "localhost" each time.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so\n"; }
 #endif
 #endif
@@ -36,11 +36,11 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// The socket in its folder at which etcd says how it is, without TLS and users; the name is of a host and a
-// port to etcd.
+// The Unix socket in etcd's folder that serves /health, without TLS and users. etcd parses the name as host
+// and port.
 constexpr char kHealth[] = "health:0";
 
-// Absolute: etcd is started in another folder.
+// Returns an absolute path, because etcd is started in another folder.
 std::string program() {
   const char* const path = std::getenv("GRADWIRE_ETCD_PROGRAM");
   return path == nullptr ? "" : std::filesystem::absolute(path).string();
@@ -55,9 +55,9 @@ std::string read_file(const std::string& path) {
 
 absl::Status EtcdProcess::available() {
   const std::string path = program();
-  if (path.empty()) return absl::NotFoundError("GRADWIRE_ETCD_PROGRAM does not say where etcd is");
+  if (path.empty()) return absl::NotFoundError("etcd not found: GRADWIRE_ETCD_PROGRAM is not set");
   if (::access(path.c_str(), X_OK) == 0) return absl::OkStatus();
-  // Where there is none, the file says why (third_party/etcd).
+  // If etcd is not installed, third_party/etcd creates a text file there that says why.
   return absl::NotFoundError(read_file(path));
 }
 
@@ -66,11 +66,11 @@ EtcdProcess::EtcdProcess(std::vector<std::string> flags, std::string scheme)
   const char* const base = std::getenv("TEST_TMPDIR");
   folder_ = absl::StrCat(base != nullptr ? base : "/tmp", "/etcd-", absl::Hex(random_id()));
   std::filesystem::create_directories(folder_);
-  // Somebody else may take the port in between.
+  // Retry: another process may take the port before etcd does.
   for (int attempt = 0; attempt < 5; ++attempt) {
     port_ = free_port();
     start();
-    if (answers()) return;
+    if (wait_until_healthy()) return;
     kill();
   }
   ADD_FAILURE() << "etcd does not start: " << read_file(folder_ + "/log");
@@ -86,18 +86,18 @@ std::string EtcdProcess::endpoint() const { return absl::StrCat(scheme_, "://loc
 void EtcdProcess::start() {
   const std::string url = absl::StrCat(scheme_, "://localhost:", port_);
   const std::string listen = absl::StrCat(scheme_, "://127.0.0.1:", port_);
-  // Nobody but itself is in its cluster; a socket in its folder needs no port.
+  // etcd is the only member of its cluster. A Unix socket in its folder needs no port.
   const std::string peer = "unix://peer:0";
-  std::vector<std::string> words = {
+  std::vector<std::string> command = {
       program(), "--name=one", "--data-dir=data", "--logger=zap", "--log-level=warn", "--log-outputs=log",
       "--heartbeat-interval=20", "--election-timeout=200",
-      // What it was told outlives it in the system's cache; tests do not cut the power.
+      // Without fsync, written data still survives etcd in the page cache; tests do not crash the host.
       "--unsafe-no-fsync", "--listen-client-urls=" + listen, "--advertise-client-urls=" + url,
       "--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=one=" + peer,
       absl::StrCat("--listen-metrics-urls=unix://", kHealth)};
-  words.insert(words.end(), flags_.begin(), flags_.end());
+  command.insert(command.end(), flags_.begin(), flags_.end());
   std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
+  for (std::string& argument : command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   const std::string log = folder_ + "/output";
   const pid_t parent = ::getpid();
@@ -112,9 +112,9 @@ void EtcdProcess::start() {
   ::_exit(127);
 }
 
-// That it takes connections does not suffice: an etcd that is killed before its first election has been
-// written down has no member to elect when it is started again, and waits for ever.
-bool EtcdProcess::answers() {
+// Waits until etcd is healthy. That it accepts connections is not enough: if etcd is killed before its first
+// election has been written, it has no member to elect after a restart, and waits indefinitely.
+bool EtcdProcess::wait_until_healthy() {
   const absl::Time deadline = absl::Now() + kTimeout;
   while (absl::Now() < deadline) {
     if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
@@ -129,7 +129,7 @@ bool EtcdProcess::answers() {
 
 bool EtcdProcess::healthy() const {
   const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  // Through a descriptor of the folder: a test's folder may have a longer name than an address has room for.
+  // Connect through a descriptor of the folder: its path may be too long for a socket address.
   const Descriptor folder(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -138,8 +138,8 @@ bool EtcdProcess::healthy() const {
     return false;
   const timeval timeout = {5, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  constexpr absl::string_view kQuestion = "GET /health HTTP/1.0\r\n\r\n";
-  if (::send(socket.get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) return false;
+  constexpr absl::string_view kRequest = "GET /health HTTP/1.0\r\n\r\n";
+  if (::send(socket.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) return false;
   std::string answer;
   char bytes[4096];
   ssize_t count;
@@ -159,14 +159,14 @@ void EtcdProcess::kill() { end(SIGKILL); }
 
 void EtcdProcess::terminate() { end(SIGTERM); }
 
-void EtcdProcess::forget() { std::filesystem::remove_all(folder_ + "/data"); }
+void EtcdProcess::delete_data() { std::filesystem::remove_all(folder_ + "/data"); }
 
 void EtcdProcess::stop() {
   ::kill(pid_, SIGSTOP);
   ::waitpid(pid_, nullptr, WUNTRACED);
 }
 
-void EtcdProcess::carry_on() { ::kill(pid_, SIGCONT); }
+void EtcdProcess::resume() { ::kill(pid_, SIGCONT); }
 
 std::shared_ptr<grpc::Channel> EtcdProcess::channel() const {
   return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials());
@@ -174,13 +174,13 @@ std::shared_ptr<grpc::Channel> EtcdProcess::channel() const {
 
 void EtcdProcess::compact() {
   const auto kv = etcdserverpb::KV::NewStub(channel());
-  etcdserverpb::RangeRequest look;
-  look.set_key("/");
-  etcdserverpb::RangeResponse looked;
-  grpc::ClientContext look_context;
-  EXPECT_TRUE(kv->Range(&look_context, look, &looked).ok());
+  etcdserverpb::RangeRequest range;
+  range.set_key("/");
+  etcdserverpb::RangeResponse range_response;
+  grpc::ClientContext range_context;
+  EXPECT_TRUE(kv->Range(&range_context, range, &range_response).ok());
   etcdserverpb::CompactionRequest request;
-  request.set_revision(looked.header().revision());
+  request.set_revision(range_response.header().revision());
   request.set_physical(true);
   etcdserverpb::CompactionResponse response;
   grpc::ClientContext context;

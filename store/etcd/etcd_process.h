@@ -14,40 +14,42 @@
 
 namespace gradwire::store {
 
-// For tests: a real etcd of one member, on a free port of the loopback interface, with its data in a folder
-// of its own. Dies with this object, or with the thread that started it. Not thread-safe.
+// For tests: a real etcd with one member, on a free port of the loopback interface, with its data in a folder
+// of its own. It is killed when this object is destroyed, or when the thread that started it ends. Not
+// thread-safe.
 class EtcdProcess {
  public:
   // OK if tests with etcd can run on this machine; NotFound with the reason if they cannot.
   static absl::Status available();
 
-  // Returns when it answers; a test that it does not start fails. `flags` are etcd's; `scheme`: http or
-  // https.
+  // Starts etcd and returns when it is healthy. If it does not start, the test fails. `flags` are flags of
+  // etcd; `scheme` is http or https.
   explicit EtcdProcess(std::vector<std::string> flags = {}, std::string scheme = "http");
   ~EtcdProcess();
 
   std::string endpoint() const;
   int port() const { return port_; }
-  // At once. What it answered is written.
+  // Kills etcd with SIGKILL. Changes that it has answered are not lost.
   void kill();
-  // As an administrator would.
+  // Ends etcd with SIGTERM, as an administrator would.
   void terminate();
-  // Again, on the same port with the same data. Returns at once.
+  // Starts etcd again, on the same port with the same data. Returns at once.
   void start();
-  // Its data goes.
-  void forget();
-  // Returns when it has stopped.
+  // Deletes etcd's data.
+  void delete_data();
+  // Stops etcd with SIGSTOP. Returns when it has stopped.
   void stop();
-  void carry_on();
+  // Lets etcd continue after stop().
+  void resume();
 
-  // Etcd's own services, without TLS.
+  // A channel to etcd's own services, without TLS.
   std::shared_ptr<grpc::Channel> channel() const;
-  // Forgets what keys were before now.
+  // Compacts etcd's history up to the current revision.
   void compact();
 
  private:
   void end(int signal);
-  bool answers();
+  bool wait_until_healthy();
   bool healthy() const;
 
   const std::vector<std::string> flags_;
@@ -59,5 +61,5 @@ class EtcdProcess {
 
 }  // namespace gradwire::store
 
-// In a test's body or SetUp(): leaves it if there is no etcd.
+// For a test's body or SetUp(): skips the test if etcd is not installed.
 #define GRADWIRE_NEED_ETCD() GRADWIRE_NEEDS("etcd", ::gradwire::store::EtcdProcess::available())

@@ -10,13 +10,15 @@
 namespace gradwire::store {
 namespace {
 
-// Of one transaction: etcd takes 128 operations and 1.5 MiB unless it was told otherwise.
-constexpr std::size_t kMaxKeysPerLook = 100;
-constexpr std::size_t kMaxBytesPerLook = std::size_t{1} << 20;
+// Limits of one transaction. By default etcd accepts 128 operations and 1.5 MiB.
+constexpr std::size_t kMaxKeysPerRead = 100;
+constexpr std::size_t kMaxBytesPerRead = std::size_t{1} << 20;
 
 }  // namespace
 
+// Returns the first key behind all keys with this prefix, which etcd calls the end of a range.
 std::string end_of_prefix(std::string prefix) {
+  // Bytes that cannot be increased are dropped. The prefix contains a "/", so it does not become empty.
   while (prefix.back() == '\xff') prefix.pop_back();
   ++prefix.back();
   return prefix;
@@ -27,7 +29,7 @@ absl::StatusOr<EtcdValue> parse_etcd_value(const EtcdClient& client, etcdserverp
   if (response.kvs().empty()) return EtcdValue();
   etcdserverpb::KeyValue& found = *response.mutable_kvs(0);
   if (response.kvs_size() != 1 || found.key() != key || found.mod_revision() <= 0) {
-    return client.no_etcd_here("it answered with another key than it was asked for");
+    return client.not_etcd_error("its answer is for another key than the requested one");
   }
   if (found.value().size() > kMaxValueBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("a value of ", found.value().size(),
@@ -36,6 +38,7 @@ absl::StatusOr<EtcdValue> parse_etcd_value(const EtcdClient& client, etcdserverp
   return EtcdValue{std::move(*found.mutable_value()), found.mod_revision()};
 }
 
+// The revision of the answer is the moment of the read. A watch continues after it.
 absl::StatusOr<EtcdReader::Found> EtcdReader::get(const std::string& key, absl::Time deadline) {
   etcdserverpb::RangeRequest request;
   request.set_key(key);
@@ -48,7 +51,7 @@ absl::StatusOr<EtcdReader::Found> EtcdReader::get(const std::string& key, absl::
   Found found;
   GRADWIRE_ASSIGN_OR_RETURN(found.now, parse_etcd_value(client_, response, key));
   found.revision = response.header().revision();
-  if (found.revision < found.now.mod_revision) return client_.no_etcd_here("its revisions run backwards");
+  if (found.revision < found.now.mod_revision) return client_.not_etcd_error("its revisions decrease");
   return found;
 }
 
@@ -63,7 +66,7 @@ absl::StatusOr<int64_t> EtcdReader::count_under(const std::string& prefix, absl:
         response.Clear();
         return member.kv->Range(&context, request, &response);
       }));
-  if (response.count() < 0) return client_.no_etcd_here("it counted fewer than no keys");
+  if (response.count() < 0) return client_.not_etcd_error("its count of keys is negative");
   return response.count();
 }
 
@@ -84,34 +87,38 @@ absl::StatusOr<std::vector<std::size_t>> EtcdReader::wait(const std::vector<std:
                                                           absl::Time deadline) {
   std::size_t start = 0;
   while (true) {
-    // Past the deadline: the last look, which finds all that are missing.
+    // After the deadline: read a last time, and find all missing keys.
     const bool last = clock_.now() >= deadline;
-    absl::StatusOr<Missing> missing = look_for(keys, last ? 0 : start, !last, deadline);
-    // The moment that it looked at has been compacted away.
+    absl::StatusOr<Missing> missing = find_missing(keys, last ? 0 : start, !last, deadline);
+    // The revision that was read has been compacted: read again.
     if (absl::IsOutOfRange(missing.status()) && !last) continue;
     GRADWIRE_RETURN_IF_ERROR(missing.status());
     if (last || missing->indices.empty()) return std::move(missing->indices);
-    // All will be there only after this one has come. The next look begins here: those before it were there.
+    // The keys cannot all exist before this one does, so wait for it. The next read begins with it: the keys
+    // before it existed.
     start = missing->indices.front();
     GRADWIRE_RETURN_IF_ERROR(watch_from(keys[start], std::nullopt, missing->revision + 1, deadline).status());
   }
 }
 
-absl::StatusOr<EtcdReader::Missing> EtcdReader::look_for(const std::vector<std::string>& keys,
-                                                         std::size_t start, bool first_only,
-                                                         absl::Time deadline) {
+// Checks the keys from index `start` on, then those before it. The order puts the key first that was
+// missing in the last read. With `first_only` it returns after one missing key.
+absl::StatusOr<EtcdReader::Missing> EtcdReader::find_missing(const std::vector<std::string>& keys,
+                                                             std::size_t start, bool first_only,
+                                                             absl::Time deadline) {
   Missing missing{{}, 0};
-  for (std::size_t looked = 0; looked < keys.size();) {
-    // All transactions look at the moment of the first.
+  for (std::size_t checked = 0; checked < keys.size();) {
+    // All transactions read the revision of the first one, so that the result is for one moment.
     etcdserverpb::TxnRequest request;
     std::size_t bytes = 0, count = 0;
-    for (; looked + count < keys.size() && count < kMaxKeysPerLook; ++count) {
-      const std::string& key = keys[(start + looked + count) % keys.size()];
-      if (count > 0 && bytes + key.size() > kMaxBytesPerLook) break;
+    for (; checked + count < keys.size() && count < kMaxKeysPerRead; ++count) {
+      const std::string& key = keys[(start + checked + count) % keys.size()];
+      if (count > 0 && bytes + key.size() > kMaxBytesPerRead) break;
       bytes += key.size();
       etcdserverpb::RangeRequest& range = *request.add_success()->mutable_request_range();
       range.set_key(key);
       range.set_count_only(true);
+      // 0 in the first transaction: the newest revision.
       range.set_revision(missing.revision);
     }
     etcdserverpb::TxnResponse response;
@@ -121,15 +128,15 @@ absl::StatusOr<EtcdReader::Missing> EtcdReader::look_for(const std::vector<std::
           return member.kv->Txn(&context, request, &response);
         }));
     if (response.responses_size() != static_cast<int>(count) || response.header().revision() <= 0) {
-      return client_.no_etcd_here("it answered more or fewer questions than it was asked");
+      return client_.not_etcd_error("its number of answers differs from the number of requests");
     }
     if (missing.revision == 0) missing.revision = response.header().revision();
     for (std::size_t i = 0; i < count; ++i) {
       if (response.responses(static_cast<int>(i)).response_range().count() > 0) continue;
-      missing.indices.push_back((start + looked + i) % keys.size());
+      missing.indices.push_back((start + checked + i) % keys.size());
       if (first_only) return missing;
     }
-    looked += count;
+    checked += count;
   }
   std::sort(missing.indices.begin(), missing.indices.end());
   return missing;

@@ -1,4 +1,4 @@
-// An EtcdStore and an etcd that know one another by certificates and passwords.
+// Tests of an EtcdStore and an etcd that authenticate one another by certificates and passwords.
 
 #include <grpcpp/grpcpp.h>
 
@@ -19,7 +19,8 @@ using testing::HasSubstr;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// An authority, a server's certificate for localhost, and a client's, made by the openssl program.
+// A certificate authority, a server certificate for localhost and a client certificate, made by the openssl
+// program.
 class Certificates {
  public:
   Certificates() {
@@ -64,7 +65,7 @@ absl::Status open_and_use(const std::string& endpoint, EtcdSecurity security,
   return status;
 }
 
-TEST(EtcdTls, ClientAndServerKnowOneAnother) {
+TEST(EtcdTls, ClientAndServerAuthenticateOneAnother) {
   GRADWIRE_NEED_ETCD();
   const Certificates certificates;
   EtcdProcess etcd(tls_flags(certificates), "https");
@@ -73,7 +74,7 @@ TEST(EtcdTls, ClientAndServerKnowOneAnother) {
                                  .key_file = certificates.file("client.key")};
   const absl::Status status = open_and_use(etcd.endpoint(), security, kTimeout);
   EXPECT_TRUE(status.ok()) << status;
-  // Without the scheme too.
+  // The endpoint may omit the scheme.
   EXPECT_TRUE(open_and_use(absl::StrCat("localhost:", etcd.port()), security, kTimeout).ok());
 }
 
@@ -96,7 +97,7 @@ TEST(EtcdTls, StrangersAreRefused) {
   }
 }
 
-TEST(EtcdTls, PlainEtcdIsNotSpokenToWithTls) {
+TEST(EtcdTls, PlainEtcdIsUnavailableWithTls) {
   GRADWIRE_NEED_ETCD();
   EtcdProcess etcd;
   const absl::Status status = open_and_use(absl::StrCat("localhost:", etcd.port()), {.tls = true});
@@ -116,7 +117,7 @@ class EtcdPassword : public testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEED_ETCD();
-    // A cheap hash: the real one takes 100 ms a time.
+    // A cheap hash: the default one takes 100 ms per password.
     etcd_ = std::make_unique<EtcdProcess>(std::vector<std::string>{"--bcrypt-cost=4"});
     using Auth = etcdserverpb::Auth::Stub;
     Auth auth(etcd_->channel());
@@ -149,13 +150,13 @@ class EtcdPassword : public testing::Test {
   std::unique_ptr<EtcdProcess> etcd_;
 };
 
-TEST_F(EtcdPassword, UserWithItIsServed) {
+TEST_F(EtcdPassword, UserWithTheRightPasswordIsServed) {
   const absl::Status status =
       open_and_use(etcd_->endpoint(), {.user = "worker", .password = "secret"}, kTimeout);
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_F(EtcdPassword, WrongOneNamesUserAndEndpointAtOnce) {
+TEST_F(EtcdPassword, WrongPasswordNamesUserAndEndpointAtOnce) {
   const absl::Time start = absl::Now();
   const absl::Status status =
       open_and_use(etcd_->endpoint(), {.user = "worker", .password = "sekret"}, kTimeout);
@@ -169,7 +170,7 @@ TEST_F(EtcdPassword, WrongOneNamesUserAndEndpointAtOnce) {
   EXPECT_LT(absl::Now() - start, kTimeout / 2);
 }
 
-TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedAndToldWhatToDo) {
+TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedWithAdvice) {
   for (const absl::Status& status :
        {open_and_use(etcd_->endpoint(), {.user = "guest", .password = "welcome"}, kTimeout),
         EtcdStore::open({etcd_->endpoint()}, "elsewhere",
@@ -199,7 +200,7 @@ TEST_F(EtcdPassword, TokenIsRenewedWhenEtcdHasForgottenIt) {
   EXPECT_EQ(store.add("counter", 1), 2);
 }
 
-TEST(EtcdNoPassword, GivenWhereNoneIsAskedForIsNoError) {
+TEST(EtcdNoPassword, UnusedPasswordIsNotAnError) {
   GRADWIRE_NEED_ETCD();
   EtcdProcess etcd;
   const absl::Status status =

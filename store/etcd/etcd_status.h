@@ -7,30 +7,31 @@
 
 namespace gradwire::store {
 
-// What a call to etcd that failed means for the one who called.
+// Class of a failed call to etcd: whether the caller may repeat it, and whether it may have been executed.
 enum class EtcdFailure {
-  // This member cannot do it now: another may, or this one a little later. It may have been done
-  // nevertheless.
+  // This member failed. Another member, or this one a little later, may succeed. The call may have been
+  // executed.
   kMember,
-  // As kMember, and it has not been done.
+  // As kMember, but the call has not been executed.
   kRefused,
-  // The token is not, or no longer, known. It has not been done.
+  // The token is not valid, or not valid any more. The call has not been executed.
   kToken,
-  // The time was over. It may have been done nevertheless.
+  // The deadline has passed. The call may have been executed.
   kDeadline,
-  // Asking again is of no use. It has not been done.
+  // Repeating the call is useless. The call has not been executed.
   kFinal,
 };
 
 EtcdFailure classify_etcd(const grpc::Status& status);
 
-// The same as an absl::Status that says, where somebody can mend it, what to do. Codes as in base/error.h and
-// besides NotFound: the lease is no more; OutOfRange: the revision has been compacted or has not come.
-// `address` is the member's; an empty `user` means that the store has none.
+// Converts the failure to an absl::Status. If the user can repair the cause, the message says how. Codes as
+// in base/error.h; in addition NotFound: the lease does not exist any more; OutOfRange: the revision has been
+// compacted, or does not exist yet. `address` is the address of the member. `user` is empty if the store has
+// none.
 absl::Status explain_etcd(const grpc::Status& status, absl::string_view address, absl::string_view user,
                           absl::string_view prefix);
 
-// Somebody answers who does not keep to etcd's API.
-absl::Status no_etcd(absl::string_view address, absl::string_view why);
+// The error for a server that does not follow etcd's API.
+absl::Status not_etcd(absl::string_view address, absl::string_view why);
 
 }  // namespace gradwire::store

@@ -21,9 +21,11 @@ namespace {
 using Change = EtcdWriter::Change;
 using Outcome = EtcdWriter::Outcome;
 
-// etcd's own bound.
-constexpr absl::Duration kLongestLease = absl::Seconds(9'000'000'000);
+// etcd's own limit.
+constexpr absl::Duration kMaxLease = absl::Seconds(9'000'000'000);
 
+// Returns the change that adds `n`, or no change with an error. The sum is also the note: if the answer is
+// lost, the writer reads the sum from the slot.
 Change add_to(const std::optional<std::string>& current, int64_t n, absl::string_view key) {
   int64_t number = 0, sum = 0;
   const auto refuse = [&](absl::string_view why) {
@@ -33,8 +35,8 @@ Change add_to(const std::optional<std::string>& current, int64_t n, absl::string
                                                          absl::CHexEscape(key.substr(0, 128)), "\": ", why))};
   };
   if (current.has_value() && !absl::SimpleAtoi(*current, &number))
-    return refuse("its value is no decimal number");
-  if (__builtin_add_overflow(number, n, &sum)) return refuse("the sum does not fit into 64 bits");
+    return refuse("its value is not a decimal number");
+  if (__builtin_add_overflow(number, n, &sum)) return refuse("the sum does not fit 64 bits");
   return Change{.kind = Change::kPut, .value = absl::StrCat(sum), .note = absl::StrCat(sum)};
 }
 
@@ -65,10 +67,10 @@ absl::Status EtcdStore::start(const EtcdStoreOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("an EtcdStore's prefix of ", prefix_.size(),
                                                    " bytes is over the limit of ", kMaxKeyBytes));
   }
-  if (options.lease_ttl < absl::ZeroDuration() || options.lease_ttl > kLongestLease) {
-    return absl::InvalidArgumentError(absl::StrCat("a lease of etcd cannot last ",
+  if (options.lease_ttl < absl::ZeroDuration() || options.lease_ttl > kMaxLease) {
+    return absl::InvalidArgumentError(absl::StrCat("lease_ttl out of range: got ",
                                                    absl::FormatDuration(options.lease_ttl),
-                                                   ": zero, for none, up to 285 years"));
+                                                   ", expected 0 (no lease) to 285 years"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<EtcdMember> members, open_etcd_members(endpoints_, options.security));
   client_ = std::make_unique<EtcdClient>(EtcdClient::Options{.members = std::move(members),
@@ -78,14 +80,15 @@ absl::Status EtcdStore::start(const EtcdStoreOptions& options) {
                                                              .prefix = prefix_},
                                          clock());
   const absl::Time deadline = clock().now() + options.timeout;
-  // Says whether it is there, and this store may read.
+  // This call checks that etcd answers and that the store may read.
   GRADWIRE_RETURN_IF_ERROR(do_num_keys("", deadline).status());
   if (options.lease_ttl > absl::ZeroDuration()) {
     lease_ = std::make_unique<EtcdLease>(*client_, absl::Ceil(options.lease_ttl, absl::Seconds(1)),
                                          description(), clock());
     GRADWIRE_RETURN_IF_ERROR(lease_->id(deadline).status());
   }
-  // Beside the store's keys, which all begin with prefix/, so that they are neither counted nor found.
+  // The keys of the slots do not begin with "prefix/", as the store's keys do, so they are neither counted
+  // nor found.
   writer_ = std::make_unique<EtcdWriter>(
       *client_, lease_.get(),
       absl::StrCat(prefix_, absl::string_view("\0slot/", 6), absl::Hex(random_id()), "/"), clock());
@@ -111,7 +114,7 @@ absl::StatusOr<int64_t> EtcdStore::do_add(absl::string_view key, int64_t n, absl
           deadline));
   int64_t sum = 0;
   if (!absl::SimpleAtoi(outcome.note.value_or(""), &sum)) {
-    return client_->no_etcd_here("what this store wrote reads otherwise");
+    return client_->not_etcd_error("it returned another value than this store wrote");
   }
   return sum;
 }
@@ -119,6 +122,7 @@ absl::StatusOr<int64_t> EtcdStore::do_add(absl::string_view key, int64_t n, absl
 absl::StatusOr<std::string> EtcdStore::do_compare_set(absl::string_view key, absl::string_view expected,
                                                       absl::string_view desired, absl::Time deadline) {
   const auto decide = [&](const std::optional<std::string>& current) {
+    // A missing key equals the empty value.
     if (current.value_or("") != expected) return Change{.kind = Change::kNone};
     return Change{.kind = Change::kPut, .value = std::string(desired)};
   };
@@ -141,6 +145,7 @@ absl::StatusOr<int64_t> EtcdStore::do_num_keys(absl::string_view prefix, absl::T
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::do_wait(const std::vector<std::string>& keys,
                                                             absl::Time deadline) {
+  // Keys may be named twice; the answer names each missing one once.
   std::vector<std::string> distinct, full;
   absl::flat_hash_set<absl::string_view> seen;
   for (const std::string& key : keys) {

@@ -1,4 +1,4 @@
-// An EtcdStore over a real etcd: what every store does, and what it does besides.
+// Tests of an EtcdStore over a real etcd: the conformance tests of every store, and its own.
 
 #include "gradwire/store/etcd_store.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// One etcd for all tests, started by the first; prefixes keep them apart.
+// One etcd for all tests, started by the first one; each test has a prefix of its own.
 EtcdProcess& shared_etcd() {
   static EtcdProcess etcd;
   return etcd;
@@ -42,7 +42,7 @@ class EtcdFixture : public StoreFixture {
 class LeasedFixture : public StoreFixture {
  public:
   std::shared_ptr<Store> connect() override {
-    // Closing a store takes the keys with it, and the suite closes some in passing.
+    // Keep the stores open: closing a store deletes its keys, and some tests of the suite drop a store early.
     stores_.push_back(std::make_shared<EtcdStore>(std::vector<std::string>{shared_etcd().endpoint()}, prefix_,
                                                   EtcdStoreOptions{.lease_ttl = absl::Seconds(60)}));
     return stores_.back();
@@ -54,7 +54,7 @@ class LeasedFixture : public StoreFixture {
 };
 
 std::vector<StoreKind> kinds() {
-  // Nothing to skip one by one; the tests below say why.
+  // Without etcd no test is instantiated; the tests below report why.
   if (!EtcdProcess::available().ok()) return {};
   return {StoreKind{"Etcd", [] { return std::make_unique<EtcdFixture>(); }},
           StoreKind{"EtcdLeased", [] { return std::make_unique<LeasedFixture>(); }}};
@@ -85,7 +85,7 @@ class EtcdStoreTest : public testing::Test {
   const std::string prefix_ = new_prefix();
 };
 
-TEST_F(EtcdStoreTest, KeysLieUnderThePrefix) {
+TEST_F(EtcdStoreTest, KeysAreUnderThePrefix) {
   const auto store = connect();
   store->set("key", "value");
   EXPECT_EQ(EtcdStore({shared_etcd().endpoint()}, prefix_ + "/deeper").num_keys(), 0);
@@ -95,7 +95,7 @@ TEST_F(EtcdStoreTest, KeysLieUnderThePrefix) {
   EXPECT_EQ(EtcdStore({shared_etcd().endpoint()}, prefix_ + "2").num_keys(), 0);
 }
 
-TEST_F(EtcdStoreTest, ClosingLeavesKeysAndNothingElse) {
+TEST_F(EtcdStoreTest, ClosingLeavesOnlyTheKeys) {
   {
     const auto store = connect();
     std::vector<std::thread> threads;
@@ -107,7 +107,7 @@ TEST_F(EtcdStoreTest, ClosingLeavesKeysAndNothingElse) {
   EXPECT_EQ(connect()->get("counter"), "4");
 }
 
-TEST_F(EtcdStoreTest, ClosingALeasedStoreTakesItsKeys) {
+TEST_F(EtcdStoreTest, ClosingALeasedStoreDeletesItsKeys) {
   const auto other = connect();
   {
     const auto store = connect({.lease_ttl = absl::Seconds(60)});
@@ -167,8 +167,8 @@ TEST_F(EtcdStoreTest, ValueOverEtcdsOwnLimitNamesTheFlag) {
 
 TEST_F(EtcdStoreTest, ShortWaitEndsAtItsDeadline) {
   const auto store = connect();
-  // A loaded machine adds to some of the times. To wait for as long as a call is given that need not wait, a
-  // second, would add to each.
+  // A loaded machine makes some of the rounds slow. Waiting for the minimum time of other calls, a second,
+  // would make all rounds slow.
   absl::Duration fastest = absl::InfiniteDuration();
   for (int i = 0; i < 10; ++i) {
     const absl::Time start = absl::Now();
@@ -180,7 +180,7 @@ TEST_F(EtcdStoreTest, ShortWaitEndsAtItsDeadline) {
 }
 
 TEST_F(EtcdStoreTest, ClosingLeavesNoThreadAndNoDescriptor) {
-  // gRPC's own come with the first store and stay.
+  // The first store starts gRPC's own threads, which stay.
   const auto use = [&] {
     const auto store = connect({.lease_ttl = absl::Seconds(60)});
     std::string got;

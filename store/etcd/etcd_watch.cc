@@ -1,11 +1,10 @@
-// EtcdReader's waiting. A watch is a stream of etcd's on which it tells the changes of a key from a revision
-// on:
-//   1. The store has looked at revision R and asks for what came after it, so that nothing falls in between.
-//   2. etcd says that the watch is created, and its own revision; then it tells the changes.
-//   3. When the stream breaks, the next one, perhaps at another member, asks for what came after the last
-//      revision that this one told of.
-//   4. If etcd has forgotten what was then (a compaction), or is behind it (its data has been lost or put
-//      back), the store looks again.
+// How EtcdReader waits. A watch is a stream on which etcd sends the changes of a key from a revision on:
+//   1. The store has read the key at revision R and watches from R + 1, so that it misses no change.
+//   2. etcd confirms that the watch is created, and sends its own revision; then it sends the changes.
+//   3. When the stream breaks, the next one, perhaps at another member, watches from the revision after the
+//      last one that was received.
+//   4. If etcd no longer has that revision (it was compacted), or does not have it yet (its data was lost or
+//      restored from a backup), the store reads the key again.
 
 #include <utility>
 
@@ -22,9 +21,9 @@ struct EtcdReader::Stream {
   const std::string& key;
   const std::optional<absl::string_view> last_value;
   const absl::Time deadline;
-  int64_t revision;      // The first that has not been told.
-  bool created = false;  // And has not broken since.
-  bool look_again = false;
+  int64_t revision;      // The first revision that has not been received.
+  bool created = false;  // The watch is created, and the stream has not broken since.
+  bool read_again = false;
   int denials = 0;
   std::optional<std::string> value;
   absl::Status error;
@@ -46,11 +45,12 @@ grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::
       context.TryCancel();
       rpc->Finish();
       if (response.compact_revision() > 0) {
-        stream.look_again = true;
+        stream.read_again = true;
         return grpc::Status::OK;
       }
       const std::string reason = response.cancel_reason();
-      // Not all releases say that it is the token that they do not know; the look before was permitted.
+      // Some releases of etcd report an unknown token as "permission denied". The read before was permitted,
+      // so renew the token once.
       const bool denied = absl::StrContains(reason, "permission denied");
       if (absl::StrContains(reason, "invalid auth token") || (denied && ++stream.denials == 1)) {
         return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, reason);
@@ -61,12 +61,12 @@ grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::
     if (response.created()) {
       stream.created = true;
       stream.denials = 0;
-      stream.look_again = response.header().revision() + 1 < stream.revision;
+      stream.read_again = response.header().revision() + 1 < stream.revision;
     }
     for (etcdserverpb::Event& event : *response.mutable_events()) {
       etcdserverpb::KeyValue& changed = *event.mutable_kv();
       if (changed.key() != stream.key || changed.value().size() > kMaxValueBytes) {
-        stream.error = no_etcd(member.address, "it told of a change that was not watched");
+        stream.error = not_etcd(member.address, "it sent a change of a key that is not watched");
         break;
       }
       if (event.type() != etcdserverpb::Event::PUT || changed.value() == stream.last_value) {
@@ -76,14 +76,14 @@ grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::
       stream.value = std::move(*changed.mutable_value());
       break;
     }
-    if (stream.look_again || stream.value.has_value() || !stream.error.ok()) {
+    if (stream.read_again || stream.value.has_value() || !stream.error.ok()) {
       context.TryCancel();
       rpc->Finish();
       return grpc::Status::OK;
     }
   }
   grpc::Status end = rpc->Finish();
-  // etcd knows the deadline, and may be the first to act on it, in words of its own.
+  // etcd knows the deadline and may be the first to end the call, with a text of its own.
   const bool by_etcd = end.error_code() == grpc::StatusCode::UNKNOWN &&
                        absl::StrContains(end.error_message(), "context deadline exceeded");
   if (by_etcd || (end.error_code() == grpc::StatusCode::CANCELLED && clock_.now() >= stream.deadline))
@@ -100,7 +100,7 @@ absl::StatusOr<EtcdReader::Watched> EtcdReader::watch_from(const std::string& ke
       client_.call_until(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
         return follow(stream, member, context);
       });
-  // The time was over while etcd was watching: that is no failure of etcd's.
+  // The deadline passed while the watch worked: a timeout, not a failure of etcd.
   if (absl::IsDeadlineExceeded(status) || (!status.ok() && stream.created && clock_.now() >= deadline))
     return Watched{.timed_out = true};
   GRADWIRE_RETURN_IF_ERROR(status);

@@ -22,14 +22,15 @@ namespace {
 constexpr char kFileMagic[] = "gradwire store 1";
 constexpr std::size_t kMagicBytes = 16;
 constexpr std::size_t kRecordHeaderBytes = 16;
-// Two values (compare_set never writes more than one), a key and the framing of the message.
+// A record has one value (also that of a compare_set), a key and the framing of the message.
 constexpr uint64_t kMaxBodyBytes = kMaxValueBytes + kMaxKeyBytes + 256;
 
-// Bytes far behind any record; locking them locks no data.
+// Offsets of the bytes that are locked. They are far behind any record, so locking them locks no data.
 constexpr off_t kDataLock = off_t{1} << 60;
 constexpr off_t kPresenceLock = (off_t{1} << 60) + 1;
 
-constexpr absl::Duration kLeastLockTime = absl::Seconds(1);
+// An operation with a deadline that is near or has passed may still wait this long for the lock.
+constexpr absl::Duration kMinLockTime = absl::Seconds(1);
 
 void store_number(char* at, uint64_t value) {
   for (int i = 0; i < 8; ++i) at[i] = static_cast<char>(value >> (8 * i));
@@ -41,10 +42,12 @@ uint64_t load_number(const char* at) {
   return value;
 }
 
-// It only has to tell a whole record from a torn one, and no library the project uses has a checksum whose
-// value is the same from one release to the next.
+// The checksum only has to distinguish a whole record from a torn one. No library that the project uses has a
+// checksum whose value is guaranteed to be the same in every release.
 uint64_t checksum(absl::string_view bytes) { return stable_hash(bytes); }
 
+// Locks of an open file description, not of the process: they exclude other FileLogs of the same process
+// too, and closing another descriptor of the file does not release them.
 bool set_lock(int fd, off_t at, short type) {
   struct flock request = {};
   request.l_type = type;
@@ -104,7 +107,7 @@ absl::StatusCode code_of(int error) {
 FileLog::~FileLog() { close(); }
 
 void FileLog::close() {
-  if (fd_ >= 0) ::close(fd_);  // Frees both locks.
+  if (fd_ >= 0) ::close(fd_);  // Releases both locks.
   fd_ = -1;
   offset_ = 0;
 }
@@ -114,14 +117,21 @@ absl::Status FileLog::error(absl::StatusCode code, absl::string_view what) const
 }
 
 absl::Status FileLog::open(const std::string& path, Clock& clock, absl::Time deadline) {
-  // The last user of an older file may remove it between this process's open and its lock; then the next try
-  // makes a new one.
+  // Retry: the last user of an existing file may remove it between this process's open and its lock. The next
+  // attempt then creates a new file.
   while (true) {
     absl::Status status = open_once(path, clock, deadline);
     if (!absl::IsUnavailable(status) || clock.now() >= deadline) return status;
   }
 }
 
+// The steps of opening a file that other processes may create, replace or remove at the same time:
+// 1. Open or create it. O_NOFOLLOW and O_NONBLOCK: a link or a pipe that another user put at this path must
+//    not be followed, nor block this process.
+// 2. Take the data lock. lock() then checks that the path still leads to this file.
+// 3. Check the header, or write it into a new file. No other process sees the file half-initialised,
+//    because it would need the lock.
+// 4. Take the presence lock for as long as the log is open.
 absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Time deadline) {
   close();
   path_ = path;
@@ -129,19 +139,20 @@ absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Tim
   if (fd_ < 0) {
     const int why = errno;
     return error(why == ENXIO || why == ELOOP ? absl::StatusCode::kInvalidArgument : code_of(why),
-                 absl::StrCat("cannot be opened or created: ", std::strerror(why)));
+                 absl::StrCat("cannot open or create the file: ", std::strerror(why)));
   }
   struct stat status = {};
   if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    return error(absl::StatusCode::kInvalidArgument, "is not a regular file");
+    return error(absl::StatusCode::kInvalidArgument, "the path is not a regular file; choose another path");
   }
   GRADWIRE_RETURN_IF_ERROR(lock(/*exclusive=*/true, clock, deadline));
   GRADWIRE_RETURN_IF_ERROR(check_header());
-  // Never refused: only is_alone() asks for it exclusively, and gives it back under the data lock.
+  // Always succeeds: only is_alone() takes this lock exclusively, and releases it again while it holds the
+  // data lock.
   if (!set_lock(fd_, kPresenceLock, F_RDLCK)) {
-    return error(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("cannot be locked: ", std::strerror(errno), "; does the file system have locks?"));
+    return error(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat("cannot lock the file: ", std::strerror(errno),
+                              "; use a file system that supports locks"));
   }
   return absl::OkStatus();
 }
@@ -152,8 +163,9 @@ absl::Status FileLog::check_header() {
   const std::size_t size = std::min<std::size_t>(status.st_size, kMagicBytes);
   char found[kMagicBytes];
   if (!read_all(fd_, found, size, 0) || std::memcmp(found, kFileMagic, size) != 0) {
-    // Somebody else's file: it stays as it is.
-    return error(absl::StatusCode::kInvalidArgument, "exists and is not a store's file; choose another path");
+    // The file belongs to another program: do not change it.
+    return error(absl::StatusCode::kInvalidArgument,
+                 "the file exists and was not written by a FileStore; choose another path");
   }
   if (size < kMagicBytes && !write_all(fd_, {kFileMagic, kMagicBytes}, 0)) {
     return error(code_of(errno), std::strerror(errno));
@@ -163,23 +175,25 @@ absl::Status FileLog::check_header() {
 }
 
 absl::Status FileLog::lock(bool exclusive, Clock& clock, absl::Time deadline) {
-  deadline = std::max(deadline, clock.now() + kLeastLockTime);
+  deadline = std::max(deadline, clock.now() + kMinLockTime);
   absl::Duration pause = absl::Microseconds(50);
   while (!set_lock(fd_, kDataLock, exclusive ? F_WRLCK : F_RDLCK)) {
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
-      return error(
-          absl::StatusCode::kFailedPrecondition,
-          absl::StrCat("cannot be locked: ", std::strerror(errno), "; does the file system have locks?"));
+      return error(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("cannot lock the file: ", std::strerror(errno),
+                                "; use a file system that supports locks"));
     }
     if (clock.now() >= deadline)
-      return error(absl::StatusCode::kDeadlineExceeded, "another process holds its lock");
-    // Waiting in the system has no time limit, and a holder may have been stopped.
+      return error(absl::StatusCode::kDeadlineExceeded, "timed out: another process holds the file's lock");
+    // Poll: a blocking lock call has no time limit, and the process that holds the lock may be stopped.
     std::this_thread::sleep_for(absl::ToChronoMicroseconds(pause));
     pause = std::min(pause * 2, absl::Milliseconds(5));
   }
-  struct stat here = {}, there = {};
-  if (fstat(fd_, &here) != 0 || stat(path_.c_str(), &there) != 0 || here.st_ino != there.st_ino ||
-      here.st_dev != there.st_dev) {
+  // The last user of the file may have removed it while this process waited for the lock. A lock on a
+  // removed file excludes no other process.
+  struct stat open_file = {}, path_file = {};
+  if (fstat(fd_, &open_file) != 0 || stat(path_.c_str(), &path_file) != 0 ||
+      open_file.st_ino != path_file.st_ino || open_file.st_dev != path_file.st_dev) {
     unlock();
     return error(absl::StatusCode::kUnavailable, "the file has been removed or replaced");
   }
@@ -188,9 +202,9 @@ absl::Status FileLog::lock(bool exclusive, Clock& clock, absl::Time deadline) {
 
 void FileLog::unlock() { set_lock(fd_, kDataLock, F_UNLCK); }
 
-bool FileLog::has_news() const {
+bool FileLog::has_changes() const {
   struct stat status = {};
-  // A removed file is news: the operation that looks will say so.
+  // A removed file counts as changed: the operation that then reads it reports the error.
   return fstat(fd_, &status) != 0 || status.st_nlink == 0 || status.st_size != offset_;
 }
 
@@ -211,22 +225,24 @@ absl::StatusOr<std::vector<std::string>> FileLog::read() {
   while (status.st_size - offset_ >= static_cast<off_t>(kRecordHeaderBytes)) {
     char header[kRecordHeaderBytes];
     if (!read_all(fd_, header, sizeof(header), offset_))
-      return error(absl::StatusCode::kUnavailable, "cannot be read");
+      return error(absl::StatusCode::kUnavailable, "cannot read the file");
     const uint64_t size = load_number(header);
     const uint64_t rest = status.st_size - offset_ - kRecordHeaderBytes;
+    // A length that no writer writes is damage; it must not be used to allocate memory.
     if (size > kMaxBodyBytes) {
       return error(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("is damaged at byte ", offset_, ": a record of ", size, " bytes"));
+                   absl::StrCat("the file is damaged at byte ", offset_, ": a record of ", size, " bytes"));
     }
+    // Leave `offset_` before the torn record. The next writer cuts it off.
     if (size > rest) break;  // Torn.
     std::string body(size, '\0');
     if (!read_all(fd_, body.data(), size, offset_ + kRecordHeaderBytes)) {
-      return error(absl::StatusCode::kUnavailable, "cannot be read");
+      return error(absl::StatusCode::kUnavailable, "cannot read the file");
     }
     if (checksum(body) != load_number(header + 8)) {
-      if (size == rest) break;  // Torn, in a file system that grew the file before it had the bytes.
+      if (size == rest) break;  // Torn: the file system extended the file before it had written the bytes.
       return error(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat("is damaged at byte ", offset_, ": a record's checksum is wrong"));
+                   absl::StrCat("the file is damaged at byte ", offset_, ": a record's checksum is wrong"));
     }
     bodies.push_back(std::move(body));
     offset_ += static_cast<off_t>(kRecordHeaderBytes + size);
@@ -237,24 +253,26 @@ absl::StatusOr<std::vector<std::string>> FileLog::read() {
 absl::Status FileLog::append(absl::string_view body) {
   if (offset_ + kRecordHeaderBytes + body.size() > kMaxStoreBytes) {
     return error(absl::StatusCode::kResourceExhausted,
-                 absl::StrCat("is at its limit of ", kMaxStoreBytes, " bytes"));
+                 absl::StrCat("the file is at its limit of ", kMaxStoreBytes, " bytes"));
   }
   std::string record(kRecordHeaderBytes, '\0');
   store_number(record.data(), body.size());
   store_number(record.data() + 8, checksum(body));
   record.append(body.data(), body.size());
-  // What lies behind the last whole record was left by a writer that died.
+  // Cut off what is behind the last whole record: a writer that died has left it.
   const bool written = ftruncate(fd_, offset_) == 0 && write_all(fd_, record, offset_);
   if (!written) {
     const int why = errno;
-    // A reader takes what remains for torn if this fails too.
+    // If this fails too, readers see the remaining bytes as a torn record.
     if (ftruncate(fd_, offset_) != 0) errno = why;
-    return error(code_of(why), absl::StrCat("cannot be written: ", std::strerror(why)));
+    return error(code_of(why), absl::StrCat("cannot write the file: ", std::strerror(why)));
   }
   offset_ += static_cast<off_t>(record.size());
   return absl::OkStatus();
 }
 
+// Turns the shared presence lock into an exclusive one, which succeeds only without other holders, and
+// back. The caller holds the data lock, so no other process can open the file in between.
 bool FileLog::is_alone() {
   const bool alone = set_lock(fd_, kPresenceLock, F_WRLCK);
   set_lock(fd_, kPresenceLock, F_RDLCK);

@@ -13,20 +13,22 @@
 
 namespace gradwire::store {
 
-// The file behind a FileStore: a header and records that are only ever appended, and two locks on it.
+// The file behind a FileStore: a header, records that are only ever appended, and two locks.
 //
 // Format. The file begins with the 16 bytes of kFileMagic. A record is a 16-byte header (length of the body
 // and a checksum of the body, 8 bytes each, little-endian) and the body. A process that dies while it appends
-// leaves a record whose length reaches past the end of the file or whose checksum is wrong, at the very end:
-// the next writer, or reader that waits, cuts it off. The same in the middle is damage. Nothing is synced to
-// the disk: a host that crashes or loses power may lose records that were written, or leave damage.
+// leaves a torn record at the very end: its length reaches past the end of the file, or its checksum is
+// wrong. The next writer, or the next reader that waits, cuts it off. Such a record before the end is damage.
+// Nothing is synced to the disk: a host that crashes or loses power may lose written records, or leave
+// damage.
 //
-// Locks are open-file-description locks of fcntl: they exclude other processes and other FileLogs of this
-// process alike, and the system frees them when the holder dies. The data lock is held during one operation;
-// the presence lock, on another byte, for as long as the log is open, so that the last one can tell that it
-// is.
+// The locks are open-file-description locks of fcntl. They exclude other processes as well as other FileLogs
+// of this process, and the system releases them when the holder dies. The data lock is held during one
+// operation. The presence lock, on another byte, is held (shared) for as long as the log is open, so that a
+// FileLog can find out whether it is the last one.
 //
-// Not thread-safe. A forked child must open its own: a description, with its locks, is shared across fork.
+// Not thread-safe. A forked child must open a FileLog of its own, because parent and child share the open
+// file description with its locks.
 class FileLog {
  public:
   FileLog() = default;
@@ -34,32 +36,33 @@ class FileLog {
   FileLog(const FileLog&) = delete;
   FileLog& operator=(const FileLog&) = delete;
 
-  // Opens or creates `path` and takes the presence lock; the data lock is held on return. NotFound: no such
-  // directory. InvalidArgument: not a file, or one that is no store. PermissionDenied. DeadlineExceeded: the
-  // lock.
+  // Opens or creates `path` and takes the presence lock and the data lock, which is still held on return.
+  // NotFound: the directory does not exist. InvalidArgument: not a regular file, or not a file of a
+  // FileStore. PermissionDenied. DeadlineExceeded: another process did not release the lock.
   absl::Status open(const std::string& path, Clock& clock, absl::Time deadline);
 
-  // DeadlineExceeded if another holds it until `deadline`; Unavailable if the file has been removed or
-  // replaced.
+  // Takes the data lock. Waits at least one second. DeadlineExceeded if another FileLog holds it until
+  // `deadline`; Unavailable if the file has been removed or replaced.
   absl::Status lock(bool exclusive, Clock& clock, absl::Time deadline);
   void unlock();
 
-  // The bodies of the records appended since the last read, in order. With the data lock. InvalidArgument:
-  // damage.
+  // Returns the bodies of the records appended since the last read, in order. Requires the data lock.
+  // InvalidArgument if the file is damaged.
   absl::StatusOr<std::vector<std::string>> read();
-  // Adds a record; everything must have been read. With the exclusive data lock. ResourceExhausted: the disk
-  // is full or the file at its limit; the log is as before.
+  // Appends a record. Requires the exclusive data lock, and that all records have been read.
+  // ResourceExhausted: the disk is full or the file is at its limit. On failure the log is unchanged.
   absl::Status append(absl::string_view body);
-  // Whether the file has other contents than what was read; a look without the lock.
-  bool has_news() const;
-  // After read(), with either data lock: whether a writer that died left an incomplete record at the end.
+  // Whether the file has changed since the last read. Checked without a lock.
+  bool has_changes() const;
+  // Whether a writer that died has left a torn record at the end. Requires the data lock (shared or
+  // exclusive), and that read() was called under it.
   bool has_torn_tail() const;
-  // With the exclusive data lock; everything must have been read.
+  // Removes the torn record. Requires the exclusive data lock, and that all whole records have been read.
   absl::Status cut_off_tail();
 
-  // With the exclusive data lock: whether no other log has this file open.
+  // Whether no other FileLog has this file open. Requires the exclusive data lock.
   bool is_alone();
-  // With the exclusive data lock: forgets all records, or removes the file.
+  // Removes all records, or the file itself. Both require the exclusive data lock.
   absl::Status clear();
   void remove();
 
@@ -71,7 +74,7 @@ class FileLog {
 
   std::string path_;
   int fd_ = -1;
-  off_t offset_ = 0;  // Up to where records have been read.
+  off_t offset_ = 0;  // End of the last record that was read.
 };
 
 }  // namespace gradwire::store

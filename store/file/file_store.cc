@@ -1,3 +1,8 @@
+// A FileStore is a table in memory, and a log of all changes in the file. Each operation brings the table
+// up to date from the log first (catch_up_locked). A change is decided from the table and appended to the
+// log while the exclusive lock is held, so that all processes apply the same changes in the same order.
+// Waits poll the size of the file.
+
 #include "gradwire/store/file_store.h"
 
 #include <unistd.h>
@@ -11,9 +16,9 @@
 namespace gradwire::store {
 namespace {
 
-constexpr absl::Duration kShortestPause = absl::Milliseconds(1);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(20);
-// How long a store that is being destroyed tries to say so in the file.
+constexpr absl::Duration kMinPollInterval = absl::Milliseconds(1);
+constexpr absl::Duration kMaxPollInterval = absl::Milliseconds(20);
+// How long the destructor tries to write LEAVE into the file.
 constexpr absl::Duration kLeaveTime = absl::Seconds(2);
 
 }  // namespace
@@ -38,7 +43,7 @@ FileStore::~FileStore() { finish(); }
 
 std::string FileStore::description() const { return absl::StrCat("FileStore ", path_); }
 
-void FileStore::forget_locked() {
+void FileStore::reset_locked() {
   table_ = std::make_unique<StoreTable>();
   joins_ = 0;
   leaves_ = 0;
@@ -47,12 +52,12 @@ void FileStore::forget_locked() {
 absl::Status FileStore::start(absl::Time deadline) {
   if (world_size_.has_value() && *world_size_ < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a world size of ", *world_size_, " for the ", description(), " is negative"));
+        absl::StrCat(description(), ": world size must not be negative, got ", *world_size_));
   }
   MutexLock lock(mutex_);
   log_ = std::make_unique<FileLog>();
   process_ = getpid();
-  forget_locked();
+  reset_locked();
   GRADWIRE_RETURN_IF_ERROR(log_->open(path_, clock(), deadline));
   absl::Status status = begin_locked(deadline);
   log_->unlock();
@@ -63,11 +68,12 @@ absl::Status FileStore::begin_locked(absl::Time deadline) {
   absl::Status status = catch_up_locked();
   if (!world_size_.has_value()) return status;
   if (log_->is_alone()) {
-    // With N processes one may have come and gone, in order, before the others are there: then its keys
-    // count.
+    // Being alone means that the file is left over from an earlier job, with one exception.
+    // With N processes, one may have opened and closed the file before the others have opened it. Its keys
+    // must be kept.
     const bool early = *world_size_ > 0 && joins_ < *world_size_ && joins_ == leaves_;
     if (!status.ok() || !early) {
-      forget_locked();
+      reset_locked();
       status = log_->clear();
     }
   }
@@ -76,10 +82,12 @@ absl::Status FileStore::begin_locked(absl::Time deadline) {
   return status;
 }
 
+// A forked child must not write LEAVE: its parent is still a member.
 void FileStore::finish() {
   MutexLock lock(mutex_);
   if (!joined_ || process_ != getpid()) return;
-  // A store that cannot say that it left is taken for one that died; the next job begins afresh either way.
+  // If LEAVE cannot be written, this store counts as one that died. The next job empties the file in both
+  // cases.
   if (!log_->lock(/*exclusive=*/true, clock(), clock().now() + kLeaveTime).ok()) return;
   absl::Status status = catch_up_locked();
   if (status.ok()) status = append_locked(proto::FileRecord::LEAVE, "", "");
@@ -90,10 +98,11 @@ void FileStore::finish() {
 absl::Status FileStore::reopen_after_fork_locked(absl::Time deadline) {
   if (process_ == getpid()) return absl::OkStatus();
   process_ = getpid();
+  // The parent has written JOIN, and it will write LEAVE.
   joined_ = false;
-  forget_locked();
-  log_ =
-      std::make_unique<FileLog>();  // Closing the old one's descriptor leaves the parent's locks as they are.
+  reset_locked();
+  // Closing the inherited descriptor does not release the parent's locks.
+  log_ = std::make_unique<FileLog>();
   GRADWIRE_RETURN_IF_ERROR(log_->open(path_, clock(), deadline));
   log_->unlock();
   return absl::OkStatus();
@@ -104,7 +113,7 @@ absl::Status FileStore::catch_up_locked() {
   for (const std::string& body : bodies) {
     proto::FileRecord record;
     if (!record.ParseFromString(body)) {
-      return absl::InvalidArgumentError(absl::StrCat(description(), " holds a record that cannot be read"));
+      return absl::InvalidArgumentError(absl::StrCat(description(), ": malformed record in the file"));
     }
     apply_locked(record.kind(), record.key(), record.value());
   }
@@ -112,10 +121,10 @@ absl::Status FileStore::catch_up_locked() {
 }
 
 void FileStore::apply_locked(int kind, absl::string_view key, absl::string_view value) {
-  StoreTable::Wakeups none;  // Waits are polled for, so the table has no waiters.
+  StoreTable::Wakeups none;  // Waits are implemented by polling, so the table has no waiters.
   switch (kind) {
     case proto::FileRecord::SET:
-      // Cannot be refused: the log's limit is the table's.
+      // set() cannot fail: the log has the same size limit as the table.
       table_->set(key, value, none).IgnoreError();
       break;
     case proto::FileRecord::DELETE:
@@ -132,6 +141,7 @@ void FileStore::apply_locked(int kind, absl::string_view key, absl::string_view 
   }
 }
 
+// First the file, then the table: if the file cannot be written, the change has not happened.
 absl::Status FileStore::append_locked(int kind, absl::string_view key, absl::string_view value) {
   proto::FileRecord record;
   record.set_kind(static_cast<proto::FileRecord::Kind>(kind));
@@ -142,6 +152,7 @@ absl::Status FileStore::append_locked(int kind, absl::string_view key, absl::str
   return absl::OkStatus();
 }
 
+// Read, decide and write under one exclusive lock: this makes the operation atomic among processes.
 absl::Status FileStore::update(absl::Time deadline, absl::FunctionRef<absl::Status()> change) {
   MutexLock lock(mutex_);
   GRADWIRE_RETURN_IF_ERROR(reopen_after_fork_locked(deadline));
@@ -149,17 +160,22 @@ absl::Status FileStore::update(absl::Time deadline, absl::FunctionRef<absl::Stat
   absl::Status status = catch_up_locked();
   if (status.ok()) status = change();
   log_->unlock();
+  // Threads of this process that wait need not wait for their next poll.
   changed_.notify_all();
   return status;
 }
 
-absl::Status FileStore::read_news_locked(absl::Time deadline) {
+absl::Status FileStore::read_changes_locked(absl::Time deadline) {
+  // Waiting processes read at the same time, so they share the lock.
   GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/false, clock(), deadline));
   absl::Status status = catch_up_locked();
   const bool torn = status.ok() && log_->has_torn_tail();
   log_->unlock();
   if (!torn) return status;
-  // A tail that stays would be news each time that this or another process polls, until somebody writes.
+  // Cut off the torn tail. Otherwise every poll of every process would find a change and read the file again,
+  // until some process writes.
+  // The lock was released in between, so read again: another process may have cut off the tail or written
+  // behind it.
   GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/true, clock(), deadline));
   status = catch_up_locked();
   if (status.ok()) status = log_->cut_off_tail();
@@ -168,19 +184,20 @@ absl::Status FileStore::read_news_locked(absl::Time deadline) {
 }
 
 absl::StatusOr<bool> FileStore::poll(absl::Time deadline, absl::FunctionRef<bool()> found) {
-  absl::Duration pause = kShortestPause;
+  absl::Duration pause = kMinPollInterval;
   MutexLock lock(mutex_);
   GRADWIRE_RETURN_IF_ERROR(reopen_after_fork_locked(deadline));
   while (true) {
-    if (log_->has_news()) {
-      GRADWIRE_RETURN_IF_ERROR(read_news_locked(deadline));
-      pause = kShortestPause;
+    // Without a lock: it compares the size of the file with what was read.
+    if (log_->has_changes()) {
+      GRADWIRE_RETURN_IF_ERROR(read_changes_locked(deadline));
+      pause = kMinPollInterval;
     }
     if (found()) return true;
     const absl::Time now = clock().now();
     if (now >= deadline) return false;
     clock().wait_until(mutex_, changed_, std::min(deadline, now + pause));
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, kMaxPollInterval);
   }
 }
 
@@ -193,7 +210,7 @@ absl::Status FileStore::do_set(absl::string_view key, absl::string_view value, a
 absl::StatusOr<int64_t> FileStore::do_add(absl::string_view key, int64_t n, absl::Time deadline) {
   int64_t sum = 0;
   GRADWIRE_RETURN_IF_ERROR(update(deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    // The sum is reckoned in a table of its own: the log comes first, and may refuse.
+    // Compute the sum in a scratch table: the record must be appended to the log first, and that may fail.
     StoreTable scratch;
     StoreTable::Wakeups none;
     if (const StoreTable::Value value = table_->find(key); value != nullptr) {

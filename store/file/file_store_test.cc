@@ -28,8 +28,7 @@ class FileStoreTest : public testing::Test {
   }
   void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
 
-  // Runs `body` in a process of its own, which ends with its result as exit status, or by SIGKILL for a
-  // negative one.
+  // Runs `body` in a child process, which exits with the result of `body`.
   static pid_t in_child(const std::function<int()>& body) {
     const pid_t child = fork();
     if (child == 0) _exit(body());
@@ -65,14 +64,14 @@ TEST_F(FileStoreTest, TornTailOfAnyLengthIsCutOffByTheNextWriter) {
     ASSERT_EQ(store.add("next", 1), 1) << size;
     ASSERT_EQ(FileStore(path_).get("next"), "1") << size;
   }
-  // All bytes there, the last one wrong: as when the system itself stopped.
+  // All bytes are there, but the last one is wrong, as after a crash of the host.
   std::string wrong = both;
   wrong.back() ^= 1;
   write(wrong);
   EXPECT_EQ(FileStore(path_).num_keys(), 1);
 }
 
-// Else each process that waits would lock and read it again every millisecond.
+// Otherwise each waiting process would lock and read the tail again every millisecond.
 TEST_F(FileStoreTest, TornTailIsCutOffByAReaderThatWaits) {
   {
     FileStore store(path_);
@@ -101,7 +100,7 @@ TEST_F(FileStoreTest, DamageInTheMiddleIsReportedAndNothingIsCutOff) {
   write(damaged);
   EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
   EXPECT_EQ(contents(), damaged);
-  // For a job of its own it is a leftover like another.
+  // For a job with a world size the damaged file is a leftover like any other.
   EXPECT_EQ(FileStore(path_, 1).num_keys(), 0);
 }
 
@@ -113,14 +112,14 @@ TEST_F(FileStoreTest, RecordThatAnnouncesAHugeLengthIsDamage) {
   EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
 }
 
-TEST_F(FileStoreTest, FileOfSomethingElseIsRefusedAndLeftAlone) {
+TEST_F(FileStoreTest, FileOfAnotherProgramIsRefusedAndNotChanged) {
   write("a letter to my grandmother, quite long");
   EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, 2).status()));
   EXPECT_EQ(contents(), "a letter to my grandmother, quite long");
 }
 
-TEST_F(FileStoreTest, PathsThatCannotBeAreNamed) {
+TEST_F(FileStoreTest, ImpossiblePathsAreNamed) {
   const absl::Status missing = FileStore::open("/no/such/directory/file", std::nullopt).status();
   EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
   EXPECT_THAT(std::string(missing.message()), testing::HasSubstr("/no/such/directory/file"));
@@ -189,7 +188,7 @@ TEST_F(FileStoreTest, ProcessKilledWithTheStoreOpenHarmsNobody) {
 TEST_F(FileStoreTest, LastOfTheWorldRemovesTheFile) {
   auto first = std::make_unique<FileStore>(path_, 2);
   first->set("key", "value");
-  // Has come and gone before the second is there; what it stored still counts.
+  // The first closes the file before the second opens it; its keys must be kept.
   first.reset();
   EXPECT_TRUE(std::filesystem::exists(path_));
   auto second = std::make_unique<FileStore>(path_, 2);
@@ -210,7 +209,7 @@ TEST_F(FileStoreTest, LeftoversOfAJobThatDiedAreForgotten) {
   EXPECT_EQ(store.num_keys(), 0);
 }
 
-TEST_F(FileStoreTest, OpenGroupBeginsAfreshWhenNobodyIsThere) {
+TEST_F(FileStoreTest, OpenGroupEmptiesAFileThatNobodyHasOpen) {
   { FileStore(path_).set("key", "stale"); }
   auto first = std::make_unique<FileStore>(path_, 0);
   EXPECT_EQ(first->num_keys(), 0);

@@ -13,13 +13,13 @@ namespace gradwire::store {
 namespace {
 
 constexpr char kCurrent[] = "current";
-constexpr char kHere[] = "here";
+constexpr char kWaiting[] = "waiting";
 constexpr char kAbsent[] = "absent";
 
-// What those who know that there will be no group give others to hear of it.
-constexpr absl::Duration kToBeHeard = absl::Seconds(1);
+// How long the hosting process of a refused group waits until the other members have read the refusal.
+constexpr absl::Duration kAcknowledgeTime = absl::Seconds(1);
 constexpr absl::Duration kGiveBackTime = absl::Seconds(1);
-// How often a key may change while this process tries to.
+// Limit of attempts to change a key that other processes keep changing.
 constexpr int kTries = 1000;
 
 }  // namespace
@@ -31,6 +31,8 @@ absl::Status FormationRecord::open_current() {
   return invalid_record();
 }
 
+// If another process has begun it first, the comparison fails, which is as good: the caller reads `current`
+// again.
 absl::Status FormationRecord::begin_next() {
   const std::string current = number_ == 0 ? "" : absl::StrCat(number_);
   return store_.try_compare_set(kCurrent, current, absl::StrCat(number_ + 1), left()).status();
@@ -48,6 +50,7 @@ absl::StatusOr<std::optional<FormationResult>> FormationRecord::wait_for_result(
   return read(text);
 }
 
+// Written once: returns the result that was there first, which may differ from the given one.
 absl::StatusOr<FormationResult> FormationRecord::decide(const FormationResult& result) {
   return read(store_.try_compare_set(key("result"), "", result.text(), left()));
 }
@@ -75,6 +78,13 @@ absl::StatusOr<int64_t> FormationRecord::count_arrival() {
 }
 
 absl::StatusOr<std::optional<RankClaim>> FormationRecord::take(int rank, const RankClaim& claim) {
+  // Replaces a missing or returned claim, or one of a process that has ended. Each comparison returns the
+  // present claim:
+  // 1. It is this process's own: the rank is taken.
+  // 2. Its process may still run: return it.
+  // 3. Its process has ended, or it was given back: compare again, with this text.
+  //
+  // A claim contains a random number, so no two processes write the same text.
   const std::string mine = claim.text();
   std::string seen;
   for (int tries = 0; tries < kTries; ++tries) {
@@ -110,14 +120,17 @@ absl::StatusOr<std::optional<FormationRecord::Member>> FormationRecord::find_ran
   return std::nullopt;
 }
 
-absl::Status FormationRecord::set_here(int rank) { return store_.try_set(key("here", rank), kHere, left()); }
+absl::Status FormationRecord::set_waiting(int rank) {
+  return store_.try_set(key("waiting", rank), kWaiting, left());
+}
 
-absl::StatusOr<bool> FormationRecord::all_here(int size) {
+absl::StatusOr<bool> FormationRecord::all_waiting(int size) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(key("here", rank));
-  const absl::Status keys_there = store_.try_wait(keys, absl::ZeroDuration());
-  if (!keys_there.ok())
-    return absl::IsDeadlineExceeded(keys_there) ? absl::StatusOr<bool>(false) : keys_there;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(key("waiting", rank));
+  // One call for all ranks first: it fails in most cases, and reading each claim is more expensive.
+  const absl::Status keys_exist = store_.try_wait(keys, absl::ZeroDuration());
+  if (!keys_exist.ok())
+    return absl::IsDeadlineExceeded(keys_exist) ? absl::StatusOr<bool>(false) : keys_exist;
   for (int rank = 0; rank < size; ++rank) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::optional<RankClaim> holder, find_holder(rank));
     if (!holder.has_value()) return false;
@@ -128,10 +141,10 @@ absl::StatusOr<bool> FormationRecord::all_here(int size) {
 absl::StatusOr<std::vector<int>> FormationRecord::find_missing(int size) {
   std::vector<int> missing;
   for (int rank = 0; rank < size; ++rank) {
-    GRADWIRE_ASSIGN_OR_RETURN(const std::string here, read_key(key("here", rank)));
-    // A process that ended while it waited has left the key.
+    GRADWIRE_ASSIGN_OR_RETURN(const std::string waiting, read_key(key("waiting", rank)));
+    // A process that ended while it waited has left its key behind.
     std::optional<RankClaim> holder;
-    if (!here.empty()) {
+    if (!waiting.empty()) {
       GRADWIRE_ASSIGN_OR_RETURN(holder, find_holder(rank));
     }
     if (!holder.has_value()) missing.push_back(rank);
@@ -139,21 +152,27 @@ absl::StatusOr<std::vector<int>> FormationRecord::find_missing(int size) {
   return missing;
 }
 
-void FormationRecord::acknowledge(int rank) { (void)store_.try_set(key("heard", rank), "", kToBeHeard); }
+void FormationRecord::acknowledge(int rank) {
+  (void)store_.try_set(key("acknowledged", rank), "", kAcknowledgeTime);
+}
 
+// The store ends with this process, and the others could not read the reason then. The result is ignored:
+// some of them may never arrive.
 void FormationRecord::wait_until_acknowledged(int size) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(key("heard", rank));
-  (void)store_.try_wait(keys, kToBeHeard);
+  for (int rank = 0; rank < size; ++rank) keys.push_back(key("acknowledged", rank));
+  (void)store_.try_wait(keys, kAcknowledgeTime);
 }
 
 absl::Status FormationRecord::invalid_record() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("what the ", store_.description(), " holds was not written by members of a group"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "invalid rendezvous keys in the ", store_.description(),
+      ": they were not written by members of a group; use an empty store or another group name"));
 }
 
 absl::Duration FormationRecord::left() const { return deadline_ - Clock::system().now(); }
 
+// A comparison, so that the claim of a process that took the rank meanwhile stays.
 void give_back(Store& store, int64_t number, int rank, const std::string& claim) {
   (void)store.try_compare_set(absl::StrCat(number, "/rank/", rank), claim, "", kGiveBackTime);
 }
@@ -165,8 +184,8 @@ std::string FormationRecord::key(const char* name, int rank) const {
 }
 
 absl::StatusOr<std::string> FormationRecord::read_key(const std::string& key) {
-  // A question that changes nothing: no key has this value, and of one that is missing the expected value is
-  // returned.
+  // A compare_set that changes nothing, because no key has this value. For a missing key it returns the
+  // expected value.
   absl::StatusOr<std::string> value = store_.try_compare_set(key, kAbsent, kAbsent, left());
   if (value.ok() && *value == kAbsent) return std::string();
   return value;
@@ -183,7 +202,7 @@ namespace {
 
 constexpr char kComplete[] = "complete";
 constexpr char kRefused[] = "refused";
-constexpr std::size_t kMostText = 4096;
+constexpr std::size_t kMaxTextBytes = 4096;
 
 }  // namespace
 
@@ -191,12 +210,13 @@ std::string FormationResult::text() const {
   if (complete()) return kComplete;
   return absl::StrCat(kRefused, " ", ranks, " ", time, " ", static_cast<int>(refusal.code()), " ",
                       refusal.message())
-      .substr(0, kMostText);
+      .substr(0, kMaxTextBytes);
 }
 
+// The text comes from another process, so each field is checked.
 std::optional<FormationResult> FormationResult::read(const std::string& text) {
   if (text == kComplete) return FormationResult();
-  if (text.size() > kMostText) return std::nullopt;
+  if (text.size() > kMaxTextBytes) return std::nullopt;
   const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
   FormationResult result;
   int code = 0;

@@ -17,53 +17,64 @@ namespace {
 
 using Member = FormationRecord::Member;
 
-// How often what is in the store may change while this process tries to find its place there.
+// Limit of attempts to join while the groups in the store keep changing.
 constexpr int kTries = 1000;
-// How often a process that waits makes sure that it waits for somebody: the store may not have answered
-// whoever came last.
-constexpr absl::Duration kLookAgain = absl::Seconds(5);
-// How long those who come late hear why there was no group. Who comes after that belongs to another job.
-constexpr absl::Duration kToldFor = absl::Seconds(30);
+// Interval at which a waiting process checks again whether all ranks wait. It must: the process that arrived
+// last may have lost its connection before it could write the result.
+constexpr absl::Duration kRecheckInterval = absl::Seconds(5);
+// How long a process that arrives late is still given the reason of a refusal. A process that arrives after
+// that belongs to another job.
+constexpr absl::Duration kRefusalLifetime = absl::Seconds(30);
 
-class Caller {
+// One process's attempt to join a group; run() makes it.
+//
+// A group that does not have a result yet is joined in these steps. Each step is one atomic operation on the
+// store, and another process may act between any two of them.
+// 1. Claim a rank (not in an open group). If the rank is taken, refuse the group.
+// 2. Read the result again: the claimed rank may be one that was given back in a group that is over.
+// 3. Agree on the world size. If a member has another one, refuse the group.
+// 4. Note that this rank waits, and wait for the result. A process that sees all ranks waiting writes it.
+// If the group is no longer the current one, the process withdraws its claim and tries the next group.
+class JoinAttempt {
  public:
-  Caller(Store& store, const GroupFormation& call)
+  JoinAttempt(Store& store, const GroupFormation& request)
       : store_(store),
-        book_(store, call.deadline),
-        call_(call),
-        self_(RankClaim::make(call.world_size)),
-        rank_(call.rank) {}
+        record_(store, request.deadline),
+        request_(request),
+        self_(RankClaim::make(request.world_size)),
+        rank_(request.rank) {}
 
-  absl::StatusOr<Place> run() {
+  // Each round is one attempt to join the current group.
+  absl::StatusOr<Membership> run() {
     for (int tries = 0; tries < kTries; ++tries) {
-      GRADWIRE_RETURN_IF_ERROR(book_.open_current());
-      Found place = come();
-      // Others must not take it for a process that waits.
-      if (!place.ok() && !heard_) withdraw();
-      GRADWIRE_RETURN_IF_ERROR(place.status());
-      if (place->has_value()) return **std::move(place);
-      if (book_.left() <= absl::ZeroDuration()) break;
+      GRADWIRE_RETURN_IF_ERROR(record_.open_current());
+      Found membership = join();
+      // Otherwise the other processes would take this one for a member that waits.
+      if (!membership.ok() && !refused_) withdraw();
+      GRADWIRE_RETURN_IF_ERROR(membership.status());
+      if (membership->has_value()) return **std::move(membership);
+      if (record_.left() <= absl::ZeroDuration()) break;
     }
     return absl::DeadlineExceededError(
-        absl::StrCat("groups in the ", store_.description(), " came and went, and this process found none"));
+        absl::StrCat("could not join a group in the ", store_.description(), ": its groups kept changing"));
   }
 
  private:
-  // A place; none: the group that was current is not any more, or has become complete without this process.
-  using Found = absl::StatusOr<std::optional<Place>>;
-  // False: as none.
+  // The new membership; nullopt if the group is no longer current, or became complete without this process.
+  using Found = absl::StatusOr<std::optional<Membership>>;
+  // False has the same meaning as nullopt in Found: try the next group.
   using Done = absl::StatusOr<bool>;
 
-  bool is_open() const { return call_.world_size == 0; }
+  bool is_open() const { return request_.world_size == 0; }
 
-  Found come() {
-    GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> result, book_.result());
-    if (result.has_value()) return result->complete() ? come_to_complete() : come_to_refused(*result);
+  Found join() {
+    GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> result, record_.result());
+    if (result.has_value()) return result->complete() ? join_complete() : join_refused(*result);
     if (!is_open()) {
       GRADWIRE_ASSIGN_OR_RETURN(const bool claimed, claim());
       if (!claimed) return std::nullopt;
-      // The rank may be one that was given back since, in a group that is over.
-      GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> since, book_.result());
+      // The rank may have been given back in a group that was completed and left in the meantime.
+      GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> since, record_.result());
       if (since.has_value()) {
         withdraw();
         return std::nullopt;
@@ -75,26 +86,27 @@ class Caller {
   }
 
   Done claim() {
-    if (call_.rank >= 0) {
-      GRADWIRE_ASSIGN_OR_RETURN(const std::optional<RankClaim> holder, take(call_.rank));
+    if (request_.rank >= 0) {
+      GRADWIRE_ASSIGN_OR_RETURN(const std::optional<RankClaim> holder, take(request_.rank));
       if (!holder.has_value()) return true;
-      return refuse({absl::AlreadyExistsError(absl::StrCat("two processes came as rank ", call_.rank, ": ",
-                                                           holder->name(), ", and ", self_.name())),
-                     call_.world_size});
+      return refuse({absl::AlreadyExistsError(absl::StrCat("rank ", request_.rank,
+                                                           " is claimed by two processes: ", holder->name(),
+                                                           ", and ", self_.name())),
+                     request_.world_size});
     }
-    // In order of arrival; then those that are free again.
-    GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, book_.count_arrival());
-    const int first = static_cast<int>(std::clamp<int64_t>(arrived - 1, 0, call_.world_size - 1));
+    // Ranks are tried from the order of arrival on; then the ranks that were given back.
+    GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, record_.count_arrival());
+    const int first = static_cast<int>(std::clamp<int64_t>(arrived - 1, 0, request_.world_size - 1));
     std::optional<RankClaim> holder;
-    for (int i = 0; i < call_.world_size; ++i) {
-      GRADWIRE_ASSIGN_OR_RETURN(holder, take((first + i) % call_.world_size));
+    for (int i = 0; i < request_.world_size; ++i) {
+      GRADWIRE_ASSIGN_OR_RETURN(holder, take((first + i) % request_.world_size));
       if (!holder.has_value()) return true;
     }
     return full(*holder);
   }
 
   absl::StatusOr<std::optional<RankClaim>> take(int rank) {
-    GRADWIRE_ASSIGN_OR_RETURN(std::optional<RankClaim> holder, book_.take(rank, self_));
+    GRADWIRE_ASSIGN_OR_RETURN(std::optional<RankClaim> holder, record_.take(rank, self_));
     if (!holder.has_value()) {
       rank_ = rank;
       claimed_ = true;
@@ -105,96 +117,98 @@ class Caller {
   Done agree_on_size() {
     std::string old;
     for (int tries = 0; tries < kTries; ++tries) {
-      GRADWIRE_ASSIGN_OR_RETURN(std::string said, book_.propose_size(call_.world_size, old));
-      const std::optional<int> size = read_size(said);
-      if (size == call_.world_size) return true;
+      GRADWIRE_ASSIGN_OR_RETURN(std::string proposed, record_.propose_size(request_.world_size, old));
+      const std::optional<int> size = read_size(proposed);
+      if (size == request_.world_size) return true;
       if (size == 0) {
-        // An open group is complete as soon as somebody comes.
-        GRADWIRE_RETURN_IF_ERROR(book_.decide(FormationResult()).status());
+        // An open group is complete as soon as its first member arrives.
+        GRADWIRE_RETURN_IF_ERROR(record_.decide(FormationResult()).status());
         return withdraw();
       }
       if (size.has_value()) {
-        GRADWIRE_ASSIGN_OR_RETURN(const std::optional<Member> other, book_.find_rank_with_size(*size));
-        if (other.has_value()) return refuse({sizes_differ(other), std::max<int>(*size, call_.world_size)});
+        GRADWIRE_ASSIGN_OR_RETURN(const std::optional<Member> other, record_.find_rank_with_size(*size));
+        if (other.has_value())
+          return refuse({sizes_differ(other), std::max<int>(*size, request_.world_size)});
       }
-      // Whoever said it did not stay.
-      old = std::move(said);
+      // The process that proposed this size has gone: replace the size.
+      old = std::move(proposed);
     }
-    return book_.invalid_record();
+    return record_.invalid_record();
   }
 
-  // When this process has its rank.
+  // Waits for the group's result. This process has its rank.
   Found wait() {
-    GRADWIRE_RETURN_IF_ERROR(book_.set_here(rank_));
-    while (book_.left() > absl::ZeroDuration()) {
-      GRADWIRE_ASSIGN_OR_RETURN(const bool all, book_.all_here(call_.world_size));
+    GRADWIRE_RETURN_IF_ERROR(record_.set_waiting(rank_));
+    while (record_.left() > absl::ZeroDuration()) {
+      GRADWIRE_ASSIGN_OR_RETURN(const bool all, record_.all_waiting(request_.world_size));
       if (all) return decide(FormationResult());
       GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> result,
-                                book_.wait_for_result(std::min(kLookAgain, book_.left())));
+                                record_.wait_for_result(std::min(kRecheckInterval, record_.left())));
       if (result.has_value()) return conclude(*result);
     }
-    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, book_.find_missing(call_.world_size));
+    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, record_.find_missing(request_.world_size));
     if (missing.empty()) return decide(FormationResult());
-    return decide({did_not_arrive(missing), call_.world_size});
+    return decide({did_not_arrive(missing), request_.world_size});
   }
 
   Found decide(const FormationResult& result) {
-    GRADWIRE_ASSIGN_OR_RETURN(const FormationResult given, book_.decide(dated(result)));
+    GRADWIRE_ASSIGN_OR_RETURN(const FormationResult given, record_.decide(dated(result)));
     return conclude(given);
   }
 
-  // What the group's result means for this process, which waits for it.
+  // Returns what the group's result means for this process, which has waited for it.
   Found conclude(const FormationResult& result) {
-    if (!result.complete()) return hear(result);
-    if (is_open()) return open_place();
-    return Place{.rank = rank_, .number = book_.number(), .claim = self_.text()};
+    if (!result.complete()) return report_refusal(result);
+    if (is_open()) return open_membership();
+    return Membership{.rank = rank_, .number = record_.number(), .claim = self_.text()};
   }
 
-  Found open_place() {
+  Found open_membership() {
     if (rank_ < 0) {
-      GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, book_.count_arrival());
+      GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, record_.count_arrival());
       rank_ = static_cast<int>(arrived - 1);
     }
-    return Place{.rank = rank_, .number = book_.number(), .claim = ""};
+    return Membership{.rank = rank_, .number = record_.number(), .claim = ""};
   }
 
-  // A process that was missing hears why there was no group; others come to the next. So do all where time
-  // ran out.
-  Found come_to_refused(const FormationResult& result) {
-    const bool is_old = std::abs(unix_seconds() - result.time) > absl::ToInt64Seconds(kToldFor);
-    if (is_open() || is_old || absl::IsDeadlineExceeded(result.refusal)) return come_to_next();
+  // Joins a group that was refused. A process that the group missed gets the reason of the refusal; other
+  // processes join the next group. After a timeout of the group all processes join the next one.
+  Found join_refused(const FormationResult& result) {
+    const bool is_old = std::abs(unix_seconds() - result.time) > absl::ToInt64Seconds(kRefusalLifetime);
+    if (is_open() || is_old || absl::IsDeadlineExceeded(result.refusal)) return join_next();
     bool was_missing = false;
-    if (call_.rank >= 0) {
-      GRADWIRE_ASSIGN_OR_RETURN(was_missing, book_.take_if_new(call_.rank, self_));
+    if (request_.rank >= 0) {
+      GRADWIRE_ASSIGN_OR_RETURN(was_missing, record_.take_if_new(request_.rank, self_));
       claimed_ = was_missing;
     } else {
-      GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, book_.count_arrival());
+      GRADWIRE_ASSIGN_OR_RETURN(const int64_t arrived, record_.count_arrival());
       was_missing = arrived <= result.ranks;
     }
-    return was_missing ? Found(hear(result)) : come_to_next();
+    return was_missing ? Found(report_refusal(result)) : join_next();
   }
 
-  Found come_to_complete() {
-    GRADWIRE_ASSIGN_OR_RETURN(const int size, book_.size());
-    if (size == 0) return is_open() ? open_place() : Found(sizes_differ(std::nullopt));
+  Found join_complete() {
+    GRADWIRE_ASSIGN_OR_RETURN(const int size, record_.size());
+    if (size == 0) return is_open() ? open_membership() : Found(sizes_differ(std::nullopt));
     std::optional<Member> member;
     for (int rank = 0; rank < size; ++rank) {
-      GRADWIRE_ASSIGN_OR_RETURN(std::optional<RankClaim> holder, book_.find_holder(rank));
-      // As another rank, too: a group that goes on without some of its members numbers the others anew.
-      const bool again = call_.again && holder.has_value() && holder->is_of_this_process();
-      if (!holder.has_value() || again) return come_to_next();
-      if (rank == 0 || rank == call_.rank) member = {rank, *std::move(holder)};
+      GRADWIRE_ASSIGN_OR_RETURN(std::optional<RankClaim> holder, record_.find_holder(rank));
+      // The process may have any rank in it: a group that goes on without some of its members renumbers the
+      // others.
+      const bool again = request_.again && holder.has_value() && holder->is_of_this_process();
+      if (!holder.has_value() || again) return join_next();
+      if (rank == 0 || rank == request_.rank) member = {rank, *std::move(holder)};
     }
-    if (size != call_.world_size) return sizes_differ(member);
-    if (call_.rank < 0) return full(member->claim);
-    return absl::AlreadyExistsError(absl::StrCat(
-        "rank ", call_.rank, " of ", size, " is taken, in a group that is complete: ", member->claim.name(),
-        " has it, and this is ", self_.name(),
-        "; if the other has ended without leaving, take another group name or another store"));
+    if (size != request_.world_size) return sizes_differ(member);
+    if (request_.rank < 0) return full(member->claim);
+    return absl::AlreadyExistsError(
+        absl::StrCat("rank ", request_.rank, " of ", size, " is already taken by ", member->claim.name(),
+                     " in a complete group; this is ", self_.name(),
+                     "; if that process ended without leaving, use another group name or another store"));
   }
 
-  Found come_to_next() {
-    GRADWIRE_RETURN_IF_ERROR(book_.begin_next());
+  Found join_next() {
+    GRADWIRE_RETURN_IF_ERROR(record_.begin_next());
     return std::nullopt;
   }
 
@@ -203,26 +217,28 @@ class Caller {
     return result;
   }
 
+  // Another process may have completed the group first. Its result counts, and this process tries the next
+  // group.
   Done refuse(const FormationResult& result) {
-    GRADWIRE_ASSIGN_OR_RETURN(const FormationResult given, book_.decide(dated(result)));
+    GRADWIRE_ASSIGN_OR_RETURN(const FormationResult given, record_.decide(dated(result)));
     if (given.complete()) return withdraw();
-    return hear(given);
+    return report_refusal(given);
   }
 
-  absl::Status hear(const FormationResult& result) {
-    heard_ = true;
-    if (claimed_) book_.acknowledge(rank_);
-    if (call_.may_end_store && !absl::IsDeadlineExceeded(result.refusal)) {
-      book_.wait_until_acknowledged(std::max(result.ranks, call_.world_size));
+  absl::Status report_refusal(const FormationResult& result) {
+    refused_ = true;
+    if (claimed_) record_.acknowledge(rank_);
+    if (request_.may_end_store && !absl::IsDeadlineExceeded(result.refusal)) {
+      record_.wait_until_acknowledged(std::max(result.ranks, request_.world_size));
     }
     return result.refusal;
   }
 
-  // False: this process has nothing in the group any more.
+  // Gives up the claim on the group, if any. Returns false, for the caller to return.
   bool withdraw() {
-    if (claimed_) leave_place(store_, {.rank = rank_, .number = book_.number(), .claim = self_.text()});
+    if (claimed_) leave_group(store_, {.rank = rank_, .number = record_.number(), .claim = self_.text()});
     claimed_ = false;
-    rank_ = call_.rank;
+    rank_ = request_.rank;
     return false;
   }
 
@@ -232,44 +248,47 @@ class Caller {
     return absl::DeadlineExceededError(
         absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing.begin(), end, ", "),
                      missing.size() > kShown ? absl::StrCat(" and ", missing.size() - kShown, " more") : "",
-                     " did not arrive (the world size is ", call_.world_size, ")"));
+                     " did not arrive (the world size is ", request_.world_size, ")"));
   }
 
-  // No other: it is in an open group.
+  // `other` is nullopt if this process has a world size but the group is open.
   absl::Status sizes_differ(const std::optional<Member>& other) const {
     const std::string self = rank_ < 0 ? "this process" : absl::StrCat("rank ", rank_);
     const std::string theirs =
-        other.has_value() ? absl::StrCat("rank ", other->rank, " says world_size=", other->claim.world_size,
-                                         " (", other->claim.name(), ")")
-                          : "the group is open, with world_size=0";
-    return absl::InvalidArgumentError(absl::StrCat("the world sizes differ: ", theirs, ", ", self,
-                                                   " says world_size=", call_.world_size, " (", self_.name(),
-                                                   ")"));
+        other.has_value()
+            ? absl::StrCat("rank ", other->rank, " reports world_size=", other->claim.world_size, " (",
+                           other->claim.name(), ")")
+            : "the group is open, with world_size=0";
+    return absl::InvalidArgumentError(absl::StrCat("world size mismatch: ", theirs, ", ", self,
+                                                   " reports world_size=", request_.world_size, " (",
+                                                   self_.name(), ")"));
   }
 
   absl::Status full(const RankClaim& holder) const {
-    return absl::FailedPreconditionError(absl::StrCat("the group is full: all of its ", call_.world_size,
+    return absl::FailedPreconditionError(absl::StrCat("the group is full: all of its ", request_.world_size,
                                                       " ranks are taken, one by ", holder.name(),
                                                       "; this is ", self_.name()));
   }
 
   Store& store_;
-  FormationRecord book_;
-  const GroupFormation call_;
+  FormationRecord record_;
+  const GroupFormation request_;
   const RankClaim self_;
-  // In the current group.
+  // State in the current group.
   int rank_;
   bool claimed_ = false;
-  // Why there is no group: then the claim stays, so that nobody comes to it as the same rank.
-  bool heard_ = false;
+  // Whether the group was refused. Then the claim stays, so that no other process claims the same rank of it.
+  bool refused_ = false;
 };
 
 }  // namespace
 
-absl::StatusOr<Place> form_group(Store& book, const GroupFormation& call) { return Caller(book, call).run(); }
+absl::StatusOr<Membership> form_group(Store& store, const GroupFormation& request) {
+  return JoinAttempt(store, request).run();
+}
 
-void leave_place(Store& book, const Place& place) {
-  if (!place.claim.empty()) give_back(book, place.number, place.rank, place.claim);
+void leave_group(Store& store, const Membership& membership) {
+  if (!membership.claim.empty()) give_back(store, membership.number, membership.rank, membership.claim);
 }
 
 }  // namespace gradwire::store

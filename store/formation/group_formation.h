@@ -9,45 +9,46 @@
 
 namespace gradwire::store {
 
-// One process's part in finding out, by a store, that all ranks of a group are there, or that they cannot be
-// a group: which all who wait for it, and who come later, then hear at once, with the processes that are to
-// blame.
+// Describes one process's attempt to form a group. The processes find out, through a store, that all ranks of
+// a group have arrived, or that they cannot form a group. In the second case every process that waits for the
+// group, or arrives a little later, gets the reason at once, with the names of the processes that caused it.
 //
-// The groups that form in a store one after the other are numbered. A group is complete when all its ranks
-// have come, and over when one of them has left: who comes then, comes to the next. Where a member has ended
-// without leaving, that is known on its host alone.
+// The groups that form in a store, one after the other, are numbered. A group is complete when all its ranks
+// have arrived. It is over when one of them has left; a process that arrives then joins the next group. If a
+// member ended without leaving, only processes on its host can find that out.
 struct GroupFormation {
-  // Negative: it is assigned, in order of arrival.
+  // If negative, the rank is assigned in order of arrival.
   int rank = -1;
-  // 0: an open group, which waits for nobody.
+  // If 0, the group is open and waits for no other member.
   int world_size = 0;
-  // Of Clock::system().
+  // A time of Clock::system().
   absl::Time deadline;
-  // The store may end when this process gives it back: when it hears that there will be no group, it waits a
-  // little for others to hear it too.
+  // Whether the store may end when this process releases it. If the group is refused, such a process waits a
+  // little so that the others can read the reason.
   bool may_end_store = false;
-  // The process may be that rank of the last group still.
+  // Whether this process may join while it still has a rank in the current group.
   bool again = false;
 };
 
-// What a process has in a group.
-struct Place {
+// A process's membership in a group.
+struct Membership {
   int rank = -1;
   // The group's number.
   int64_t number = 0;
-  // To leave by.
+  // The RankClaim that leave_group() gives back; empty in an open group.
   std::string claim;
 };
 
-// `book` has the keys of groups of one name alone. Errors, those by several told to each of them:
-//   AlreadyExists       two processes come as one rank
-//   InvalidArgument     they say different world sizes
-//   FailedPrecondition  no rank is left to assign; what the book holds makes no sense
-//   DeadlineExceeded    as soon as it is too late for one: with the ranks that did not come
-// and the store's.
-absl::StatusOr<Place> form_group(Store& book, const GroupFormation& call);
+// Joins a group. `store` must have only the keys of groups of one name. Errors; an error that several
+// processes caused is reported to each of them:
+//   AlreadyExists       two processes claim one rank
+//   InvalidArgument     the processes have different world sizes
+//   FailedPrecondition  no rank is left to assign; the keys in the store are invalid
+//   DeadlineExceeded    a process's deadline has passed; names the ranks that did not arrive
+// and the errors of the store.
+absl::StatusOr<Membership> form_group(Store& store, const GroupFormation& request);
 
-// The process is no longer in the group. A store that is gone by then is no matter.
-void leave_place(Store& book, const Place& place);
+// Leaves the group. Does nothing if the store cannot be reached.
+void leave_group(Store& store, const Membership& membership);
 
 }  // namespace gradwire::store

@@ -5,6 +5,7 @@
 namespace gradwire::store {
 namespace {
 
+// The characters "gradwire". Any program may send datagrams to the group.
 constexpr uint64_t kMagic = 0x6772616477697265;
 
 }  // namespace
@@ -28,33 +29,38 @@ std::string MulticastElection::announcement() const {
   return announcement.SerializeAsString();
 }
 
+// Datagrams are not authenticated. Malformed ones and those of other groups are ignored; the number of
+// candidates is limited, since each takes memory.
 bool MulticastElection::observe(absl::string_view datagram, const std::string& sender, absl::Time now) {
-  proto::Announcement heard;
-  if (!heard.ParseFromArray(datagram.data(), static_cast<int>(datagram.size()))) return false;
-  if (heard.magic() != kMagic || heard.group_name() != group_name_) return false;
-  if (heard.candidate() == 0 || heard.candidate() == candidate_) return false;
-  if (heard.port() < 1 || heard.port() > 65535 || heard.world_size() < 0) return false;
-  if (heard.world_size() != world_size_) {
-    contradiction_ = {sender, heard.world_size()};
+  proto::Announcement received;
+  if (!received.ParseFromArray(datagram.data(), static_cast<int>(datagram.size()))) return false;
+  if (received.magic() != kMagic || received.group_name() != group_name_) return false;
+  if (received.candidate() == 0 || received.candidate() == candidate_) return false;
+  if (received.port() < 1 || received.port() > 65535 || received.world_size() < 0) return false;
+  if (received.world_size() != world_size_) {
+    contradiction_ = {sender, received.world_size()};
     return true;
   }
-  if (auto found = others_.find(heard.candidate()); found != others_.end()) {
-    // The first address stays: it may be heard on several interfaces, and each works.
-    found->second.heard = now;
-    found->second.settled = heard.settled();
+  if (auto found = others_.find(received.candidate()); found != others_.end()) {
+    // Keep the first address: a candidate may be received on several interfaces, and each address works.
+    found->second.last_seen = now;
+    found->second.settled = received.settled();
   } else if (others_.size() < kMaxCandidates) {
-    others_.emplace(heard.candidate(), Candidate{{sender, heard.port()}, heard.settled(), now});
+    others_.emplace(received.candidate(), Candidate{{sender, received.port()}, received.settled(), now});
   }
   return true;
 }
 
 std::optional<MulticastElection::Decision> MulticastElection::decide(absl::Time now) {
   for (auto it = others_.begin(); it != others_.end();) {
-    it = now - it->second.heard > kForgetAfter ? others_.erase(it) : std::next(it);
+    it = now - it->second.last_seen > kForgetAfter ? others_.erase(it) : std::next(it);
   }
   for (const auto& [candidate, other] : others_) {
     if (other.settled) return Decision{.self = false, .endpoint = other.endpoint, .candidate = candidate};
   }
+  // The candidates are random numbers, so at most one process is the lowest. In an open group two processes
+  // that do not see each other's announcements may both settle. A process that arrives later joins a
+  // settled one.
   const bool lowest = others_.empty() || candidate_ < others_.begin()->first;
   if (world_size_ > 0) {
     if (known() < world_size_) return std::nullopt;

@@ -12,14 +12,15 @@
 
 namespace gradwire::store {
 
-// Which of the processes that announce themselves hosts the group's store. A state machine without sockets or
-// clock: datagrams and times in, a decision out.
+// Elects the process that hosts the group's store, among the processes that announce themselves. It is a
+// state machine without sockets or clock: it gets datagrams and times, and returns a decision.
 //
-// A candidate that says it is settled hosts. Until there is one: with a fixed world size N, once N candidates
-// (this one counts) are known, the lowest number settles; all N are needed, so all see the same set. In an
-// open group, if none has been heard for kListenTime, the lowest of those heard settles.
+// A candidate that announces itself as settled is the host. While no candidate is settled: with a fixed world
+// size N, the lowest of N candidates (including this one) settles once N are known; because all N are needed,
+// all processes see the same set. In an open group, the lowest known candidate settles after it has listened
+// for kListenTime.
 //
-// A candidate that has not been heard for kForgetAfter is forgotten. Not thread-safe.
+// A candidate is forgotten if no announcement of it arrives for kForgetAfter. Not thread-safe.
 class MulticastElection {
  public:
   static constexpr absl::Duration kListenTime = absl::Seconds(1);
@@ -28,35 +29,38 @@ class MulticastElection {
 
   MulticastElection(std::string group_name, int world_size, uint64_t candidate, int port, absl::Time now);
 
-  // What this process sends now.
+  // The datagram that this process sends now.
   std::string announcement() const;
-  // A datagram from anyone at all. True if it was another member's.
+  // Processes a received datagram, which may come from any program. Returns true if it came from another
+  // member.
   bool observe(absl::string_view datagram, const std::string& sender, absl::Time now);
 
   struct Decision {
     bool self = false;
-    Endpoint endpoint;  // Of another's store.
+    Endpoint endpoint;  // The other process's store; unused if `self`.
     uint64_t candidate = 0;
   };
+  // Returns the host, or nullopt while it is undecided.
   std::optional<Decision> decide(absl::Time now);
-  // The decision led nowhere.
+  // Drops a candidate whose store could not be reached.
   void forget(uint64_t candidate) { others_.erase(candidate); }
-  // This process hosts the group.
+  // Notes that this process hosts the group's store.
   void settle() { settled_ = true; }
 
-  // Another member, which says another world size.
+  // Another member that announced a different world size.
   struct Contradiction {
     std::string host;
     int world_size = 0;
   };
   const std::optional<Contradiction>& contradiction() const { return contradiction_; }
+  // Number of known candidates, including this one.
   int known() const { return static_cast<int>(others_.size()) + 1; }
 
  private:
   struct Candidate {
     Endpoint endpoint;
     bool settled;
-    absl::Time heard;
+    absl::Time last_seen;
   };
 
   const std::string group_name_;

@@ -21,7 +21,7 @@ TEST(MulticastElection, AllMembersChooseTheLowest) {
   EXPECT_EQ(to_string(seven.decide(kStart)->endpoint), "10.0.0.5:1005");
 }
 
-TEST(MulticastElection, OneCandidateHeardOnTwoInterfacesCountsOnce) {
+TEST(MulticastElection, OneCandidateOnTwoInterfacesCountsOnce) {
   MulticastElection five = member(3, 5), seven = member(3, 7);
   EXPECT_TRUE(five.observe(seven.announcement(), "10.0.0.7", kStart));
   EXPECT_TRUE(five.observe(seven.announcement(), "127.0.0.1", kStart));
@@ -52,7 +52,7 @@ TEST(MulticastElection, ContradictingWorldSizeIsKept) {
   EXPECT_EQ(five.contradiction()->host, "h");
 }
 
-// It comes in excess, or late.
+// This process is extra, or late: it learns of the settled host.
 TEST(MulticastElection, SettledMemberOfACompleteGroupHosts) {
   MulticastElection settled = member(3, 9);
   settled.settle();
@@ -71,7 +71,7 @@ TEST(MulticastElection, MemberThatFellSilentIsForgotten) {
   EXPECT_FALSE(five.decide(kStart + MulticastElection::kForgetAfter + absl::Milliseconds(1)).has_value());
 }
 
-TEST(MulticastElection, MemberThatIsHeardAgainStays) {
+TEST(MulticastElection, MemberThatAnnouncesItselfAgainStays) {
   MulticastElection five = member(2, 5);
   const absl::Duration while_it_counts = 2 * MulticastElection::kForgetAfter / 3;
   five.observe(member(2, 3).announcement(), "h", kStart);
@@ -103,7 +103,7 @@ TEST(MulticastElection, OpenGroupSettlesAfterListeningAndIsJoinedAfterwards) {
   const absl::Time later = kStart + MulticastElection::kListenTime;
   EXPECT_TRUE(nine.decide(later)->self);
   nine.settle();
-  // Lower, and too late.
+  // Candidate 2 is lower, but too late.
   two.observe(nine.announcement(), "10.0.0.9", later);
   EXPECT_FALSE(two.decide(later)->self);
   EXPECT_EQ(two.decide(later)->candidate, 9);

@@ -14,20 +14,20 @@
 namespace gradwire::store {
 namespace {
 
-constexpr std::size_t kMostText = 1024;
-constexpr std::size_t kMostHost = 64;
+constexpr std::size_t kMaxTextBytes = 1024;
+constexpr std::size_t kMaxHostBytes = 64;
 
 }  // namespace
 
 RankClaim RankClaim::make(int world_size) {
   return {.world_size = world_size,
           .process = this_process(),
-          .host = host_name().substr(0, kMostHost),
+          .host = host_name().substr(0, kMaxHostBytes),
           .attempt = random_id()};
 }
 
 std::optional<RankClaim> RankClaim::read(const std::string& text) {
-  if (text.size() > kMostText) return std::nullopt;
+  if (text.size() > kMaxTextBytes) return std::nullopt;
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   RankClaim claim;
   if (lines.size() != 4 || !absl::SimpleAtoi(lines[0], &claim.world_size) ||
@@ -37,8 +37,8 @@ std::optional<RankClaim> RankClaim::read(const std::string& text) {
   std::optional<ProcessIdentity> process = decode_process(lines[2]);
   if (!process.has_value()) return std::nullopt;
   claim.process = *std::move(process);
-  claim.host = lines[3].substr(0, kMostHost);
-  // It goes into messages.
+  claim.host = lines[3].substr(0, kMaxHostBytes);
+  // The name goes into error messages: replace unprintable characters.
   std::replace_if(
       claim.host.begin(), claim.host.end(),
       [](char c) { return !absl::ascii_isprint(static_cast<unsigned char>(c)); }, '?');

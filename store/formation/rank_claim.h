@@ -8,26 +8,26 @@
 
 namespace gradwire::store {
 
-// What a process writes into the store to come to a group as one of its ranks.
+// Claim of a process on a rank of a group, as written into the store.
 struct RankClaim {
-  // What it says.
+  // The world size that the process expects.
   int world_size = 0;
   ProcessIdentity process;
   std::string host;
-  // Another one each time that the process comes.
+  // Random; different for each attempt of the process to join.
   uint64_t attempt = 0;
 
-  // This process's.
+  // A claim of this process.
   static RankClaim make(int world_size);
-  // None for what is no claim; bounded.
+  // Parses text(). Returns nullopt for malformed or oversized text.
   static std::optional<RankClaim> read(const std::string& text);
 
   std::string text() const;
   // "process 7 on host-a".
   std::string name() const;
   bool is_of_this_process() const;
-  // Whether it is sure that the process has ended: it was one of this host, which does not have it any more.
-  // Hosts are told apart by how they were started: several may have one name.
+  // Whether the process has certainly ended: it ran on this host and no longer exists. Hosts are identified
+  // by their boot, because several hosts may have one name.
   bool has_ended() const;
 };
 

@@ -20,14 +20,14 @@ namespace {
 
 constexpr int kNoRound = -1;
 
-// Reads a number of 0 or more into `target`; leaves it alone if the variable is not set.
+// Reads a number of 0 or more into `target`. Does not change `target` if the variable is not set.
 absl::Status read_number(const char* name, int& target) {
   const std::optional<std::string> text = environment_variable(name);
   if (!text.has_value()) return absl::OkStatus();
   int number = 0;
   if (!absl::SimpleAtoi(*text, &number) || number < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the environment's ", name, " is \"", *text, "\", not a number of 0 or more"));
+        absl::StrCat("environment variable ", name, " is \"", *text, "\", expected a number of 0 or more"));
   }
   target = number;
   return absl::OkStatus();
@@ -36,6 +36,7 @@ absl::Status read_number(const char* name, int& target) {
 }  // namespace
 
 absl::StatusOr<Rendezvous> init_env(InitRequest request) {
+  // Arguments of the caller and of the URL come before the environment.
   const PlaceVariables place = place_variables();
   if (request.rank == kUnknownRank) GRADWIRE_RETURN_IF_ERROR(read_number(place.rank, request.rank));
   if (request.world_size == kUnknownWorldSize) {
@@ -44,6 +45,7 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   std::optional<std::string> host = environment_variable("MASTER_ADDR");
   int port = 0;
   GRADWIRE_RETURN_IF_ERROR(read_number("MASTER_PORT", port));
+  // The launcher serves the store: no worker hosts it, not even rank 0.
   const bool launcher_hosts =
       absl::EqualsIgnoreCase(environment_variable("TORCHELASTIC_USE_AGENT_STORE").value_or(""), "true");
 
@@ -51,13 +53,13 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   if (!environment_variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
   if (!host.has_value() && request.rank == 0 && !launcher_hosts) host = host_name();
   if (!host.has_value()) missing.push_back("MASTER_ADDR");
-  // In an open group ranks may be assigned.
+  // In an open group the ranks may be assigned.
   if (request.rank == kUnknownRank && request.world_size != 0) missing.push_back(place.rank);
   if (request.world_size == kUnknownWorldSize) missing.push_back(place.world_size);
   if (!missing.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the environment lacks ", absl::StrJoin(missing, ", "),
-                     ": set them, start by a launcher that does, or give rank and world size as arguments"));
+                     ": set them, use a launcher that sets them, or give rank and world size as arguments"));
   }
   GRADWIRE_RETURN_IF_ERROR(check_rank(request));
 
@@ -71,8 +73,9 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   GRADWIRE_RETURN_IF_ERROR(read_number("GRADWIRE_ROUND", round));
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
                             TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
-  // One store may serve every start of the job's workers; each has keys of its own. Our launcher counts
-  // rounds, of which not every one is a restart; torchrun says how many restarts there were.
+  // One store may serve every start of the job's workers, so each start needs keys of its own. Gradwire's
+  // launcher sets the number of the round (not every round is a restart); torchrun sets the number of
+  // restarts.
   if (round == kNoRound) {
     request.attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
   } else {

@@ -8,8 +8,9 @@
 namespace gradwire::store {
 
 absl::StatusOr<Rendezvous> init_file(const InitRequest& request) {
-  // World size 0, whatever the group's: whoever finds nobody else at the file begins afresh. That is right
-  // here because no member leaves before all have joined, so an abandoned file is always an earlier job's.
+  // Open with world size 0 for every group: a process that opens the file while no other has it open empties
+  // it. That is safe here: no member closes the file before all have joined, so a file that no process has
+  // open is always left over from an earlier job.
   absl::StatusOr<std::shared_ptr<FileStore>> store =
       FileStore::open(request.url.path, /*world_size=*/0, request.left());
   if (absl::IsNotFound(store.status())) {
@@ -17,7 +18,7 @@ absl::StatusOr<Rendezvous> init_file(const InitRequest& request) {
   }
   if (!store.ok()) return store.status();
   InitRequest joining = request;
-  joining.store_is_forgotten = true;
+  joining.store_ends_when_unused = true;
   return join_group(*std::move(store), joining);
 }
 

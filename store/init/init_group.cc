@@ -30,15 +30,16 @@ absl::Status check_rank(const InitRequest& request) {
     return absl::InvalidArgumentError("the world size is missing (0 for an open group)");
   }
   if (request.world_size < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a world size of ", request.world_size, " is negative"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size must not be negative, got ", request.world_size));
   }
   if (request.world_size > static_cast<int>(kMaxKeysPerWait)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a world size of ", request.world_size, " is over the limit of ", kMaxKeysPerWait));
+        absl::StrCat("world size ", request.world_size, " is over the limit of ", kMaxKeysPerWait));
   }
   if (request.rank < kUnknownRank || (request.world_size > 0 && request.rank >= request.world_size)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", request.rank, " is not one of a world size of ", request.world_size));
+        absl::StrCat("rank out of range: got ", request.rank, ", world size is ", request.world_size));
   }
   return absl::OkStatus();
 }
@@ -46,26 +47,28 @@ absl::Status check_rank(const InitRequest& request) {
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request) {
   std::string group = request.options.group_name;
   if (!request.attempt.empty()) absl::StrAppend(&group, "/attempt/", request.attempt);
-  auto book = std::make_shared<PrefixStore>(absl::StrCat("rendezvous/", group), store);
+  auto formation_store = std::make_shared<PrefixStore>(absl::StrCat("rendezvous/", group), store);
   GRADWIRE_ASSIGN_OR_RETURN(
-      const Place place,
-      form_group(*book, {.rank = request.rank,
-                         .world_size = request.world_size,
-                         .deadline = request.deadline,
-                         .may_end_store = request.store_is_forgotten || is_hosted_here(*store),
-                         .again = request.options.again}));
-  auto own =
-      std::make_shared<PrefixStore>(absl::StrCat("group/", group, "/", place.number), std::move(store));
-  own->set_timeout(request.options.timeout);
-  // The process may come again: its rank is free when nothing of it is left in this group.
-  auto leave = [own, book = std::move(book), place, process = ::getpid()](Store*) mutable {
-    // A child of the process has a copy.
-    if (::getpid() == process) leave_place(*book, place);
-    book.reset();
-    own.reset();
+      const Membership membership,
+      form_group(*formation_store, {.rank = request.rank,
+                                    .world_size = request.world_size,
+                                    .deadline = request.deadline,
+                                    .may_end_store = request.store_ends_when_unused || is_hosted_here(*store),
+                                    .again = request.options.again}));
+  auto group_store =
+      std::make_shared<PrefixStore>(absl::StrCat("group/", group, "/", membership.number), std::move(store));
+  group_store->set_timeout(request.options.timeout);
+  // Give the rank back only when the last user of the group's store has released it: the process may then
+  // join again.
+  auto leave = [group_store, formation_store = std::move(formation_store), membership,
+                process = ::getpid()](Store*) mutable {
+    // A forked child has a copy of this object, but does not own the membership.
+    if (::getpid() == process) leave_group(*formation_store, membership);
+    formation_store.reset();
+    group_store.reset();
   };
-  return Rendezvous{.store = std::shared_ptr<Store>(own.get(), std::move(leave)),
-                    .rank = place.rank,
+  return Rendezvous{.store = std::shared_ptr<Store>(group_store.get(), std::move(leave)),
+                    .rank = membership.rank,
                     .world_size = request.world_size};
 }
 

@@ -10,31 +10,31 @@
 
 namespace gradwire::store {
 
-// One process's attempt to find the others: the init method with the arguments merged in.
+// One process's call of rendezvous(): the init method with the arguments merged in.
 struct InitRequest {
   InitUrl url;
   int rank = kUnknownRank;
   int world_size = kUnknownWorldSize;
   RendezvousOptions options;
-  absl::Time deadline;  // Of Clock::system().
-  // Told apart from the group name, which a user chooses: restarts of a launcher that keeps one store for
-  // all.
+  absl::Time deadline;  // A time of Clock::system().
+  // Number of the attempt, for a launcher that keeps one store for all restarts; empty otherwise. It is not
+  // part of the group name, which the user chooses.
   std::string attempt;
-  // The store is begun afresh by whoever finds nobody else at it.
-  bool store_is_forgotten = false;
+  // The store loses its contents when no process has it open.
+  bool store_ends_when_unused = false;
 
   absl::Duration left() const;
 };
 
-// The rank and world size must be possible together. InvalidArgument.
+// Checks that the rank is possible in the world size. InvalidArgument.
 absl::Status check_rank(const InitRequest& request);
 
-// What every method does once it has a store: finds the others in it (store/formation/group_formation.h), and
-// narrows it down to the group.
+// The part that is common to all init methods, once they have a store. Forms the group in the store
+// (store/formation/group_formation.h) and returns the group's part of the store.
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request);
 
-// The TcpStore at `endpoint`, hosted here if that is this process's part: rank 0, or, with the rank unknown,
-// the first process of the host that the endpoint names.
+// Opens the TcpStore at `endpoint`. This process hosts it if it has rank 0 or, with the rank unknown, if it
+// is the first process on the host that the endpoint names.
 absl::StatusOr<std::shared_ptr<Store>> open_tcp_store(const InitRequest& request, const Endpoint& endpoint);
 
 absl::StatusOr<Rendezvous> init_env(InitRequest request);

@@ -42,8 +42,8 @@ absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, i
   request.options = options;
   request.deadline = Clock::system().now() + options.timeout;
   absl::StatusOr<Rendezvous> result = run(request);
-  if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous by ", init_method));
-  log(LogLevel::kInfo, "rendezvous by ", init_method, ": rank ", result->rank, ", world size ",
+  if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous at ", init_method));
+  log(LogLevel::kInfo, "rendezvous at ", init_method, ": rank ", result->rank, ", world size ",
       result->world_size);
   return result;
 }

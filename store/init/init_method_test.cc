@@ -35,7 +35,7 @@ struct Member {
   RendezvousOptions options = {.timeout = kTimeout, .group_name = ""};
 };
 
-// Runs the members at once, each on a thread, and keeps what they got until all are through.
+// Runs the members at the same time, each on a thread, and keeps their results until all have ended.
 std::vector<absl::StatusOr<Rendezvous>> meet(const std::vector<Member>& members) {
   std::vector<absl::StatusOr<Rendezvous>> results(members.size());
   std::vector<std::thread> threads;
@@ -48,7 +48,7 @@ std::vector<absl::StatusOr<Rendezvous>> meet(const std::vector<Member>& members)
   return results;
 }
 
-// All met, with ranks 0..n-1, in one store that begins empty.
+// Expects that all met, with ranks 0..n-1, in one store that is empty at first.
 void expect_met(std::vector<absl::StatusOr<Rendezvous>> results) {
   std::vector<int> ranks;
   for (absl::StatusOr<Rendezvous>& result : results) {
@@ -103,7 +103,7 @@ TEST(InitEnv, NamesEverythingThatIsMissing) {
               AllOf(HasSubstr("lacks MASTER_PORT:"), testing::Not(HasSubstr("MASTER_ADDR"))));
 }
 
-TEST(InitEnv, VariableThatIsNoNumberIsNamed) {
+TEST(InitEnv, VariableThatIsNotANumberIsNamed) {
   Environment environment(
       {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "x1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}});
   EXPECT_THAT(std::string(rendezvous("env://").status().message()), HasSubstr("MASTER_PORT is \"x1\""));
@@ -155,7 +155,7 @@ TEST(InitEnv, RoundsOfTheLauncherDoNotMix) {
   EXPECT_EQ(direct.get("round_1/rendezvous//0/world_size"), "3");
 }
 
-TEST(InitEnv, RoundThatIsNoNumberIsNamed) {
+TEST(InitEnv, RoundThatIsNotANumberIsNamed) {
   Environment environment({{"MASTER_ADDR", "localhost"},
                            {"MASTER_PORT", "1"},
                            {"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -163,7 +163,7 @@ TEST(InitEnv, RoundThatIsNoNumberIsNamed) {
   EXPECT_THAT(std::string(rendezvous("env://", 0, 1).status().message()), HasSubstr("GRADWIRE_ROUND"));
 }
 
-TEST(InitEnv, OtherStartersSayRankAndWorldSize) {
+TEST(InitEnv, OtherLaunchersSetRankAndWorldSize) {
   const std::string port = absl::StrCat(free_port());
   using Variables = std::vector<std::pair<const char*, std::string>>;
   for (Variables variables :
@@ -184,8 +184,8 @@ TEST(InitEnv, OtherStartersSayRankAndWorldSize) {
   }
 }
 
-TEST(InitEnv, BatchScriptOfSlurmIsNoTask) {
-  // It has the first task's variables, and the others' processes are not there.
+TEST(InitEnv, SlurmBatchScriptIsNotATask) {
+  // A batch script has the variables of the first task, but the other tasks do not run.
   Environment environment({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"MASTER_PORT", "1"}});
   EXPECT_THAT(std::string(rendezvous("env://").status().message()),
               AllOf(HasSubstr("RANK"), HasSubstr("WORLD_SIZE")));
@@ -246,7 +246,7 @@ TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
   EXPECT_TRUE(third.ok()) << third.status();
 }
 
-TEST(InitTcp, RankThatDoesNotComeIsNamed) {
+TEST(InitTcp, MissingRankIsNamed) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
   const absl::Status status =
       rendezvous(method, 0, 2, {.timeout = absl::Milliseconds(200), .group_name = ""}).status();
@@ -278,7 +278,7 @@ TEST_F(InitFile, MembersMeetAgainAndAgainAtOneFile) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(InitFile, AttemptThatFailedHarmsNotTheNext) {
+TEST_F(InitFile, FailedAttemptDoesNotHarmTheNext) {
   const RendezvousOptions soon{.timeout = absl::Milliseconds(50), .group_name = ""};
   EXPECT_TRUE(absl::IsDeadlineExceeded(rendezvous(method_, 0, 2, soon).status()));
   expect_met(meet({{method_, 0, 3}, {method_, 1, 3}, {method_, 2, 3}}));
@@ -290,7 +290,7 @@ TEST_F(InitFile, MissingDirectoryIsNotFound) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("directory must exist"));
 }
 
-TEST_F(InitFile, ContradictingMembersAreTold) {
+TEST_F(InitFile, ContradictingMemberIsRefused) {
   absl::StatusOr<Rendezvous> open = rendezvous(method_, 0, 1);
   ASSERT_TRUE(open.ok()) << open.status();
   const absl::Status size = rendezvous(method_, 1, 5).status();
@@ -328,11 +328,11 @@ TEST_P(InitMulticast, WorldSizesThatDifferAreBothNamed) {
   }
 }
 
-TEST_P(InitMulticast, MemberThatStaysAloneIsTold) {
+TEST_P(InitMulticast, MemberThatStaysAloneTimesOut) {
   const absl::Status status =
       rendezvous(method_, -1, 2, {.timeout = absl::Milliseconds(300), .group_name = ""}).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("of 2 processes 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("received announcements of 1 of 2 processes"));
 }
 
 TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
@@ -348,7 +348,7 @@ TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
 INSTANTIATE_TEST_SUITE_P(Families, InitMulticast, testing::Values("239.255.77.1", "[ff15::4757:1]"),
                          [](const auto& info) { return info.index == 0 ? "Ipv4" : "Ipv6"; });
 
-// How the members of a group find one another, and where: another place for each test.
+// An init method under test. Each test uses an address of its own.
 struct Meeting {
   std::string name;
   InitUrl::Kind kind;
@@ -385,20 +385,20 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
             {.timeout = kTimeout, .group_name = "world"}};
   }
 
-  static absl::Status come_extra(const Member& member) {
+  static absl::Status join_extra(const Member& member) {
     return rendezvous(member.method, member.rank, member.world_size, member.options).status();
   }
 
   const int port_ = free_port();
   const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
   std::optional<Environment> environment_;
-  // What is told at once is told long before anybody's time is over.
+  // An error that is reported at once arrives long before a member's timeout.
   const absl::Time soon_ = absl::Now() + kTimeout / 2;
 };
 
 class InitMeetingOfGivenRanks : public InitMeeting {};
 
-TEST_P(InitMeeting, WorldSizesThatDifferAreToldToAll) {
+TEST_P(InitMeeting, WorldSizeMismatchIsReportedToAll) {
   for (const int first : {2, 3}) {
     for (const auto& result : meet({member(0, first), member(1, 5 - first)})) {
       EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
@@ -409,7 +409,7 @@ TEST_P(InitMeeting, WorldSizesThatDifferAreToldToAll) {
   }
 }
 
-TEST_P(InitMeetingOfGivenRanks, RankThatTwoClaimIsToldToAll) {
+TEST_P(InitMeetingOfGivenRanks, RankClaimedTwiceIsReportedToAll) {
   for (const auto& result : meet({member(0, 3), member(1, 3), member(1, 3)})) {
     EXPECT_TRUE(absl::IsAlreadyExists(result.status())) << result.status();
     EXPECT_THAT(std::string(result.status().message()),
@@ -418,17 +418,17 @@ TEST_P(InitMeetingOfGivenRanks, RankThatTwoClaimIsToldToAll) {
   EXPECT_LT(absl::Now(), soon_);
 }
 
-TEST_P(InitMeeting, ExtraProcessOfACompleteGroupIsToldAtOnce) {
+TEST_P(InitMeeting, ExtraProcessOfACompleteGroupIsRefusedAtOnce) {
   const std::vector<absl::StatusOr<Rendezvous>> group = meet({member(0, 2), member(1, 2)});
   for (const auto& result : group) ASSERT_TRUE(result.ok()) << result.status();
   for (const int rank : {0, 1}) {
-    const absl::Status same = come_extra(member(rank, 2));
+    const absl::Status same = join_extra(member(rank, 2));
     EXPECT_EQ(same.code(), GetParam().ranks_are_given ? absl::StatusCode::kAlreadyExists
                                                       : absl::StatusCode::kFailedPrecondition)
         << same;
     EXPECT_THAT(std::string(same.message()), HasSubstr(absl::StrCat("process ", getpid(), " on ")));
   }
-  const absl::Status larger = come_extra(member(2, 3));
+  const absl::Status larger = join_extra(member(2, 3));
   EXPECT_TRUE(absl::IsInvalidArgument(larger)) << larger;
   EXPECT_THAT(std::string(larger.message()), AllOf(HasSubstr("2"), HasSubstr("3")));
   EXPECT_LT(absl::Now(), soon_);
@@ -450,7 +450,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting, testing::ValuesIn(kWithRanks), na
 INSTANTIATE_TEST_SUITE_P(WithoutRanks, InitMeeting, testing::ValuesIn(kWithoutRanks), name_of);
 INSTANTIATE_TEST_SUITE_P(Methods, InitMeetingOfGivenRanks, testing::ValuesIn(kWithRanks), name_of);
 
-TEST(InitMethod, WhatCannotBeIsInvalid) {
+TEST(InitMethod, ImpossibleArgumentsAreInvalid) {
   for (const char* method :
        {"", "http://x:1", "tcp://x", "tcp://x:0", "tcp://x:99999", "tcp://:1", "tcp://::1:1", "file://",
         "file://x/y", "file:///dir/", "env://x", "env://?rank=-1", "env://?size=1"}) {

@@ -16,12 +16,13 @@
 namespace gradwire::store {
 namespace {
 
-constexpr absl::Duration kInterval = absl::Milliseconds(100);
-// How long an announced store may take to answer before it is taken for gone.
+constexpr absl::Duration kAnnounceInterval = absl::Milliseconds(100);
+// How long an announced store may take to answer before it counts as gone.
 constexpr absl::Duration kDialTime = absl::Seconds(5);
 
-// Announces this process and listens to the others, on a thread of its own, until destroyed: the others may
-// still need to hear of this one when it has decided already. Thread-safe.
+// Announces this process and receives the announcements of the others, on a thread of its own, until
+// destroyed. It goes on after this process has decided, because the others may still need its announcements.
+// Thread-safe.
 class Announcer {
  public:
   Announcer(std::unique_ptr<MulticastSocket> socket, const InitRequest& request, int port)
@@ -42,20 +43,19 @@ class Announcer {
     MutexLock lock(mutex_);
     while (true) {
       if (const auto other = election_.contradiction(); other.has_value()) {
-        return absl::InvalidArgumentError(absl::StrCat("the world sizes differ: this process, on ",
-                                                       host_name(), ", says world_size=", request.world_size,
-                                                       ", one at ", other->host,
-                                                       " says world_size=", other->world_size));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "world size mismatch: a process at ", other->host, " reports world_size=", other->world_size,
+            ", this process, on ", host_name(), ", reports world_size=", request.world_size));
       }
       const absl::Time now = clock_.now();
       if (auto decision = election_.decide(now); decision.has_value()) return *decision;
       if (now >= request.deadline) {
         return absl::DeadlineExceededError(
-            absl::StrCat("of ", request.world_size, " processes ", election_.known(),
-                         ", this one included, were heard on the network within ",
+            absl::StrCat("received announcements of ", election_.known(), " of ", request.world_size,
+                         " processes (this one included) on the local network within ",
                          absl::FormatDuration(request.options.timeout)));
       }
-      clock_.wait_until(mutex_, changed_, std::min(request.deadline, now + kInterval));
+      clock_.wait_until(mutex_, changed_, std::min(request.deadline, now + kAnnounceInterval));
     }
   }
 
@@ -64,7 +64,7 @@ class Announcer {
     election_.forget(candidate);
   }
 
-  // From now on it only answers those that look for the group's store.
+  // From now on announces this process only in answer to other announcements.
   void settle() {
     MutexLock lock(mutex_);
     election_.settle();
@@ -74,28 +74,29 @@ class Announcer {
  private:
   void run() {
     absl::Time next = clock_.now();
-    bool asked = true;
+    bool answer_due = true;
     while (true) {
       std::string announcement;
       bool stopping = false;
       {
         MutexLock lock(mutex_);
         stopping = stopping_;
-        if (clock_.now() >= next && (!settled_ || asked)) announcement = election_.announcement();
-        // Once more on leaving, for a member that has come just now and must hear of a contradiction.
+        if (clock_.now() >= next && (!settled_ || answer_due)) announcement = election_.announcement();
+        // Announce once more before leaving: a member that has just arrived must learn of a world size
+        // mismatch.
         if (stopping && !settled_) announcement = election_.announcement();
       }
       if (!announcement.empty()) {
         socket_->send(announcement);
-        next = clock_.now() + kInterval;
-        asked = false;
+        next = clock_.now() + kAnnounceInterval;
+        answer_due = false;
       }
       if (stopping) return;
-      const absl::Duration pause = asked || !is_settled() ? next - clock_.now() : absl::Seconds(10);
+      const absl::Duration pause = answer_due || !is_settled() ? next - clock_.now() : absl::Seconds(10);
       std::optional<MulticastSocket::Datagram> datagram = socket_->receive(pause);
       if (!datagram.has_value()) continue;
       MutexLock lock(mutex_);
-      asked |= election_.observe(datagram->bytes, datagram->sender, clock_.now());
+      answer_due |= election_.observe(datagram->bytes, datagram->sender, clock_.now());
       changed_.notify_all();
     }
   }
@@ -114,11 +115,11 @@ class Announcer {
   bool settled_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // Last: it uses the rest.
+  std::thread thread_;  // Last member: the thread uses the others.
 };
 
-// A group's store, on the process that hosts it: newcomers can ask for it as long as it lives, and processes
-// that come in excess of a world size are told so there.
+// A group's store, on the process that hosts it, with its announcer. Newcomers can find the store as long as
+// it exists; processes that exceed the world size get the error from it.
 struct HostedStore {
   std::shared_ptr<Store> store;
   std::unique_ptr<Announcer> announcer;
@@ -129,7 +130,8 @@ struct HostedStore {
 absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<MulticastSocket> socket,
                             MulticastSocket::open(request.url.endpoint));
-  // Everyone offers a store; all but one are closed again.
+  // Every process opens a store; all but one are closed again.
+  // Its port is in the announcements, so it must exist before the election.
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<TcpStore> own,
                             TcpStore::open(host_name(), 0, {.is_master = true, .timeout = request.left()}));
   auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
@@ -146,7 +148,8 @@ absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
     absl::Status status = other.status();
     if (other.ok()) {
       absl::StatusOr<Rendezvous> joined = join_group(*std::move(other), request);
-      // The store of a group that has just ended may go while this process waits there for the next one.
+      // The store may belong to a group that has just ended, and close while this process waits in it for the
+      // next group. Then elect again.
       if (!absl::IsUnavailable(joined.status())) return joined;
       status = joined.status();
     }

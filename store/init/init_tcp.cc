@@ -13,13 +13,13 @@
 namespace gradwire::store {
 namespace {
 
-// How long a store that holds a port of this machine may take to answer.
+// How long a store on a port of this machine may take to answer.
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
-// The stores that this process hosts, by port, so that whoever joins one of them here keeps it alive: groups
-// of two names at one address, or an agent and a process group, end in any order. They come from calls that
-// know nothing of each other but the address, and have no object in common that could own this; and a port is
-// the process's, whoever asks for it. The table itself keeps nothing alive.
+// The stores that this process hosts, by port. A member in this process that joins one of them keeps it
+// alive, because two groups at one address, or an agent and a process group, may end in any order. The table
+// is one per process: its users are calls that share only the address and have no common owner, and a port
+// belongs to the whole process. The table itself keeps no store alive. Thread-safe.
 class HostedStores {
  public:
   static HostedStores& instance() {
@@ -28,7 +28,7 @@ class HostedStores {
   }
 
   absl::StatusOr<std::shared_ptr<Store>> host(const Endpoint& endpoint, absl::Duration timeout) {
-    // Nobody finds the port taken by a store that is not noted yet.
+    // Hold the lock while opening: find() must not miss a store that already has its port.
     MutexLock lock(mutex_);
     GRADWIRE_ASSIGN_OR_RETURN(
         std::shared_ptr<TcpStore> hosted,
@@ -37,7 +37,7 @@ class HostedStores {
     return std::shared_ptr<Store>(std::move(hosted));
   }
 
-  // None where another process has the port.
+  // Returns null if another process has the port.
   std::shared_ptr<Store> find(int port) {
     MutexLock lock(mutex_);
     const auto found = stores_.find(port);
@@ -49,8 +49,8 @@ class HostedStores {
   std::map<int, std::weak_ptr<Store>> stores_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A connection to a store of this process, and the store.
-struct JoinedHere {
+// A connection to a store that this process hosts, and that store.
+struct LocalConnection {
   std::shared_ptr<Store> joined;
   std::shared_ptr<Store> hosted;
 };
@@ -63,19 +63,20 @@ absl::StatusOr<std::shared_ptr<Store>> open_tcp_store(const InitRequest& request
   if (!may_host) return TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()});
   absl::StatusOr<std::shared_ptr<Store>> hosted = HostedStores::instance().host(endpoint, request.left());
   if (!absl::IsFailedPrecondition(hosted.status())) return hosted;
-  // Taken: by the member that came first, or, where groups have names, by another group's store that this one
-  // shares. Rank 0 of a group without a name alone was meant to have the port.
+  // The port is in use: by the member that came first or, if the group has a name, by the store of another
+  // group, which this group then shares. Only rank 0 of a group without a name must have the port itself.
   if (request.rank == 0 && request.options.group_name.empty()) return hosted;
   absl::StatusOr<std::shared_ptr<Store>> joined =
       TcpStore::open(endpoint.host, endpoint.port, {.timeout = std::min(request.left(), kAnswerTime)});
   if (absl::IsUnavailable(joined.status())) {
     return with_context(joined.status(),
-                        absl::StrCat("port ", endpoint.port, " is taken, but not by a Gradwire store"));
+                        absl::StrCat("port ", endpoint.port, " is in use, but not by a Gradwire store"));
   }
   if (!joined.ok()) return joined;
-  std::shared_ptr<Store> here = HostedStores::instance().find(endpoint.port);
-  if (here == nullptr) return joined;
-  const auto both = std::make_shared<JoinedHere>(JoinedHere{*std::move(joined), std::move(here)});
+  std::shared_ptr<Store> local = HostedStores::instance().find(endpoint.port);
+  if (local == nullptr) return joined;
+  const auto both = std::make_shared<LocalConnection>(LocalConnection{*std::move(joined), std::move(local)});
+  // The returned pointer owns both stores, but leads to the connection.
   return std::shared_ptr<Store>(both, both->joined.get());
 }
 

@@ -32,7 +32,7 @@ absl::Status parse_query(absl::string_view text, absl::string_view query, InitUr
         absl::StrSplit(part, absl::MaxSplits('=', 1));
     int number = 0;
     if (field.first != "rank" && field.first != "world_size") {
-      return invalid(text, absl::StrCat("it has no parameter \"", absl::CHexEscape(field.first), "\""));
+      return invalid(text, absl::StrCat("unknown parameter \"", absl::CHexEscape(field.first), "\""));
     }
     if (!absl::SimpleAtoi(field.second, &number) || number < 0) {
       return invalid(text, absl::StrCat(field.first, " is not a number of 0 or more"));
@@ -52,29 +52,29 @@ absl::StatusOr<InitUrl> parse_init_url(absl::string_view text) {
   } else if (absl::ConsumePrefix(&rest, "tcp://")) {
     url.kind = InitUrl::Kind::kTcp;
   } else if (!absl::ConsumePrefix(&rest, "env://")) {
-    return invalid(text, "its beginning is not known");
+    return invalid(text, "unknown scheme");
   }
   if (const std::size_t question = rest.rfind('?'); question != absl::string_view::npos) {
     GRADWIRE_RETURN_IF_ERROR(parse_query(text, rest.substr(question + 1), url));
     rest = rest.substr(0, question);
   }
   if (url.kind == InitUrl::Kind::kFile) {
-    // file://relative would take the first part of the path for a host.
+    // In file://relative the first part of the path would be a host.
     if (rest.empty() || rest.front() != '/' || rest.back() == '/') {
-      return invalid(text, "it needs an absolute path of a file, with three slashes");
+      return invalid(text, "it needs the absolute path of a file, as in file:///dir/name");
     }
     url.path = std::string(rest);
     return url;
   }
   absl::ConsumeSuffix(&rest, "/");
   if (url.kind == InitUrl::Kind::kEnv) {
-    if (!rest.empty()) return invalid(text, "env:// takes no address");
+    if (!rest.empty()) return invalid(text, "env:// must not have an address");
     return url;
   }
   absl::StatusOr<Endpoint> endpoint = parse_endpoint(rest);
   if (!endpoint.ok()) return invalid(text, endpoint.status().message());
   url.endpoint = *std::move(endpoint);
-  if (url.endpoint.port == 0) return invalid(text, "port 0 does not tell the others where to meet");
+  if (url.endpoint.port == 0) return invalid(text, "port must be 1 to 65535, got 0");
   if (is_multicast(url.endpoint.host)) url.kind = InitUrl::Kind::kMulticast;
   return url;
 }

@@ -9,7 +9,7 @@
 
 namespace gradwire::store {
 
-// An init method taken apart.
+// A parsed init method.
 struct InitUrl {
   enum class Kind { kEnv, kTcp, kMulticast, kFile };
 
@@ -20,7 +20,7 @@ struct InitUrl {
   std::optional<int> world_size;
 };
 
-// InvalidArgument, naming the text and the forms there are, for anything else.
+// Parses an init method. InvalidArgument, with the text and the valid forms, for malformed text.
 absl::StatusOr<InitUrl> parse_init_url(absl::string_view text);
 
 }  // namespace gradwire::store

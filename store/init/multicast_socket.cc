@@ -20,7 +20,7 @@
 namespace gradwire::store {
 namespace {
 
-// Announcements are far smaller; a longer datagram is cut off, and then does not parse.
+// Announcements are far smaller. A longer datagram is truncated and then does not parse.
 constexpr std::size_t kMaxDatagram = 4096;
 
 union Address {
@@ -52,7 +52,7 @@ std::string host_of(const Address& address) {
     return text;
   }
   inet_ntop(AF_INET6, &address.v6.sin6_addr, text, sizeof(text));
-  // A link-local address means nothing without its interface.
+  // A link-local address is usable only together with its interface.
   char interface[IF_NAMESIZE] = {};
   if (IN6_IS_ADDR_LINKLOCAL(&address.v6.sin6_addr) &&
       if_indextoname(address.v6.sin6_scope_id, interface) != nullptr) {
@@ -98,17 +98,18 @@ absl::StatusOr<std::unique_ptr<MulticastSocket>> MulticastSocket::open(const End
   std::unique_ptr<MulticastSocket> opened(
       new MulticastSocket(fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), group));
   if (fd < 0 || opened->wake_fd_ < 0) {
-    return errno_status(absl::StrCat("no socket for the multicast group ", to_string(group)), error);
+    return errno_status(absl::StrCat("cannot create a socket for the multicast group ", to_string(group)),
+                        error);
   }
   GRADWIRE_RETURN_IF_ERROR(opened->join());
   return opened;
 }
 
 absl::Status MulticastSocket::join() {
-  // Every member on this machine binds the same address.
+  // All members on this machine bind the same address.
   set_option(fd_, SOL_SOCKET, SO_REUSEADDR, 1);
   Address address;
-  // Bound to the group and not to every address, so that nothing but the group's datagrams comes.
+  // Bind to the group's address, not to every address, so that only the group's datagrams arrive.
   const socklen_t length = to_address(group_, v6_, address);
   const std::size_t percent = group_.host.find('%');
   const unsigned zone = percent == std::string::npos ? 0 : if_nametoindex(group_.host.c_str() + percent + 1);
@@ -138,6 +139,8 @@ absl::Status MulticastSocket::join() {
                         error);
   }
   if (v6_) {
+    // Loop: processes on this machine receive the datagrams too. One hop: they do not leave the local
+    // network. IP_MULTICAST_ALL 0: only groups that this socket has joined.
     set_option(fd_, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
     set_option(fd_, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
   } else {
@@ -157,7 +160,8 @@ void MulticastSocket::send(absl::string_view datagram) {
             : set_option(fd_, IPPROTO_IP, IP_MULTICAST_IF, ip_mreqn{{}, {}, static_cast<int>(index)});
     if (!chosen) continue;
     if (v6_) address.v6.sin6_scope_id = index;
-    // The next announcement follows soon, so a failure is no more than a lost datagram.
+    // A failure is the same as a lost datagram: the next announcement follows soon.
+    // An interface may go down at any time.
     (void)sendto(fd_, datagram.data(), datagram.size(), MSG_DONTWAIT | MSG_NOSIGNAL, &address.any, length);
   }
 }
@@ -175,6 +179,7 @@ std::optional<MulticastSocket::Datagram> MulticastSocket::receive(absl::Duration
   return Datagram{std::string(buffer, static_cast<std::size_t>(size)), host_of(sender)};
 }
 
+// The eventfd is never read, so this ends all further calls of receive() too.
 void MulticastSocket::wake() { eventfd_write(wake_fd_, 1); }
 
 }  // namespace gradwire::store

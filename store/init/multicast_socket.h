@@ -13,30 +13,30 @@
 
 namespace gradwire::store {
 
-// A UDP socket of one multicast group, IPv4 or IPv6, on every interface that is up, the loopback interface
-// included: members on one machine meet also where no network is. Datagrams stay on the local network, and
-// members hear themselves.
+// A UDP socket of one multicast group, IPv4 or IPv6, on every interface that is up. These include the
+// loopback interface, so that members on one machine meet even without a network. Datagrams stay on the local
+// network. A member also receives its own datagrams.
 //
-// One thread at a time. wake() may come from any.
+// Use from one thread at a time; wake() may be called from any thread.
 class MulticastSocket {
  public:
-  // Unavailable if no interface can join the group. FailedPrecondition: another program has the port to
-  // itself.
+  // Joins the group. Unavailable if no interface can join it; FailedPrecondition if another program uses the
+  // port exclusively.
   static absl::StatusOr<std::unique_ptr<MulticastSocket>> open(const Endpoint& group);
   ~MulticastSocket();
   MulticastSocket(const MulticastSocket&) = delete;
   MulticastSocket& operator=(const MulticastSocket&) = delete;
 
-  // On all interfaces; what an interface does not take is lost, as a datagram may be.
+  // Sends on all interfaces. A datagram that an interface does not accept is lost.
   void send(absl::string_view datagram);
 
   struct Datagram {
     std::string bytes;
-    std::string sender;  // Its address, with the zone where it needs one.
+    std::string sender;  // The sender's address, with the zone if it needs one.
   };
-  // None: nothing came within `timeout`, or wake() was called.
+  // Returns nullopt if nothing arrived within `timeout` (at most 10 s), or if wake() was called.
   std::optional<Datagram> receive(absl::Duration timeout);
-  // Makes this and all later waits of receive() end at once.
+  // Makes the current and all later calls of receive() return at once.
   void wake();
 
  private:
@@ -47,7 +47,7 @@ class MulticastSocket {
   const int wake_fd_;
   const Endpoint group_;
   const bool v6_;
-  std::vector<unsigned> interfaces_;  // Those that joined.
+  std::vector<unsigned> interfaces_;  // The interfaces that joined the group.
 };
 
 }  // namespace gradwire::store

@@ -24,18 +24,18 @@ std::optional<std::string> environment_variable(const char* name) {
 }
 
 PlaceVariables place_variables() {
-  const auto speaks = [](const PlaceVariables& v) { return is_set(v.rank) || is_set(v.world_size); };
-  if (speaks(kLauncher)) return kLauncher;
-  if (speaks(kOpenMpi)) return kOpenMpi;
-  // srun sets the first two of these as well, but not the local ones.
-  if (speaks(kPmi) && is_set(kPmi.local_rank)) return kPmi;
+  const auto sets = [](const PlaceVariables& v) { return is_set(v.rank) || is_set(v.world_size); };
+  if (sets(kLauncher)) return kLauncher;
+  if (sets(kOpenMpi)) return kOpenMpi;
+  // srun sets the first two PMI variables as well, but not the local ones.
+  if (sets(kPmi) && is_set(kPmi.local_rank)) return kPmi;
   const bool in_step = is_set("SLURM_STEP_ID") || is_set("SLURM_STEPID");
   if (in_step && is_set(kSlurm.rank)) {
     PlaceVariables slurm = kSlurm;
     if (!is_set(slurm.world_size)) slurm.world_size = "SLURM_NTASKS";
     return slurm;
   }
-  return speaks(kPmi) ? kPmi : kLauncher;
+  return sets(kPmi) ? kPmi : kLauncher;
 }
 
 }  // namespace gradwire::store

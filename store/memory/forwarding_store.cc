@@ -25,7 +25,7 @@ absl::StatusOr<int64_t> ForwardingStore::do_num_keys(absl::string_view prefix, a
   return store_->try_num_keys_under(full(prefix), left(deadline));
 }
 
-// The store below says itself which full keys are missing and for how long they were waited for.
+// The other store's error already names the missing full keys and the time waited.
 absl::StatusOr<std::vector<std::string>> ForwardingStore::do_wait(const std::vector<std::string>& keys,
                                                                   absl::Time deadline) {
   std::vector<std::string> full_keys;

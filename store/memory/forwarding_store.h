@@ -8,8 +8,8 @@
 
 namespace gradwire::store {
 
-// Forwards every call to another store, under another name of the key if a derived class says so. Begins with
-// the other store's timeout and has its own from then on. Thread-safe.
+// Forwards every call to another store. A derived class can change the keys. The timeout is copied from the
+// other store at construction and is independent afterwards. Thread-safe.
 class ForwardingStore : public Store {
  public:
   explicit ForwardingStore(std::shared_ptr<Store> store)
@@ -19,7 +19,7 @@ class ForwardingStore : public Store {
   std::string description() const override { return store_->description(); }
 
  protected:
-  // What the other store calls this key, or the keys with this prefix.
+  // Returns the name of this key, or key prefix, in the other store.
   virtual std::string full(absl::string_view key) const { return std::string(key); }
 
   GRADWIRE_STORE_OPERATIONS_;

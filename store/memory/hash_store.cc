@@ -1,3 +1,7 @@
+// All waiting threads share one table. A thread that waits registers a Sleeper, which is on its stack,
+// under the id of its waiter in the table. A change asks the table which waiters it satisfies and wakes
+// their threads.
+
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::store {
@@ -7,15 +11,18 @@ HashStore::HashStore(absl::Duration timeout, Clock& clock) : Store(timeout, cloc
 void HashStore::wake_locked(const StoreTable::Wakeups& wakeups) {
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     auto found = sleepers_.find(wakeup.waiter);
+    // It is on the stack of the waiting thread, which cannot return while this thread holds the lock.
     Sleeper& sleeper = *found->second;
     sleepers_.erase(found);
     sleeper.value = wakeup.value;
     sleeper.done = true;
-    // Under the lock: the sleeper's stack frame may be gone as soon as the lock is free.
+    // Notify while the lock is held: the sleeper's stack frame may be gone as soon as the lock is released.
     sleeper.woken.notify_all();
   }
 }
 
+// Returns the missing keys after a timeout; nothing after a wake-up. A thread that was woken just when its
+// time ended counts as woken: wake_locked() has removed its waiter already.
 std::vector<std::string> HashStore::sleep_locked(uint64_t id, Sleeper& sleeper, absl::Time deadline) {
   sleepers_.emplace(id, &sleeper);
   while (!sleeper.done && clock().now() < deadline) clock().wait_until(mutex_, sleeper.woken, deadline);
@@ -28,6 +35,7 @@ absl::Status HashStore::do_set(absl::string_view key, absl::string_view value, a
   StoreTable::Wakeups wakeups;
   MutexLock lock(mutex_);
   absl::Status status = table_.set(key, value, wakeups);
+  // Also if the change failed: then there are no wakeups.
   wake_locked(wakeups);
   return status;
 }

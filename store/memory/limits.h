@@ -4,25 +4,25 @@
 
 namespace gradwire::store {
 
-// Bounds on what a store takes from its callers and from other processes. They are far above what names,
-// addresses and counters need and far below what would exhaust a host: a length that arrives is compared with
-// them before memory is set aside for it.
+// Bounds on what a store accepts from its callers and from other processes. They are far above what names,
+// addresses and counters need, and far below what would exhaust a host. A received length is checked against
+// them before memory is allocated for it.
 inline constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
-// Keys of one wait.
+// Number of keys in one wait.
 inline constexpr std::size_t kMaxKeysPerWait = std::size_t{1} << 16;
-// All of one call on the wire: a value of the largest size, its key, an expected value of the same size and
+// Size of one call on the wire: a value of the largest size, its key, an expected value of the same size and
 // framing.
 inline constexpr std::size_t kMaxMessageBytes = 2 * kMaxValueBytes + 2 * kMaxKeyBytes + 4096;
-// Keys and values that one store holds.
+// Total size of the keys and values in one store.
 inline constexpr std::size_t kMaxStoreBytes = std::size_t{4} << 30;
-// Calls that wait in one server at the same time, and the memory that those of one connection and those of
-// all may take.
+// Number of calls that may wait in one server at the same time; the memory that the waiting calls of one
+// connection may take; the memory that all waiting calls may take.
 inline constexpr std::size_t kMaxWaiters = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxAllWaitingBytes = std::size_t{1} << 30;
-// Answers that one client has asked for and not read; what it asks for beyond them is refused, and a client
-// that lets kMaxRefusalBytes of refusals pile up is hung up on.
+// Size of the answers that one client has asked for but not read; further calls are refused. If a client lets
+// kMaxRefusalBytes of refusals accumulate, its connection is closed.
 inline constexpr std::size_t kMaxUnreadBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxRefusalBytes = std::size_t{1} << 20;
 

@@ -1,3 +1,6 @@
+// The common part of all stores: each operation checks the sizes, computes its deadline, calls the do_
+// method of the store, and turns a timeout of a wait into an error that names the missing keys.
+
 #include "gradwire/store/store.h"
 
 #include <algorithm>
@@ -11,7 +14,7 @@
 namespace gradwire::store {
 namespace {
 
-// Keys are bytes and may be long: a message shows the beginning, printable.
+// Quotes a key for a message. Keys are bytes and may be long, so only an escaped beginning is shown.
 std::string quoted(absl::string_view key) {
   constexpr std::size_t kShown = 128;
   return absl::StrCat("\"", absl::CHexEscape(key.substr(0, kShown)), key.size() > kShown ? "...\"" : "\"");
@@ -39,6 +42,8 @@ absl::Status check_value(absl::string_view key, absl::string_view value) {
                                                    quoted(key), " is over the limit of ", kMaxValueBytes));
 }
 
+// Marks the error of a wait that ended because the key was not set. A store that did not answer in time
+// fails with the same code, but without this payload.
 constexpr char kWaitTimeout[] = "gradwire/store-wait-timeout";
 
 absl::Status wait_timeout(absl::string_view message) {
@@ -108,6 +113,7 @@ absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeo
         absl::StrCat("a wait for ", keys.size(), " store keys is over the limit of ", kMaxKeysPerWait));
   }
   for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  // Without a call to the store.
   if (keys.empty()) return absl::OkStatus();
   const absl::Time start = clock_.now();
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing, do_wait(keys, deadline_of(timeout)));

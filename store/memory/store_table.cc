@@ -11,6 +11,7 @@
 
 namespace gradwire::store {
 
+// Counts the bytes that the key takes now as free, since the new value replaces them.
 absl::Status StoreTable::check_room(absl::string_view key, std::size_t value_bytes) const {
   auto found = values_.find(key);
   const std::size_t held = found == values_.end() ? 0 : key.size() + found->second->size();
@@ -19,6 +20,7 @@ absl::Status StoreTable::check_room(absl::string_view key, std::size_t value_byt
                                                    " bytes: no room for ", value_bytes, " bytes more"));
 }
 
+// The value is shared with the answers to the watches, so that many of them need only one copy.
 void StoreTable::put(absl::string_view key, std::string value, Wakeups& wakeups) {
   auto shared = std::make_shared<const std::string>(std::move(value));
   auto found = values_.find(key);
@@ -31,6 +33,8 @@ void StoreTable::put(absl::string_view key, std::string value, Wakeups& wakeups)
     found->second = shared;
   }
 
+  // Finds the satisfied waiters. A watch is satisfied by any value other than its last one. A wait counts
+  // its missing keys, so only a key that did not exist before makes a difference.
   auto waiting = by_key_.find(key);
   if (waiting == by_key_.end()) return;
   std::vector<uint64_t> satisfied;
@@ -39,11 +43,12 @@ void StoreTable::put(absl::string_view key, std::string value, Wakeups& wakeups)
     if (waiter.watches ? waiter.last_value != *shared : created && --waiter.missing == 0)
       satisfied.push_back(id);
   }
-  // A hash set's order is nobody's: oldest first, so that runs can be repeated.
+  // Wake the oldest waiter first: the order of a hash set is arbitrary, and runs must be repeatable.
   std::sort(satisfied.begin(), satisfied.end());
   for (uint64_t id : satisfied) {
     auto entry = waiters_.find(id);
     wakeups.push_back({id, entry->second.watches ? shared : nullptr});
+    // A satisfied waiter leaves the table at once: each waiter is woken only once.
     unindex(id, entry->second);
     waiters_.erase(entry);
   }
@@ -60,7 +65,7 @@ absl::StatusOr<int64_t> StoreTable::add(absl::string_view key, int64_t n, Wakeup
   if (const Value value = find(key); value != nullptr && !absl::SimpleAtoi(*value, &current)) {
     return absl::InvalidArgumentError(absl::StrCat("add to store key \"",
                                                    absl::CHexEscape(key.substr(0, 128)), "\": its value of ",
-                                                   value->size(), " bytes is no number"));
+                                                   value->size(), " bytes is not a decimal number"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(current, n, &sum)) {
@@ -77,6 +82,7 @@ absl::StatusOr<int64_t> StoreTable::add(absl::string_view key, int64_t n, Wakeup
 absl::StatusOr<std::string> StoreTable::compare_set(absl::string_view key, absl::string_view expected,
                                                     absl::string_view desired, Wakeups& wakeups) {
   const Value current = find(key);
+  // A missing key equals the empty value.
   const bool matches = current == nullptr ? expected.empty() : *current == expected;
   if (!matches) return current == nullptr ? std::string(expected) : *current;
   GRADWIRE_RETURN_IF_ERROR(set(key, desired, wakeups));
@@ -88,7 +94,7 @@ bool StoreTable::erase(absl::string_view key) {
   if (found == values_.end()) return false;
   bytes_ -= key.size() + found->second->size();
   values_.erase(found);
-  // A wait is for keys that are all there at one moment, so it misses this one again.
+  // A wait needs all its keys at one moment, so this key is missing for it again.
   if (auto waiting = by_key_.find(key); waiting != by_key_.end()) {
     for (uint64_t id : waiting->second) {
       if (Waiter& waiter = waiters_.at(id); !waiter.watches) ++waiter.missing;
@@ -128,6 +134,7 @@ StoreTable::Value StoreTable::find_other(absl::string_view key,
 
 bool StoreTable::wait(uint64_t waiter, const std::vector<std::string>& keys) {
   std::vector<std::string> unique = keys;
+  // A key that is named twice must count once as missing, because it is created once.
   std::sort(unique.begin(), unique.end());
   unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
   const std::size_t missing_keys = missing(unique).size();
@@ -153,6 +160,7 @@ std::vector<std::string> StoreTable::drop(uint64_t waiter) {
   auto found = waiters_.find(waiter);
   if (found == waiters_.end()) return {};
   unindex(waiter, found->second);
+  // For a watch its key, whose value has not changed; for a wait the keys that do not exist now.
   Waiter entry = std::move(found->second);
   waiters_.erase(found);
   return entry.watches ? std::move(entry.keys) : missing(entry.keys);

@@ -16,12 +16,13 @@
 
 namespace gradwire::store {
 
-// The state machine behind HashStore, FileStore and the TcpStore's server: keys, values, and who waits for
-// what. It has no threads, clock or sockets: a change returns the waiters it satisfied, and its owner wakes
-// them.
+// The state machine behind HashStore, FileStore and the TcpStore's server: keys, values and the waiters on
+// them. It has no threads, clock or sockets: a change returns the waiters that it satisfied, and the owner
+// wakes them.
 //
-// A waiter is a number of the owner's choice, not used twice at a time. It is registered while what it waits
-// for has not come, and forgotten when a change satisfies it or when it is dropped.
+// A waiter is identified by a number that the owner chooses; numbers of registered waiters are distinct. A
+// waiter is registered while its keys are missing, and removed when a change satisfies it or when it is
+// dropped.
 //
 // Not thread-safe; the owner guards it.
 class StoreTable {
@@ -30,16 +31,16 @@ class StoreTable {
   using Value = std::shared_ptr<const std::string>;
   struct Wakeup {
     uint64_t waiter;
-    Value value;  // Null for a wait on several keys.
+    Value value;  // Null for a wait; set for a watch.
   };
   using Wakeups = std::vector<Wakeup>;
 
   explicit StoreTable(std::size_t max_bytes = kMaxStoreBytes) : max_bytes_(max_bytes) {}
 
-  // Changes append the waiters they satisfied to `wakeups`. ResourceExhausted, with nothing changed, when the
-  // table would hold more than max_bytes.
+  // Changes append the waiters that they satisfied to `wakeups`. They fail with ResourceExhausted, and change
+  // nothing, if the table would hold more than max_bytes.
   absl::Status set(absl::string_view key, absl::string_view value, Wakeups& wakeups);
-  // InvalidArgument if the value is no decimal number or the sum does not fit.
+  // InvalidArgument if the value is not a decimal number or the sum does not fit 64 bits.
   absl::StatusOr<int64_t> add(absl::string_view key, int64_t n, Wakeups& wakeups);
   // As Store::compare_set.
   absl::StatusOr<std::string> compare_set(absl::string_view key, absl::string_view expected,
@@ -53,23 +54,25 @@ class StoreTable {
   // The key's value if there is one and it differs from `last_value`.
   Value find_other(absl::string_view key, std::optional<absl::string_view> last_value) const;
 
-  // True: all keys are there and nothing was registered. Else `waiter` is woken once they are all there.
+  // Returns true, and registers nothing, if all keys exist. Else registers `waiter`, which is woken once all
+  // keys exist.
   bool wait(uint64_t waiter, const std::vector<std::string>& keys);
-  // A value other than `last_value` (any, if none): returned at once, else null and `waiter` is woken with
-  // it.
+  // Returns a value other than `last_value` (any value if that is nullopt) if the key has one. Else returns
+  // null and registers `waiter`, which is woken with such a value.
   Value watch(uint64_t waiter, absl::string_view key, std::optional<absl::string_view> last_value);
-  // Returns the keys the waiter still missed (for a watch its key); empty also when it is not registered.
+  // Removes a waiter. Returns the keys that it still missed (the key of a watch); empty if it was not
+  // registered.
   std::vector<std::string> drop(uint64_t waiter);
   std::size_t num_waiters() const { return waiters_.size(); }
-  // Keys that registered waiters wait for.
+  // Number of keys that registered waiters wait for.
   std::size_t num_awaited_keys() const { return by_key_.size(); }
 
  private:
   struct Waiter {
     std::vector<std::string> keys;  // Without duplicates.
-    bool watches;                   // One key, for a value; else all keys, for their presence.
+    bool watches;                   // A watch waits for one key's value, a wait for the presence of all keys.
     std::optional<std::string> last_value;
-    std::size_t missing;  // Of a wait: how many of its keys are not there.
+    std::size_t missing;  // For a wait: number of its keys that do not exist.
   };
 
   void put(absl::string_view key, std::string value, Wakeups& wakeups);

@@ -17,8 +17,8 @@
 
 namespace gradwire::store {
 
-// For tests: stands between clients and a server of this machine and passes on what both say, until it is
-// told to lose or to hold what the server says, or to cut the connections. Thread-safe.
+// A proxy for tests, between clients and a server on this machine. It forwards bytes in both directions until
+// the test makes it drop or hold the server's bytes, or cut the connections. Thread-safe.
 class CuttingProxy {
  public:
   explicit CuttingProxy(int server_port) : server_port_(server_port) {
@@ -40,17 +40,17 @@ class CuttingProxy {
   CuttingProxy& operator=(const CuttingProxy&) = delete;
 
   int port() const { return port_; }
-  // What the server says from now on is lost.
+  // Drops the bytes that the server sends from now on.
   void lose_answers() { losing_ = true; }
-  // What the server says from now on is held, until pass_held().
+  // Holds the bytes that the server sends from now on, until pass_held().
   void hold_answers() {
     holding_ = true;
     pass_held();
   }
-  // Passes on what the server has said so far, and goes on holding.
-  void pass_held() { ask(passing_); }
-  // Ends all connections, with what is held; those that come later pass everything.
-  void cut() { ask(cutting_); }
+  // Forwards the bytes that the server has sent so far, and goes on holding.
+  void pass_held() { request(passing_); }
+  // Ends all connections and drops the held bytes. Later connections are forwarded normally.
+  void cut() { request(cutting_); }
 
  private:
   struct Pair {
@@ -66,8 +66,8 @@ class CuttingProxy {
     return address;
   }
 
-  // Has the thread do what the flag stands for.
-  void ask(std::atomic<bool>& flag) {
+  // Sets a flag for the proxy's thread and waits until the thread has acted on it.
+  void request(std::atomic<bool>& flag) {
     flag = true;
     wake();
     while (flag) std::this_thread::yield();
@@ -77,7 +77,7 @@ class CuttingProxy {
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
   }
 
-  // False at the end of the stream.
+  // Forwards the bytes that have arrived. Returns false at the end of the stream.
   static bool pass(int from, int to, bool lose) {
     char bytes[65536];
     const ssize_t count = ::recv(from, bytes, sizeof(bytes), 0);
@@ -122,8 +122,8 @@ class CuttingProxy {
       }
       if (passing_) {
         for (const Pair& pair : pairs_) {
-          pollfd said = {pair.server.get(), POLLIN, 0};
-          if (::poll(&said, 1, 0) > 0) (void)pass(pair.server.get(), pair.client.get(), losing_);
+          pollfd readable = {pair.server.get(), POLLIN, 0};
+          if (::poll(&readable, 1, 0) > 0) (void)pass(pair.server.get(), pair.client.get(), losing_);
         }
         passing_ = false;
         continue;
@@ -148,7 +148,7 @@ class CuttingProxy {
   std::atomic<bool> passing_{false};
   std::atomic<bool> cutting_{false};
   std::atomic<bool> stopping_{false};
-  std::list<Pair> pairs_;  // The thread's.
+  std::list<Pair> pairs_;  // Used by the thread only.
   std::thread thread_;
 };
 

@@ -25,6 +25,7 @@ bool is_ipv4(absl::string_view host) {
   return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
 }
 
+// The part behind "%" is a zone, which inet_pton() does not know.
 bool is_ipv6(absl::string_view host) {
   in6_addr address;
   return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &address) == 1;
@@ -41,13 +42,15 @@ std::string to_string(const Endpoint& endpoint) {
 }
 
 absl::Status check_endpoint(const Endpoint& endpoint, int lowest_port) {
+  // 255 is the maximum length of a name in DNS. A host with a colon must be an IPv6 address, since no name
+  // has one.
   bool plausible = !endpoint.host.empty() && endpoint.host.size() <= 255;
   if (absl::StrContains(endpoint.host, ':')) plausible = plausible && is_ipv6(endpoint.host);
   for (char c : endpoint.host)
     plausible = plausible && c > ' ' && c < 127 && c != '/' && c != '[' && c != ']';
   if (!plausible) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", absl::CHexEscape(endpoint.host.substr(0, 255)), "\" is no host name or address"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", absl::CHexEscape(endpoint.host.substr(0, 255)),
+                                                   "\" is not a host name or address"));
   }
   if (endpoint.port < lowest_port || endpoint.port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port ", endpoint.port, " of host ", endpoint.host,
@@ -69,7 +72,7 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
     } else {
       valid = !absl::StrContains(host, ':');
     }
-    // SimpleAtoi would take signs and spaces.
+    // SimpleAtoi would accept signs and spaces.
     valid = valid && !port.empty() && port.find_first_not_of("0123456789") == absl::string_view::npos &&
             absl::SimpleAtoi(port, &endpoint.port);
     endpoint.host = std::string(host);
@@ -84,6 +87,7 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text) {
 
 namespace {
 
+// False if `b` is null, as an interface without an address has, or of another family.
 bool same_address(const sockaddr* a, const sockaddr* b) {
   if (b == nullptr || a->sa_family != b->sa_family) return false;
   if (a->sa_family == AF_INET) {
@@ -95,9 +99,10 @@ bool same_address(const sockaddr* a, const sockaddr* b) {
                      &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, sizeof(in6_addr)) == 0;
 }
 
-// All of 127.0.0.0/8 is this machine, and one address of it alone is an interface's: Debian gives a host's
-// own name 127.0.1.1. 0.0.0.0 and :: lead here too.
-bool is_always_here(const sockaddr* address) {
+// Whether an address always is this machine, without comparing it with the interfaces. All of 127.0.0.0/8 is
+// this machine, but only one of its addresses belongs to an interface (Debian maps the host's own name to
+// 127.0.1.1). The unspecified addresses 0.0.0.0 and :: also reach this machine.
+bool is_always_local(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
     return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   }
@@ -109,6 +114,7 @@ bool is_always_here(const sockaddr* address) {
 
 absl::StatusOr<bool> is_this_machine(const std::string& host) {
   if (is_loopback(host)) return true;
+  // A name may have several addresses; one of this machine is enough.
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<transport::SocketAddress> wanted,
                             transport::resolve_bind_addresses(host, 0));
   ifaddrs* list = nullptr;
@@ -117,11 +123,11 @@ absl::StatusOr<bool> is_this_machine(const std::string& host) {
   }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(list, &freeifaddrs);
   return std::any_of(wanted.begin(), wanted.end(), [list](const transport::SocketAddress& each) {
-    bool here = is_always_here(each.get());
-    for (const ifaddrs* own = list; own != nullptr && !here; own = own->ifa_next) {
-      here = same_address(each.get(), own->ifa_addr);
+    bool is_local = is_always_local(each.get());
+    for (const ifaddrs* own = list; own != nullptr && !is_local; own = own->ifa_next) {
+      is_local = same_address(each.get(), own->ifa_addr);
     }
-    return here;
+    return is_local;
   });
 }
 

@@ -15,19 +15,20 @@ struct Endpoint {
 
 // "host:port", with an IPv6 address in brackets.
 std::string to_string(const Endpoint& endpoint);
-// The reverse. InvalidArgument, naming `text`, unless it is that with a port from 0 to 65535.
+// Parses the output of to_string(), with a port from 0 to 65535. InvalidArgument, which names `text`, for
+// other text.
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
-// InvalidArgument unless the host is plausible and the port lies in [lowest_port, 65535].
+// InvalidArgument unless the host is plausible and the port is in [lowest_port, 65535].
 absl::Status check_endpoint(const Endpoint& endpoint, int lowest_port);
 
 bool is_ipv4(absl::string_view host);
-// With or without a zone ("fe80::1%eth0").
+// The address may have a zone ("fe80::1%eth0").
 bool is_ipv6(absl::string_view host);
 // Whether the host, as written, means this machine alone: localhost, 127.x.x.x, ::1.
 bool is_loopback(absl::string_view host);
 
 // Whether `host`, a name or an address, is this machine: an address of one of its interfaces or of all of
-// them (0.0.0.0), or a name that stands for one. Unavailable when the name is not known.
+// them (0.0.0.0), or a name that resolves to one. Unavailable if the name cannot be resolved.
 absl::StatusOr<bool> is_this_machine(const std::string& host);
 
 }  // namespace gradwire::store

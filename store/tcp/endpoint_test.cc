@@ -5,7 +5,7 @@
 namespace gradwire::store {
 namespace {
 
-TEST(Endpoint, WhatIsPrintedIsParsed) {
+TEST(Endpoint, ParsesWhatIsPrinted) {
   for (const char* text :
        {"localhost:1", "10.0.0.1:65535", "[::1]:29500", "[fe80::1%eth0]:7", "a-b.example:0"}) {
     absl::StatusOr<Endpoint> endpoint = parse_endpoint(text);
@@ -14,7 +14,7 @@ TEST(Endpoint, WhatIsPrintedIsParsed) {
   }
 }
 
-TEST(Endpoint, WhatIsNoEndpointIsInvalid) {
+TEST(Endpoint, MalformedEndpointIsInvalid) {
   for (const char* text :
        {"", ":", "host", "host:", ":1", "host:-1", "host:+1", "host: 1", "host:65536", "::1:1", "[::1]",
         "[host]:1", "[]:1", "ho st:1", "host/x:1", "host:99999999999999999999"}) {

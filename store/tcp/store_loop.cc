@@ -12,7 +12,7 @@ namespace gradwire::store {
 absl::StatusOr<std::shared_ptr<StoreLoop>> StoreLoop::create(const std::string& name) {
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::EventLoop> loop, transport::EventLoop::create());
   try {
-    // Nothing but the loop runs there: one thread is enough.
+    // One thread is enough, because only the loop runs on it.
     auto pool = std::make_shared<ThreadPool>(
         ThreadPool::Options{.num_threads = 1, .max_threads = 1, .name = name, .poller = loop});
     return std::shared_ptr<StoreLoop>(new StoreLoop(std::move(loop), std::move(pool)));
@@ -24,6 +24,7 @@ absl::StatusOr<std::shared_ptr<StoreLoop>> StoreLoop::create(const std::string& 
 StoreLoop::StoreLoop(std::shared_ptr<transport::EventLoop> loop, std::shared_ptr<ThreadPool> pool)
     : loop_(std::move(loop)), pool_(std::move(pool)) {}
 
+// The pool drives the loop. Its shutdown joins the thread, so no handler runs after this.
 StoreLoop::~StoreLoop() { pool_->shutdown(); }
 
 std::shared_ptr<Executor> StoreLoop::executor() const { return pool_; }

@@ -13,15 +13,16 @@ class ThreadPool;
 
 namespace gradwire::store {
 
-// The event loop of a TcpStore's server, of its client, or of a master's both, and the thread that drives it
-// when nobody who waits for an answer does so himself. It sleeps while nothing comes.
+// The event loop of a TcpStore's server, of its client, or of both in a master, and the thread that drives
+// the loop. A thread that waits for an answer drives the loop itself; otherwise the loop's own thread does,
+// and sleeps while nothing arrives.
 //
-// A Future whose Promise was made with executor() is waited for by driving the loop: an answer that comes
-// soon wakes no thread. Thread-safe. Destroyed when all transports on the loop have shut down, and not on its
-// own thread.
+// Waiting for a Future whose Promise was made with executor() drives the loop, so that an answer that arrives
+// soon need not wake another thread. Thread-safe. Must be destroyed after all transports on the loop have
+// shut down, and not on its own thread.
 class StoreLoop {
  public:
-  // `name` is the thread's. Unavailable when the system has no descriptor or thread left.
+  // `name` is the name of the thread. Unavailable if the system has no descriptor or thread left.
   static absl::StatusOr<std::shared_ptr<StoreLoop>> create(const std::string& name);
   ~StoreLoop();
   StoreLoop(const StoreLoop&) = delete;

@@ -1,5 +1,5 @@
-// A TcpStore's server alone in a process, for tests that kill it. Prints its port and serves until its
-// standard input ends. An argument: the port to use.
+// A process that runs only a TcpStore's server, for tests that kill it. Prints its port and serves until its
+// standard input ends. The optional argument is the port to use.
 
 #include <unistd.h>
 

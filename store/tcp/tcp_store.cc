@@ -35,17 +35,18 @@ absl::StatusOr<std::shared_ptr<TcpStore>> TcpStore::open(const std::string& host
 absl::Status TcpStore::start(const TcpStoreOptions& options) {
   GRADWIRE_RETURN_IF_ERROR(check_endpoint({host_, port_}, options.is_master ? 0 : 1));
   if (options.world_size.has_value() && *options.world_size < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a world size of ", *options.world_size, " for the ",
-                                                   description(), " is not positive"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(description(), ": world size must be positive, got ", *options.world_size));
   }
-  Endpoint dialled{host_, port_};
+  Endpoint target{host_, port_};
   if (options.is_master) {
     GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_, .port = port_}));
     port_ = server_->port();
-    // Its own name may not lead to this machine from inside (a translated address), so the master dials
-    // itself here.
-    dialled = {is_loopback(host_) ? host_ : "127.0.0.1", port_};
+    // The master connects to itself by a loopback address: its own name may not be reachable from inside the
+    // machine (for example behind address translation).
+    target = {is_loopback(host_) ? host_ : "127.0.0.1", port_};
   }
+  // The master's own client shares the server's thread.
   std::shared_ptr<StoreLoop> loop;
   if (server_ != nullptr) {
     loop = server_->loop();
@@ -54,7 +55,7 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   }
   client_ = std::make_unique<TcpStoreClient>(
       TcpStoreClient::Options{
-          .endpoint = dialled, .name = description(), .world_size = options.world_size.value_or(0)},
+          .endpoint = target, .name = description(), .world_size = options.world_size.value_or(0)},
       std::move(loop), clock());
   const absl::Time deadline = clock().now() + options.timeout;
   GRADWIRE_RETURN_IF_ERROR(client_->connect(deadline));
@@ -70,6 +71,8 @@ absl::Status TcpStore::do_set(absl::string_view key, absl::string_view value, ab
   proto::SetRequest& set = *request.mutable_set();
   set.set_key(key.data(), key.size());
   set.set_value(value.data(), value.size());
+  // proto/store.proto says which calls may be repeated after their answer was lost: a Set may, the other
+  // changes may not.
   return client_->call(request, deadline, Kind::kRepeatable).status();
 }
 
@@ -112,6 +115,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::do_wait(const std::vector<std
                                                            absl::Time deadline) {
   std::size_t bytes = 0;
   for (const std::string& key : keys) bytes += key.size();
+  // Such a list does not fit into one message.
   if (bytes > kMaxValueBytes) {
     return absl::ResourceExhaustedError(absl::StrCat(description(), ": a wait for keys of ", bytes,
                                                      " bytes is over the limit of ", kMaxValueBytes));
@@ -123,7 +127,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::do_wait(const std::vector<std
   std::optional<std::vector<std::string>> missing = unpack_keys(answer->wait().missing());
   if (!missing.has_value()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(description(), ": what answers there is no Gradwire store"));
+        absl::StrCat(description(), ": the server at this address is not a Gradwire store"));
   }
   return *std::move(missing);
 }

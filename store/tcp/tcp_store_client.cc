@@ -16,14 +16,14 @@
 namespace gradwire::store {
 namespace {
 
-// How soon a call that need not wait may end when its own deadline has passed or is short.
-constexpr absl::Duration kLeastCallTime = absl::Seconds(1);
-// What the server may take, beyond its timeout, to say that the time was up.
+// Minimum time given to a call that need not wait, even if its deadline is sooner or has passed.
+constexpr absl::Duration kMinCallTime = absl::Seconds(1);
+// How much longer than the timeout of a waiting call the client waits for the server's answer.
 constexpr absl::Duration kAnswerTime = absl::Seconds(5);
-// How long one attempt to connect and to be greeted may take.
+// Limit for one attempt to connect and to exchange Hello.
 constexpr absl::Duration kDialTime = absl::Seconds(5);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(300);
+constexpr absl::Duration kMinPause = absl::Milliseconds(10);
+constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
 
 std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop) {
   transport::TcpOptions options;
@@ -31,7 +31,7 @@ std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop) {
   return transport::make_tcp_transport(options, loop.loop());
 }
 
-// As the server reads it: localhost is IPv4's.
+// The address to connect to. As in the server, localhost means 127.0.0.1.
 std::string address_of(const Endpoint& endpoint) {
   return to_string(absl::EqualsIgnoreCase(endpoint.host, "localhost") ? Endpoint{"127.0.0.1", endpoint.port}
                                                                       : endpoint);
@@ -42,7 +42,7 @@ int64_t to_timeout_us(absl::Duration left) {
   return std::max<int64_t>(0, absl::ToInt64Microseconds(left));
 }
 
-// A transport's message ends with the system's own words.
+// Whether the connection was refused. The transport's message ends with the system's error text.
 bool is_refusal(const absl::Status& status) {
   return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
 }
@@ -71,6 +71,8 @@ absl::Status TcpStoreClient::named(const absl::Status& status) const {
   return with_context(status, options_.name);
 }
 
+// The thread may belong to a pool; the BlockingScope lets another thread take its place. No code notifies
+// `never`: only the time ends the wait.
 absl::Status TcpStoreClient::pause(absl::Duration duration) {
   BlockingScope blocking;
   GRADWIRE_RETURN_IF_ERROR(blocking.status());
@@ -93,18 +95,20 @@ absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration timeout) {
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Sent sent, link.send(request));
   if (!sent.answer.wait_for(timeout)) {
     return absl::UnavailableError(
-        absl::StrCat("what listens there has not answered for ",
+        absl::StrCat("the server accepted the connection but did not answer within ",
                      absl::FormatDuration(absl::Trunc(timeout, absl::Milliseconds(1))),
-                     ": it hangs, or is no Gradwire store"));
+                     ": it hangs, or is not a Gradwire store"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, sent.answer.result());
   GRADWIRE_RETURN_IF_ERROR(status_of(*answer));
   if (!answer->has_hello() || answer->hello().magic() != kStoreMagic || answer->hello().server() == 0) {
-    return absl::FailedPreconditionError("what answers there is no Gradwire store");
+    return absl::FailedPreconditionError("the server at this address is not a Gradwire store");
   }
+  // The first server that answers becomes the server of this client. After a reconnection the number must
+  // be the same: another server has other keys.
   uint64_t none = 0;
   if (!server_.compare_exchange_strong(none, answer->hello().server()) && none != answer->hello().server()) {
-    return absl::AbortedError("another server has taken the place of the store's");
+    return absl::AbortedError("the store's server has been replaced by another one; its keys are lost");
   }
   return absl::OkStatus();
 }
@@ -115,50 +119,57 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Du
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::Connection> connection,
                             transport_->connect(address_of(options_.endpoint), link, timeout));
   link->attach(std::move(connection));
-  const absl::Status greeted = greet(*link, std::max(kLeastCallTime, timeout - (clock_.now() - start)));
+  const absl::Status greeted = greet(*link, std::max(kMinCallTime, timeout - (clock_.now() - start)));
   if (!greeted.ok()) {
     link->close(greeted);
     return greeted;
   }
-  log(LogLevel::kInfo, "connected with the ", options_.name);
+  log(LogLevel::kInfo, "connected to the ", options_.name);
   return link;
 }
 
 absl::Duration TcpStoreClient::timeout(absl::Duration left, bool stopped) const {
   if (server_ == 0) return left;
-  return stopped ? absl::ZeroDuration() : std::clamp(left, kLeastCallTime, kReconnectFor);
+  return stopped ? absl::ZeroDuration() : std::clamp(left, kMinCallTime, kReconnectFor);
 }
 
 absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time start, absl::Duration timeout) {
-  absl::Duration next_pause = kFirstPause;
+  absl::Duration next_pause = kMinPause;
   while (true) {
     const absl::Duration left = timeout - (clock_.now() - start);
-    absl::StatusOr<std::shared_ptr<TcpStoreLink>> link =
-        dial_once(std::clamp(left, kLeastCallTime, kDialTime));
+    absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial_once(std::clamp(left, kMinCallTime, kDialTime));
     if (link.ok()) return link;
+    // Only a server that cannot be reached is worth another attempt.
     if (!absl::IsUnavailable(link.status())) return named(link.status());
     if (server_ != 0 && is_refusal(link.status())) timeout = std::min(timeout, kRefusedFor);
     const absl::Duration waited = clock_.now() - start;
     if (waited + next_pause >= timeout) {
-      return absl::UnavailableError(absl::StrCat(
-          options_.name, " cannot be reached: tried for ",
-          absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), " (", link.status().message(),
-          ")",
-          server_ == 0 ? "; has its server been started, and is this its address?" : "; its server is gone"));
+      return absl::UnavailableError(
+          absl::StrCat(options_.name, ": cannot connect: tried for ",
+                       absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), " (",
+                       link.status().message(), ")",
+                       server_ == 0 ? "; check that its server has been started and that this is its address"
+                                    : "; its server has ended"));
     }
     GRADWIRE_RETURN_IF_ERROR(pause(next_pause));
-    next_pause = std::min(next_pause * 2, kLongestPause);
+    next_pause = std::min(next_pause * 2, kMaxPause);
   }
 }
 
+// Several threads may need a connection at once, but only one may dial; the others wait for it.
+// 1. If the link is open, return it.
+// 2. If no thread is dialling, become the dialling thread (`dialling_`).
+// 3. Otherwise wait until that thread has ended, then start again at 1. Return its error, unless it only
+//    ran out of a time that was shorter than this thread's.
+// 4. The dialling thread publishes the link, or its error in `dial_failure_`, and wakes the others.
 absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Time deadline) {
   const absl::Time start = clock_.now();
-  absl::Duration most;
+  absl::Duration limit;
   while (true) {
     {
       MutexLock lock(mutex_);
       if (link_ != nullptr && link_->status().ok()) return link_;
-      most = timeout(deadline - start, link_ != nullptr && link_->stopping());
+      limit = timeout(deadline - start, link_ != nullptr && link_->stopping());
       if (!dialling_) {
         dialling_ = true;
         break;
@@ -166,24 +177,29 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Ti
     }
     BlockingScope blocking;
     GRADWIRE_RETURN_IF_ERROR(blocking.status());
-    // As for whoever dials: a short deadline is given a moment.
-    const absl::Time end = start + std::max(most, kLeastCallTime);
+    // Wait at least as long as the dialling thread would: a short deadline is extended.
+    const absl::Time end = start + std::max(limit, kMinCallTime);
     MutexLock lock(mutex_);
-    while (dialling_ && clock_.now() < end) clock_.wait_until(mutex_, dialled_, end);
-    if (dialling_) return named(absl::UnavailableError("cannot be reached in time"));
-    // Whoever dialled may have had less time than this thread.
+    while (dialling_ && clock_.now() < end) clock_.wait_until(mutex_, dial_ended_, end);
+    if (dialling_) return named(absl::UnavailableError("cannot connect before the deadline"));
+    // The dialling thread may have had an earlier deadline than this thread; then try again.
     if (!dial_failure_.ok() && (!absl::IsUnavailable(dial_failure_) || clock_.now() >= end))
       return dial_failure_;
   }
-  absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial(start, most);
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial(start, limit);
   MutexLock lock(mutex_);
   dialling_ = false;
   dial_failure_ = link.status();
   if (link.ok()) link_ = *link;
-  dialled_.notify_all();
+  dial_ended_.notify_all();
   return link;
 }
 
+// When a call may be repeated:
+// - It could not be sent: always, because the server has not seen it.
+// - The connection ended before the answer: unless its kind is kOnce, because the server may have executed
+//   it.
+// - The server answered, or the time is over: never.
 absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link, proto::Request& request,
                                                              absl::Time deadline, Kind kind,
                                                              bool& may_repeat) {
@@ -197,12 +213,13 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
     return named(sent.status());
   }
   const absl::Duration timeout =
-      std::max(left, kLeastCallTime) + (kind == Kind::kWaiting ? kAnswerTime : absl::ZeroDuration());
+      std::max(left, kMinCallTime) + (kind == Kind::kWaiting ? kAnswerTime : absl::ZeroDuration());
+  // Drop the call, so that a late answer is ignored. A wait that ends early was not admitted by the pool.
   if (!sent->answer.wait_for(timeout)) {
     link.forget(sent->id);
     if (clock_.now() - start < timeout) {
-      return named(
-          absl::ResourceExhaustedError("this thread must not wait: no other would be left in its pool"));
+      return named(absl::ResourceExhaustedError(
+          "this thread must not wait: no runnable thread would be left in its pool"));
     }
     return named(absl::DeadlineExceededError("the server did not answer in time"));
   }
@@ -212,14 +229,17 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
     return named(answer.status());
   }
   GRADWIRE_RETURN_IF_ERROR(named(status_of(**answer)));
+  // The results have the same field numbers as the requests.
   if (static_cast<int>((*answer)->result_case()) != static_cast<int>(request.call_case())) {
-    return named(absl::FailedPreconditionError("what answers there is no Gradwire store"));
+    return named(absl::FailedPreconditionError("the server at this address is not a Gradwire store"));
   }
   return answer;
 }
 
 absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::call(proto::Request& request, absl::Time deadline,
                                                           Kind kind) {
+  // Set at the first failure: a server that accepts connections and closes them again must not keep the
+  // call busy until its deadline.
   absl::Time give_up = absl::InfiniteFuture();
   while (true) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<TcpStoreLink> link,
@@ -228,14 +248,14 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::call(proto::Request& reques
     bool may_repeat;
     absl::StatusOr<TcpStoreLink::Answer> answer = attempt(*link, request, deadline, kind, may_repeat);
     if (answer.ok() || !may_repeat) return answer;
-    log(LogLevel::kInfo, "asks the ", options_.name, " again: ", answer.status().message());
+    log(LogLevel::kInfo, "repeats a call to the ", options_.name, ": ", answer.status().message());
     const absl::Time now = clock_.now();
-    // A connection that held for a while counts as the first one did.
+    // After a connection that lasted for a while, start counting kReconnectFor anew.
     if (now - start > kReconnectFor) give_up = absl::InfiniteFuture();
     give_up = std::min(give_up, now + kReconnectFor);
     if (now >= std::min(deadline, give_up)) return answer;
-    // A server that answers and hangs up at once is not to be asked without pause.
-    GRADWIRE_RETURN_IF_ERROR(pause(kFirstPause));
+    // Pause: the server may accept connections and close them at once.
+    GRADWIRE_RETURN_IF_ERROR(pause(kMinPause));
   }
 }
 
@@ -250,7 +270,7 @@ absl::Status TcpStoreClient::wait_for_workers(absl::Time deadline) {
   if (workers >= options_.world_size) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(
       "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",
-      options_.name, " for ", options_.world_size, " workers, this one included: ", workers, " came"));
+      options_.name, " for ", options_.world_size, " workers, this one included: ", workers, " connected"));
 }
 
 }  // namespace gradwire::store

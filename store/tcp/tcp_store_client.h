@@ -18,13 +18,13 @@
 
 namespace gradwire::store {
 
-// One client of a TcpStore's server: connects, says Hello, calls, and repeats what may be repeated after a
-// broken connection (proto/store.proto says what may).
+// One client of a TcpStore's server. It connects, sends Hello and makes calls. After a broken connection it
+// repeats the calls that may be repeated (proto/store.proto says which).
 //
-// A server that was reached once and then cannot be reached for kReconnectFor is given up: the store is in
-// its memory, so one that is gone does not come back with it. If its host says that nobody listens there any
-// more, kRefusedFor is enough; if it said itself that it stops, one attempt is. Before the first Hello the
-// whole deadline is spent, because the server may not have been started yet.
+// If the server was reached once and then cannot be reached for kReconnectFor, the client gives up: the keys
+// are in the server's memory, so a server that ended cannot come back with them. If connections are refused,
+// the client gives up after kRefusedFor; if the server announced that it stops, after one attempt. Before the
+// first Hello the client tries until the deadline, because the server may not have been started yet.
 //
 // Thread-safe.
 class TcpStoreClient {
@@ -33,46 +33,48 @@ class TcpStoreClient {
   static constexpr absl::Duration kRefusedFor = absl::Milliseconds(400);
 
   struct Options {
-    // Where the server is dialled.
+    // The address of the server.
     Endpoint endpoint;
-    // What messages call the store.
+    // The name of the store in messages.
     std::string name;
-    // How many clients the job has; 0: not said.
+    // Number of clients of the job; 0 if unknown.
     int world_size = 0;
   };
   TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop, Clock& clock);
   ~TcpStoreClient();
 
-  // Unavailable, naming the store, if it cannot be reached by then.
+  // Connects. Unavailable, which names the store, if it cannot be reached by the deadline.
   absl::Status connect(absl::Time deadline);
-  // DeadlineExceeded if the workers do not come by then.
+  // Waits until world_size clients have connected. DeadlineExceeded if they have not by the deadline.
   absl::Status wait_for_workers(absl::Time deadline);
 
   enum class Kind {
-    // Answered at once, and the same when it is repeated.
+    // Answered at once; may be repeated.
     kRepeatable,
-    // Answered at once, and not to be repeated.
+    // Answered at once; must not be repeated.
     kOnce,
-    // Repeatable, and the server waits until the deadline.
+    // The server answers by the deadline; may be repeated.
     kWaiting,
   };
-  // The answer has the result that belongs to the request.
+  // Makes a call. On success the answer contains the result that belongs to the request.
   absl::StatusOr<TcpStoreLink::Answer> call(proto::Request& request, absl::Time deadline, Kind kind);
 
  private:
-  // Once over `link`. `may_repeat`: the error may pass, and to ask again does no harm.
+  // Makes one attempt over `link`. Sets `may_repeat` if the error may be temporary and repeating the call is
+  // safe.
   absl::StatusOr<TcpStoreLink::Answer> attempt(TcpStoreLink& link, proto::Request& request,
                                                absl::Time deadline, Kind kind, bool& may_repeat);
-  // The open link, made by this thread or by another.
+  // Returns the open link; dials if necessary, on this thread or by waiting for another that dials.
   absl::StatusOr<std::shared_ptr<TcpStoreLink>> open_link(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How long to try to reach a server, given what is left to the deadline.
+  // How long to try to reach the server, given the time left to the deadline.
   absl::Duration timeout(absl::Duration left, bool stopped) const;
-  // Tries for so long from `start` on, or until it is clear that there is no use; at least once.
+  // Tries to connect for `timeout` from `start` on, at least once. Gives up early on errors that cannot pass.
   absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial(absl::Time start, absl::Duration timeout);
   absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial_once(absl::Duration timeout);
   absl::Status greet(TcpStoreLink& link, absl::Duration timeout);
-  // Waits on the calling thread.
+  // Blocks the calling thread.
   absl::Status pause(absl::Duration duration);
+  // Adds the name of the store to an error.
   absl::Status named(const absl::Status& status) const;
 
   const Options options_;
@@ -84,10 +86,10 @@ class TcpStoreClient {
   std::atomic<uint64_t> server_{0};
 
   Mutex mutex_;
-  CondVar dialled_;
+  CondVar dial_ended_;
   std::shared_ptr<TcpStoreLink> link_ ABSL_GUARDED_BY(mutex_);
   bool dialling_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the last dial.
+  // Result of the last attempt to connect.
   absl::Status dial_failure_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,4 +1,4 @@
-// A TcpStore whose server dies, or whose connections break.
+// Tests of a TcpStore whose server dies, or whose connections break.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A store_server_process that runs until this object goes.
+// A store_server_process that runs until this object is destroyed.
 class ServerProcess {
  public:
   explicit ServerProcess(int port = 0) {
@@ -53,12 +53,12 @@ class ServerProcess {
   ~ServerProcess() { kill(); }
 
   int port() const { return port_; }
-  // Returns when it has stopped.
+  // Returns when the process has stopped.
   void stop() {
     ::kill(pid_, SIGSTOP);
     ::waitpid(pid_, nullptr, WUNTRACED);
   }
-  void carry_on() { ::kill(pid_, SIGCONT); }
+  void resume() { ::kill(pid_, SIGCONT); }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -78,7 +78,7 @@ absl::Duration cpu_time() {
   return absl::DurationFromTimespec(time);
 }
 
-// How long it takes two waiting calls to end when their server is killed.
+// Measures how long two waiting calls take to end when their server is killed.
 absl::Duration time_to_notice_the_end() {
   ServerProcess server;
   TcpStore store("localhost", server.port());
@@ -108,14 +108,14 @@ absl::Duration time_to_notice_the_end() {
 }
 
 TEST(TcpStoreFaults, KilledServerEndsWaitsSoonNamingTheAddress) {
-  // 400 ms where nothing else runs. A loaded machine only adds to that, and not each time; a server that
-  // cannot be reached, and is not known to be gone, would take 5 s each time.
+  // Takes 400 ms on an idle machine. A loaded machine takes longer, but not each time. If the client did not
+  // notice that the server has ended, it would take 5 s each time.
   absl::Duration fastest = absl::InfiniteDuration();
   for (int i = 0; i < 3; ++i) fastest = std::min(fastest, time_to_notice_the_end());
   EXPECT_LT(fastest, absl::Seconds(3));
 }
 
-TEST(TcpStoreFaults, AnotherServerInTheOldOnesPlaceIsNotTakenForIt) {
+TEST(TcpStoreFaults, ServerAtTheSameAddressIsNotMistakenForTheOldOne) {
   const int port = free_port();
   auto server = std::make_unique<ServerProcess>(port);
   TcpStore store("localhost", port);
@@ -127,14 +127,14 @@ TEST(TcpStoreFaults, AnotherServerInTheOldOnesPlaceIsNotTakenForIt) {
   EXPECT_TRUE(TcpStore("localhost", port).try_num_keys().ok());
 }
 
-TEST(TcpStoreFaults, ServerThatHangsIsGivenUpAtTheDeadline) {
+TEST(TcpStoreFaults, CallToAHangingServerEndsAtTheDeadline) {
   ServerProcess server;
   TcpStore store("localhost", server.port());
   server.stop();
   const absl::Status status = store.try_set("key", "value", absl::Milliseconds(50));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  server.carry_on();
-  // The late answer is nobody's.
+  server.resume();
+  // The late answer of the call that timed out is dropped.
   EXPECT_EQ(store.add("counter", 1), 1);
   EXPECT_EQ(store.get("key"), "value");
 }
@@ -151,8 +151,8 @@ TEST(TcpStoreFaults, ClientsMayComeBeforeTheServer) {
 
 class Cut : public testing::Test {
  protected:
-  // Runs `call` on another thread and cuts its connection when the server has set `key` to `value` for it,
-  // whose answer is lost.
+  // Runs `call` on another thread. Cuts its connection after the server has set `key` to `value`, so that the
+  // answer is lost.
   template <class F>
   void cut_after(const std::string& key, const std::string& value, F call) {
     proxy_.lose_answers();
@@ -207,7 +207,7 @@ TEST_F(Cut, WaitsOfSeveralThreadsGoOnOverANewConnection) {
   std::thread watcher([&] { seen = store_.watch("late", ""); });
   while (server_->num_waiters() < 3) std::this_thread::yield();
   proxy_.cut();
-  // The server has forgotten them, and hears of them again.
+  // The server has dropped the waits; the client must repeat them.
   while (server_->num_waiters() < 3) std::this_thread::yield();
   direct_.set("late", "here");
   getter.join();
@@ -250,7 +250,7 @@ TEST(TcpStoreFaults, WaitingUsesNoProcessor) {
   TcpStore store("localhost", master.port());
   const absl::Duration before = cpu_time();
   EXPECT_TRUE(absl::IsDeadlineExceeded(store.try_get("never", absl::Seconds(1)).status()));
-  // It takes a few; whoever looks instead of sleeping takes all of the second that he is given.
+  // Sleeping takes a few milliseconds of processor time; polling would take up to a second.
   EXPECT_LT(cpu_time() - before, absl::Milliseconds(100));
 }
 

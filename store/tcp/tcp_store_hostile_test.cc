@@ -1,4 +1,4 @@
-// A TcpStore with something else at the other end.
+// Tests of a TcpStore whose peer is not a TcpStore.
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -36,7 +36,7 @@ std::string integer(uint64_t value, int bytes) {
   return text;
 }
 
-// As transport/tcp/preface.h and frame.h describe them.
+// The formats are described in transport/tcp/preface.h and frame.h.
 std::string preface() { return std::string("GWt1\1\0\0\0", 8) + integer(41, 8) + integer(42, 8); }
 std::string frame_start(uint64_t header_bytes) {
   return std::string("GWf1\2\0\0\0", 8) + integer(header_bytes, 8) + integer(0, 8);
@@ -57,7 +57,7 @@ proto::Request hello() {
 
 class HostileClient : public testing::Test {
  protected:
-  // The server still serves others.
+  // Checks that the server still serves others.
   void TearDown() override {
     TcpStore store("localhost", server_->port());
     store.set("after", "all");
@@ -71,7 +71,7 @@ class HostileClient : public testing::Test {
     EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     return socket;
   }
-  // Whether all of it went.
+  // Returns whether all bytes were sent.
   static bool write_all(const Descriptor& socket, absl::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -80,7 +80,7 @@ class HostileClient : public testing::Test {
     }
     return true;
   }
-  // Returns when the server has hung up, with what it said before.
+  // Returns the bytes that the server sent, when it has closed the connection.
   static std::string read_all(const Descriptor& socket) {
     std::string all;
     char bytes[4096];
@@ -99,25 +99,25 @@ class HostileClient : public testing::Test {
       TcpStoreServer::start({.host = "localhost", .port = 0, .max_unread_bytes = std::size_t{32} << 20}));
 };
 
-TEST_F(HostileClient, OtherProtocolsAreHungUpOn) {
+TEST_F(HostileClient, ConnectionOfAnotherProtocolIsClosed) {
   EXPECT_EQ(answer_to("GET / HTTP/1.1\r\nHost: store\r\n\r\n"), "");
   // A gRPC client.
   EXPECT_EQ(answer_to("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string(27, '\0')), "");
   EXPECT_EQ(answer_to(preface() + "no frame that anybody knows, and long enough to be one"), "");
 }
 
-TEST_F(HostileClient, FramesThatAreNoRequestsAreHungUpOn) {
+TEST_F(HostileClient, ConnectionWithMalformedRequestsIsClosed) {
   EXPECT_EQ(answer_to(preface() + frame_start(5) + "\xff\xff\xff\xff\xff"), "");
-  // Over the limit, before anything of it has come.
+  // The length is over the limit; no byte of the body is sent.
   EXPECT_EQ(answer_to(preface() + frame_start(uint64_t{1} << 60)), "");
   EXPECT_EQ(answer_to(preface() + frame_start(kMaxMessageBytes + 1)), "");
-  // Buffers, which no request has.
+  // The frame has buffers, but requests have none.
   EXPECT_EQ(
       answer_to(preface() + std::string("GWf1\2\0\0\0", 8) + integer(0, 8) + integer(1, 8) + integer(4, 8)),
       "");
 }
 
-TEST_F(HostileClient, WhoDoesNotBeginWithHelloIsHungUpOn) {
+TEST_F(HostileClient, ConnectionWithoutHelloIsClosed) {
   proto::Request request;
   request.set_id(1);
   request.mutable_set()->set_key("key");
@@ -128,7 +128,7 @@ TEST_F(HostileClient, WhoDoesNotBeginWithHelloIsHungUpOn) {
   EXPECT_EQ(TcpStore("localhost", server_->port()).num_keys(), 0);
 }
 
-TEST_F(HostileClient, HalfAMessageIsNoMessage) {
+TEST_F(HostileClient, IncompleteMessageIsIgnored) {
   proto::Request request;
   request.set_id(2);
   request.mutable_set()->set_key("key");
@@ -143,7 +143,7 @@ TEST_F(HostileClient, HalfAMessageIsNoMessage) {
   EXPECT_EQ(TcpStore("localhost", server_->port()).num_keys(), 0);
 }
 
-TEST_F(HostileClient, WhoAsksAndDoesNotReadIsHungUpOn) {
+TEST_F(HostileClient, ConnectionThatDoesNotReadItsAnswersIsClosed) {
   TcpStore store("localhost", server_->port());
   store.set("large", std::string(std::size_t{4} << 20, 'v'));
   proto::Request request;
@@ -155,12 +155,12 @@ TEST_F(HostileClient, WhoAsksAndDoesNotReadIsHungUpOn) {
   }
   const Descriptor socket = connect();
   ASSERT_TRUE(write_all(socket, preface() + frame(hello())));
-  // These alone have 4 GiB of answers.
+  // The answers to one write alone are 4 GiB.
   while (write_all(socket, many)) {
   }
 }
 
-TEST_F(HostileClient, WaitsOfAClientThatGoesAreForgotten) {
+TEST_F(HostileClient, WaitsOfAClosedConnectionAreDropped) {
   std::string bytes = preface() + frame(hello());
   proto::Request request;
   request.set_timeout_us(-1);
@@ -177,7 +177,7 @@ TEST_F(HostileClient, WaitsOfAClientThatGoesAreForgotten) {
   while (server_->num_waiters() > 0) std::this_thread::yield();
 }
 
-// A socket that listens, and for each connection reads something and then says what it is told to.
+// A server that reads something from each connection and then sends a fixed answer.
 class OtherServer {
  public:
   explicit OtherServer(std::string answer) : answer_(std::move(answer)) {
@@ -228,7 +228,7 @@ TEST(HostileServer, OtherProtocolsAreNamedAtOnce) {
     const absl::Status status = open_status(server.port(), absl::Seconds(60));
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("127.0.0.1:", server.port())));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("no Gradwire store"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("not a Gradwire store"));
   }
 }
 
@@ -236,10 +236,10 @@ TEST(HostileServer, SilenceIsUnavailable) {
   OtherServer server("");
   const absl::Status status = open_status(server.port(), absl::Milliseconds(50));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no Gradwire store"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not a Gradwire store"));
 }
 
-// Speaks the protocol, but says what it likes.
+// A server that speaks the protocol, but whose answers the test chooses.
 class LyingServer {
  public:
   using Answer = std::function<std::string(const proto::Request&)>;
@@ -276,7 +276,7 @@ class LyingServer {
   int port_ = 0;
 };
 
-TEST(HostileServer, AnswersThatAreNoneEndTheAttempt) {
+TEST(HostileServer, MalformedAnswerEndsTheAttempt) {
   LyingServer garbage([](const proto::Request&) { return std::string("\xff\xff\xff"); });
   EXPECT_TRUE(absl::IsFailedPrecondition(open_status(garbage.port(), absl::Seconds(60))));
   LyingServer no_magic([](const proto::Request& request) {
@@ -297,7 +297,7 @@ TEST(HostileServer, AnswersThatAreNoneEndTheAttempt) {
   EXPECT_LT(status.message().size(), 10'000);
 }
 
-TEST(HostileServer, AnswersOfAnotherKindAreNotBelieved) {
+TEST(HostileServer, AnswersOfAnotherKindAreRejected) {
   LyingServer server([](const proto::Request& request) {
     if (request.has_hello()) return LyingServer::welcome(request).SerializeAsString();
     proto::Response response;
@@ -315,7 +315,7 @@ TEST(HostileServer, AnswersOfAnotherKindAreNotBelieved) {
   EXPECT_TRUE(absl::IsFailedPrecondition(store.try_wait({"key"})));
 }
 
-TEST(HostileServer, AnswersThatNobodyAskedForAreDropped) {
+TEST(HostileServer, AnswersWithoutARequestAreDropped) {
   LyingServer server([](const proto::Request& request) {
     if (request.has_hello()) return LyingServer::welcome(request).SerializeAsString();
     proto::Response response;

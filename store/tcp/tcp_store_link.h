@@ -14,38 +14,38 @@
 
 namespace gradwire::store {
 
-// One connection of a client to a TcpStore's server: sends requests and finds for each answer who waits for
-// it.
+// One connection of a client to a TcpStore's server. It sends requests and matches each answer to its
+// request.
 //
-// States: open from the start (what is sent while the connection is being made is queued), then closed for
-// good, with the reason: Unavailable, or FailedPrecondition when what answers is no Gradwire store.
-// Thread-safe. Shared by the client and the connection, which knows it as its listener.
+// States: open from the start (requests are queued while the connection is being made), then closed, with a
+// reason: Unavailable, or FailedPrecondition if the server is not a Gradwire store. Thread-safe. Shared by
+// the client and the connection, whose listener it is.
 class TcpStoreLink : public transport::ConnectionListener {
  public:
   using Answer = std::shared_ptr<const proto::Response>;
 
-  // Waiting for an answer does `executor`'s work meanwhile.
+  // A thread that waits for an answer meanwhile runs work of `executor`.
   explicit TcpStoreLink(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  // Once, before send().
+  // Must be called once, before send().
   void attach(std::shared_ptr<transport::Connection> connection);
 
-  // A request on its way. An answer with an error code is an answer; an error is the reason why none will
-  // come.
+  // A request that was sent. The future gets an answer (which may have an error code), or an error if no
+  // answer will arrive.
   struct Sent {
     uint64_t id;
     Future<Answer> answer;
   };
-  // Gives the request its id. An error: it has not been sent.
+  // Sets the request's id and sends it. After an error the request has not been sent.
   absl::StatusOr<Sent> send(proto::Request& request);
-  // Nobody waits for this one any more.
+  // Drops the answer to this request when it arrives.
   void forget(uint64_t id);
 
-  // Ends the link. Every answer that has not come fails with `reason`.
+  // Closes the link. Every request without an answer fails with `reason`.
   void close(absl::Status reason);
-  // OK while it is open; afterwards why it is not.
+  // OK while the link is open; afterwards the reason why it was closed.
   absl::Status status() const;
-  // The server said that it stops, before the link closed.
+  // Whether the server announced, before the link closed, that it stops.
   bool stopping() const;
 
  private:

@@ -22,6 +22,7 @@ void pack_keys(const std::vector<std::string>& keys, proto::KeyList& list) {
   }
 }
 
+// Returns nullopt if the sizes do not match the string, or if there are too many keys.
 std::optional<std::vector<std::string>> unpack_keys(const proto::KeyList& list) {
   if (static_cast<std::size_t>(list.sizes_size()) > kMaxKeysPerWait) return std::nullopt;
   std::vector<std::string> keys;

@@ -22,14 +22,14 @@ struct TcpStoreServer::Parts {
   std::unique_ptr<transport::Transport> transport;
   int port = 0;
 
-  Mutex mutex;  // Makes concurrent shutdowns wait for the first.
+  Mutex mutex;  // Makes concurrent shutdown() calls wait for the first.
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 };
 
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpStoreServerOptions& options) {
-  // "localhost" may stand for ::1 too, but not everywhere; clients and server agree on 127.0.0.1.
+  // "localhost" resolves to ::1 on some machines; clients and server agree on 127.0.0.1.
   const std::string loopback = absl::EqualsIgnoreCase(options.host, "localhost") ? "127.0.0.1" : options.host;
   const std::string host = is_loopback(options.host) ? loopback : "";
   const std::string address = to_string({host.empty() ? "::" : host, options.port});
@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
   tcp.limits = store_message_limits();
   tcp.bind_address = host;
   tcp.port = options.port;
-  // Whoever needs the store is told where it is by other means; this saves a look-up of this machine's name.
+  // The advertised host is not used: clients get the address by other means. This value avoids resolving this
+  // machine's name.
   tcp.advertised_host = "localhost";
   parts->transport = transport::make_tcp_transport(tcp, parts->loop->loop());
   const absl::StatusOr<std::string> listening = parts->transport->listen(
@@ -53,11 +54,11 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
   if (!listening.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot listen on port ", options.port, " (", address, "): ", listening.status().message(),
-        ": it is taken by another process, or may not be used here; choose another, or 0"));
+        ": the port is in use by another process, or not permitted; choose another port, or 0"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(const Endpoint endpoint, parse_endpoint(*listening));
   parts->port = endpoint.port;
-  log(LogLevel::kInfo, "serves a TcpStore at port ", endpoint.port);
+  log(LogLevel::kInfo, "serving a TcpStore on port ", endpoint.port);
   return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(parts)));
 }
 
@@ -69,11 +70,14 @@ std::size_t TcpStoreServer::num_waiters() const { return parts_->sessions->num_w
 
 const std::shared_ptr<StoreLoop>& TcpStoreServer::loop() const { return parts_->loop; }
 
+// First answers all waiting calls and announces the stop, so that clients do not try to reconnect. Then the
+// transport flushes the connections, for `grace` at most. The lock is held meanwhile, so that a concurrent
+// caller also returns only after the end.
 void TcpStoreServer::shutdown(absl::Duration grace) {
   MutexLock lock(parts_->mutex);
   if (parts_->stopped) return;
   parts_->stopped = true;
-  log(LogLevel::kInfo, "serves the TcpStore at port ", parts_->port, " no longer");
+  log(LogLevel::kInfo, "stopped serving the TcpStore on port ", parts_->port);
   parts_->loop->loop()->post([sessions = parts_->sessions, grace] { sessions->stop_in_loop(grace); });
   parts_->transport->shutdown();
 }

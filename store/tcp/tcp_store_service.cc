@@ -1,3 +1,9 @@
+// The store of a server, without network and clock: each call takes a request and returns the answers that
+// it causes. A request is answered at once, or kept as a waiter until a change satisfies it (wake), its
+// deadline passes (expire), its client disconnects (close) or the server stops (stop). A waiter has an
+// entry in `waiting_`, in its session, in `deadlines_` if it has one, and in a StoreTable; take() and
+// drop() remove all of them.
+
 #include "gradwire/store/tcp/tcp_store_service.h"
 
 #include <optional>
@@ -11,6 +17,8 @@
 namespace gradwire::store {
 namespace {
 
+// The key of `group_` that exists when all workers have connected. It lets wait_for_workers() use the
+// waiters of StoreTable.
 constexpr char kAllWorkers[] = "all";
 constexpr int32_t kMaxWorldSize = 1 << 20;
 
@@ -28,13 +36,15 @@ absl::Status check_value(const std::string& value) {
       absl::StrCat("a value of ", value.size(), " bytes is over the limit of ", kMaxValueBytes));
 }
 
-// What a request that waits takes here: itself, and an entry for each key.
+// Memory that a waiting request takes: the request, and an entry for each key.
 std::size_t waiting_bytes(const proto::Request& request) {
+  // An estimate for a node of the tables and their pointers.
   constexpr std::size_t kEntryBytes = 128;
   return request.ByteSizeLong() +
          kEntryBytes * (1 + static_cast<std::size_t>(request.wait().keys().sizes_size()));
 }
 
+// The result is cleared, because a response has either a result or an error.
 void fail(const absl::Status& status, proto::Response& response) {
   response.clear_result();
   response.set_code(static_cast<int32_t>(status.code()));
@@ -50,14 +60,17 @@ TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes,
 absl::Status TcpStoreService::handle(Session session, const proto::Request& request, absl::Time now,
                                      Answers& answers) {
   const bool greeted = sessions_.contains(session);
+  // The first request must be Hello, and only the first. Otherwise the caller closes the connection.
   if (request.has_hello() ? greeted || request.hello().magic() != kStoreMagic : !greeted) {
-    return absl::InvalidArgumentError("what connected does not begin as a Gradwire store's client does");
+    return absl::InvalidArgumentError(
+        "the client did not send a valid Hello first: it is not a client of a Gradwire store");
   }
   proto::Response response;
   response.set_id(request.id());
   bool kept = false;
   const absl::Status status =
       stopped_ ? stopped_status() : call(session, request, now, response, answers, kept);
+  // The answer follows later.
   if (kept) return absl::OkStatus();
   if (!status.ok()) fail(status, response);
   answers.push_back({session, std::move(response)});
@@ -91,18 +104,19 @@ absl::Status TcpStoreService::call(Session session, const proto::Request& reques
     case proto::Request::CALL_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("the store's server does not know this request");
+  return absl::InvalidArgumentError("unknown request: client and server are different versions of Gradwire");
 }
 
 absl::Status TcpStoreService::hello(Session session, const proto::HelloRequest& request,
                                     proto::HelloResponse& response, Answers& answers) {
   if (request.version() != kStoreVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "this client speaks version ", request.version(), " of the store's protocol, its server version ",
-        kStoreVersion, ": all processes of a job need the same Gradwire"));
+        "protocol mismatch: the client of the store has version ", request.version(),
+        ", the server has version ", kStoreVersion, "; use the same Gradwire in all processes of a job"));
   }
+  // A client that knows another number has reconnected to a new server at the same address.
   if (request.server() != 0 && request.server() != number_) {
-    return absl::AbortedError("the store's server has been restarted and has lost what was stored");
+    return absl::AbortedError("the store's server has been restarted and has lost its keys");
   }
   GRADWIRE_RETURN_IF_ERROR(count_worker(request, answers));
   sessions_[session].world_size = request.world_size();
@@ -117,14 +131,15 @@ absl::Status TcpStoreService::count_worker(const proto::HelloRequest& request, A
   if (world_size == 0) return absl::OkStatus();
   if (world_size < 0 || world_size > kMaxWorldSize) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a world size of ", world_size, " is not in 1..", kMaxWorldSize));
+        absl::StrCat("world size out of range: got ", world_size, ", expected 1..", kMaxWorldSize));
   }
   if (world_size_ == 0) world_size_ = world_size;
   if (world_size_ != world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("this worker says that the world size is ", world_size,
-                                                   ", one that came before said ", world_size_));
+    return absl::InvalidArgumentError(absl::StrCat("world size mismatch: this worker reports ", world_size,
+                                                   ", an earlier worker reported ", world_size_));
   }
-  // More than the world size come when workers are restarted; they are not remembered.
+  // Restarted workers connect in addition to the world size. They are not stored.
+  // A client that reconnects has the same id, so it is counted once.
   if (workers_.size() < static_cast<std::size_t>(world_size)) workers_.insert(request.client());
   if (workers_.size() == static_cast<std::size_t>(world_size) && group_.num_keys() == 0) {
     StoreTable::Wakeups wakeups;
@@ -166,17 +181,19 @@ absl::Status TcpStoreService::compare_set(const proto::CompareSetRequest& reques
   return absl::OkStatus();
 }
 
+// A timeout of 0 asks for the present state: the waiter is removed again at once.
 absl::Status TcpStoreService::wait(Session session, const proto::Request& request, absl::Time now,
                                    proto::WaitResponse& response, bool& kept) {
   const std::optional<std::vector<std::string>> keys = unpack_keys(request.wait().keys());
   if (!keys.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a wait's list of keys is none, or has more than ", kMaxKeysPerWait));
+        absl::StrCat("malformed list of keys in a wait, or more than ", kMaxKeysPerWait, " keys"));
   }
   for (const std::string& key : *keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
   const bool may_wait = request.timeout_us() != 0;
   if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
   const uint64_t waiter = next_waiter_++;
+  // From here on the table has the waiter.
   if (table_.wait(waiter, *keys)) return absl::OkStatus();
   kept = may_wait;
   if (may_wait) {
@@ -209,7 +226,7 @@ absl::Status TcpStoreService::watch(Session session, const proto::Request& reque
 absl::Status TcpStoreService::wait_for_workers(Session session, const proto::Request& request, absl::Time now,
                                                proto::WaitForWorkersResponse& response, bool& kept) {
   if (sessions_.at(session).world_size == 0) {
-    return absl::InvalidArgumentError("a client that has said no world size cannot wait for it");
+    return absl::InvalidArgumentError("cannot wait for the workers: the client has not set a world size");
   }
   if (group_.find(kAllWorkers) == nullptr && request.timeout_us() != 0) {
     GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
@@ -226,7 +243,7 @@ absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
                                                  const proto::Request& request) const {
   if (waiting_.size() >= kMaxWaiters) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the store's server has ", kMaxWaiters, " waiting calls"));
+        absl::StrCat("the store's server already has ", kMaxWaiters, " waiting calls, its limit"));
   }
   if (session.waiting_bytes + waiting_bytes(request) > max_waiting_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat("the waiting calls of this client take ",
@@ -241,6 +258,8 @@ absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
   return absl::OkStatus();
 }
 
+// `timeout_us` is relative, because the clocks of client and server differ; a negative one means no
+// deadline.
 void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now) {
   const absl::Time deadline =
       request.timeout_us() < 0 ? absl::InfiniteFuture() : now + absl::Microseconds(request.timeout_us());
@@ -269,6 +288,7 @@ TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
   return waiting;
 }
 
+// The table has removed these waiters already.
 void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     const Waiting waiting = take(wakeup.waiter);
@@ -284,6 +304,7 @@ void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers)
 
 void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& answers) {
   const Waiting waiting = take(waiter);
+  // The waiter is in one of the two tables; the other one ignores it.
   const std::vector<std::string> missing = table_.drop(waiter);
   group_.drop(waiter);
   proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
@@ -302,9 +323,11 @@ void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& 
 void TcpStoreService::close(Session session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  Answers nobody;
+  // The client is gone, so its answers are dropped.
+  Answers dropped;
+  // Each round removes one: take() erases it from the session.
   while (!found->second.waiters.empty()) {
-    end(*found->second.waiters.begin(), absl::CancelledError("the client has gone"), nobody);
+    end(*found->second.waiters.begin(), absl::CancelledError("the client has disconnected"), dropped);
   }
   sessions_.erase(found);
 }

@@ -15,17 +15,17 @@
 
 namespace gradwire::store {
 
-// What a TcpStore's server does, without sockets, threads or a clock: requests and times in, answers out
-// (proto/store.proto). Its owner carries the answers to the sessions, which are connections.
+// The logic of a TcpStore's server (proto/store.proto), without sockets, threads or a clock: it gets requests
+// and times, and returns answers. A session is a connection; the owner sends the answers to the sessions.
 //
-// A session is there from its Hello on, and until close(). A request that must wait is kept, and answered by
-// the change that satisfies it, by expire(), or by stop(). Everything in a request is checked here: it comes
-// from anybody.
+// A session exists from its Hello until close(). A request that must wait is kept, and answered by the change
+// that satisfies it, by expire() or by stop(). Every field of a request is checked here, because it may come
+// from any program.
 //
 // States: serving, then stopped. Not thread-safe.
 class TcpStoreService {
  public:
-  // A number of the owner's choice, not used twice.
+  // A number that the owner chooses and never reuses.
   using Session = uint64_t;
   struct Answer {
     Session session;
@@ -33,23 +33,23 @@ class TcpStoreService {
   };
   using Answers = std::vector<Answer>;
 
-  // `number`: the server's, random and not 0. `max_waiting_bytes`: of the requests of one session that wait;
-  // `max_all_waiting_bytes`: of all sessions.
+  // `number` identifies the server; it is random and not 0. `max_waiting_bytes` limits the waiting requests
+  // of one session, `max_all_waiting_bytes` those of all sessions.
   explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes,
                            std::size_t max_all_waiting_bytes = kMaxAllWaitingBytes);
 
-  // Appends the answer, unless the request waits, and those of other requests that it satisfied.
-  // InvalidArgument: what came is not of this protocol, and the session is to end.
+  // Appends the answer, unless the request waits, and the answers to other requests that it satisfied.
+  // InvalidArgument if the request does not follow the protocol; then the owner must close the connection.
   absl::Status handle(Session session, const proto::Request& request, absl::Time now, Answers& answers);
-  // Whether it has said a Hello that was accepted.
+  // Whether the session has sent a Hello that was accepted.
   bool greeted(Session session) const { return sessions_.contains(session); }
-  // The session's connection is gone.
+  // Ends a session whose connection has closed.
   void close(Session session);
-  // Answers what has waited long enough.
+  // Answers the requests whose timeout has passed.
   void expire(absl::Time now, Answers& answers);
-  // When to call that.
+  // When to call expire() next.
   absl::Time next_deadline() const;
-  // Answers what waits, and all that comes later, with Unavailable. Idempotent.
+  // Answers all waiting requests, and all later ones, with Unavailable. Idempotent.
   void stop(Answers& answers);
 
   std::size_t num_waiters() const { return waiting_.size(); }
@@ -68,14 +68,14 @@ class TcpStoreService {
     std::size_t bytes = 0;
   };
 
-  // One for each call. They fill `response` or say what is wrong.
+  // One method per call. They fill `response` or return an error.
   absl::Status hello(Session session, const proto::HelloRequest& request, proto::HelloResponse& response,
                      Answers& answers);
   absl::Status set(const proto::SetRequest& request, Answers& answers);
   absl::Status add(const proto::AddRequest& request, proto::AddResponse& response, Answers& answers);
   absl::Status compare_set(const proto::CompareSetRequest& request, proto::CompareSetResponse& response,
                            Answers& answers);
-  // Those that may wait: `kept` says that they do.
+  // These calls may wait: they set `kept` if the request was kept.
   absl::Status wait(Session session, const proto::Request& request, absl::Time now,
                     proto::WaitResponse& response, bool& kept);
   absl::Status watch(Session session, const proto::Request& request, absl::Time now,
@@ -89,7 +89,7 @@ class TcpStoreService {
   void keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now);
   Waiting take(uint64_t waiter);
   void wake(const StoreTable::Wakeups& wakeups, Answers& answers);
-  // Ends one that has not got what it waits for.
+  // Ends a waiting request that was not satisfied.
   void end(uint64_t waiter, const absl::Status& status, Answers& answers);
   absl::Status count_worker(const proto::HelloRequest& request, Answers& answers);
 
@@ -100,15 +100,15 @@ class TcpStoreService {
   StoreTable table_;
   absl::flat_hash_map<Session, SessionState> sessions_;
   absl::flat_hash_map<uint64_t, Waiting> waiting_;
-  // Of all of waiting_.
+  // Sum of the bytes of all requests in waiting_.
   std::size_t waiting_bytes_ = 0;
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;
   uint64_t next_waiter_ = 1;
   bool stopped_ = false;
-  // Who has said Hello. Kept apart from table_, whose keys are the users' alone.
+  // The workers that have sent Hello. Separate from table_, which has only the users' keys.
   int32_t world_size_ = 0;
   absl::flat_hash_set<uint64_t> workers_;
-  StoreTable group_;  // One key, set when all of them have.
+  StoreTable group_;  // Has one key, set when all workers have connected.
 };
 
 }  // namespace gradwire::store

@@ -17,14 +17,14 @@ class Service : public testing::Test {
  protected:
   using Session = TcpStoreService::Session;
 
-  // What the service answers, to anybody.
+  // Returns all answers of the service, to any session.
   TcpStoreService::Answers ask(Session session, const proto::Request& request, absl::Time now = kStart) {
     TcpStoreService::Answers answers;
     const absl::Status status = service_.handle(session, request, now, answers);
     EXPECT_TRUE(status.ok()) << status;
     return answers;
   }
-  // The one answer there is.
+  // Returns the only answer.
   proto::Response ask_one(Session session, const proto::Request& request) {
     TcpStoreService::Answers answers = ask(session, request);
     EXPECT_EQ(answers.size(), 1);
@@ -86,14 +86,14 @@ TEST_F(Service, OtherVersionsAndOtherServersAreNamed) {
   proto::Response response = ask_one(1, newer);
   EXPECT_EQ(code_of(response), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(response.message(), testing::HasSubstr("version 9"));
-  proto::Request elsewhere = hello(5, 1);
-  elsewhere.mutable_hello()->set_server(kNumber + 1);
-  EXPECT_EQ(code_of(ask_one(1, elsewhere)), absl::StatusCode::kAborted);
-  // Neither counted among the workers.
+  proto::Request other_server = hello(5, 1);
+  other_server.mutable_hello()->set_server(kNumber + 1);
+  EXPECT_EQ(code_of(ask_one(1, other_server)), absl::StatusCode::kAborted);
+  // Neither client was counted as a worker.
   EXPECT_EQ(code_of(ask_one(1, hello(6, 2))), absl::StatusCode::kOk);
 }
 
-TEST_F(Service, RequestsThatItDoesNotKnowAreInvalidAndHarmNothing) {
+TEST_F(Service, UnknownRequestIsInvalidAndHarmsNothing) {
   greeted(1);
   proto::Request unknown;
   unknown.set_id(9);
@@ -101,7 +101,7 @@ TEST_F(Service, RequestsThatItDoesNotKnowAreInvalidAndHarmNothing) {
   EXPECT_EQ(code_of(ask_one(1, set("k", "v"))), absl::StatusCode::kOk);
 }
 
-TEST_F(Service, ListsOfKeysThatLieAreInvalid) {
+TEST_F(Service, MalformedListOfKeysIsInvalid) {
   greeted(1);
   proto::Request request = wait(3, {"one", "two"});
   request.mutable_wait()->mutable_keys()->set_sizes(1, 0xffffffff);
@@ -113,7 +113,7 @@ TEST_F(Service, ListsOfKeysThatLieAreInvalid) {
   EXPECT_EQ(service_.num_waiters(), 0);
 }
 
-TEST_F(Service, WhatIsOverTheLimitsIsRefused) {
+TEST_F(Service, RequestOverTheLimitsIsRefused) {
   greeted(1);
   EXPECT_EQ(code_of(ask_one(1, set(std::string(kMaxKeyBytes + 1, 'k'), ""))),
             absl::StatusCode::kResourceExhausted);
@@ -134,7 +134,7 @@ TEST_F(Service, WaitsOfOneSessionAreBounded) {
   ASSERT_EQ(answers.size(), 1);
   EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kResourceExhausted);
   EXPECT_GT(small.num_waiters(), 1);
-  // Another session's are its own.
+  // Another session has a limit of its own.
   answers.clear();
   ASSERT_TRUE(small.handle(2, hello(2), kStart, answers).ok());
   answers.clear();
@@ -142,7 +142,7 @@ TEST_F(Service, WaitsOfOneSessionAreBounded) {
   EXPECT_TRUE(answers.empty());
 }
 
-// Of a wait for one such key two fit into 1500 bytes, one into 1000.
+// Two waits for a key of this length fit into 1500 bytes, one into 1000.
 const std::string kLongKey(400, 'k');
 
 TEST_F(Service, WaitsOfAllSessionsAreBounded) {
@@ -157,14 +157,14 @@ TEST_F(Service, WaitsOfAllSessionsAreBounded) {
   ASSERT_EQ(answers.size(), 1);
   EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(answers.front().response.message(), testing::HasSubstr("all clients"));
-  // What need not wait is answered all the same.
+  // A request that need not wait is still answered.
   answers.clear();
   ASSERT_TRUE(small.handle(3, wait(2, {kLongKey}, /*timeout_us=*/0), kStart, answers).ok());
   ASSERT_EQ(answers.size(), 1);
   EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kOk);
 }
 
-TEST_F(Service, BytesThatWaitAreGivenBackHoweverTheWaitEnds) {
+TEST_F(Service, WaitingBytesAreGivenBackHoweverTheWaitEnds) {
   for (const std::size_t max_all : {std::size_t{1'500}, std::size_t{1'000'000}}) {
     TcpStoreService small(kNumber, /*max_waiting_bytes=*/1'000, max_all);
     TcpStoreService::Answers answers;
@@ -214,7 +214,7 @@ TEST_F(Service, BytesThatWaitAreGivenBackHoweverTheWaitEnds) {
         handle(1, forget);
       }
     }
-    // All workers are there: the wait for them ends, several in one session.
+    // Several waits for the workers in one session end when all workers have connected.
     for (uint64_t id = 10; id < 13; ++id) {
       proto::Request workers;
       workers.set_id(id);
@@ -230,7 +230,7 @@ TEST_F(Service, BytesThatWaitAreGivenBackHoweverTheWaitEnds) {
   }
 }
 
-TEST_F(Service, ChangeAnswersWhoWaitsInItsOwnSession) {
+TEST_F(Service, ChangeAnswersAWaitInItsOwnSession) {
   greeted(1);
   greeted(2);
   EXPECT_TRUE(ask(1, wait(5, {"a", "b"})).empty());
@@ -244,7 +244,7 @@ TEST_F(Service, ChangeAnswersWhoWaitsInItsOwnSession) {
   EXPECT_EQ(service_.num_waiters(), 0);
 }
 
-TEST_F(Service, DeadlinesEndWaitsWithWhatIsMissing) {
+TEST_F(Service, DeadlineEndsAWaitWithTheMissingKeys) {
   greeted(1);
   EXPECT_EQ(service_.next_deadline(), absl::InfiniteFuture());
   ask(1, wait(5, {"b", "a", "b"}, 2'000));
@@ -261,7 +261,7 @@ TEST_F(Service, DeadlinesEndWaitsWithWhatIsMissing) {
   EXPECT_THAT(*unpack_keys(answers[1].response.wait().missing()), testing::ElementsAre("a"));
   EXPECT_EQ(service_.next_deadline(), absl::InfiniteFuture());
   EXPECT_EQ(service_.num_waiters(), 1);
-  // Looks once.
+  // A timeout of 0 checks once.
   EXPECT_THAT(*unpack_keys(ask_one(1, wait(8, {"d", "b"}, 0)).wait().missing()), testing::ElementsAre("d"));
 }
 
@@ -269,7 +269,7 @@ TEST_F(Service, SessionThatEndsIsForgotten) {
   greeted(1);
   greeted(2);
   ask(1, wait(5, {"a"}, 1'000));
-  ask(1, wait(5, {"a"}));  // The same id: its own doing.
+  ask(1, wait(5, {"a"}));  // The same id: the client's own mistake.
   service_.close(1);
   service_.close(1);
   EXPECT_EQ(service_.num_waiters(), 0);
@@ -284,7 +284,7 @@ TEST_F(Service, WorkersAreCountedOnceAndAwaited) {
   all.set_timeout_us(-1);
   all.mutable_wait_for_workers();
   EXPECT_TRUE(ask(1, all).empty());
-  // The same client again, over another connection.
+  // The same client connects again, over another connection.
   EXPECT_EQ(ask(2, hello(11, 2)).size(), 1);
   const proto::Response contradiction = ask_one(3, hello(13, 3));
   EXPECT_EQ(code_of(contradiction), absl::StatusCode::kInvalidArgument);
@@ -295,7 +295,7 @@ TEST_F(Service, WorkersAreCountedOnceAndAwaited) {
   EXPECT_EQ(ask_one(2, all).wait_for_workers().workers(), 2);
 }
 
-TEST_F(Service, StopAnswersAllThatWaitsAndAllThatComes) {
+TEST_F(Service, StopAnswersAllWaitingAndLaterRequests) {
   greeted(1);
   ask(1, wait(5, {"a"}, 1'000));
   TcpStoreService::Answers answers;

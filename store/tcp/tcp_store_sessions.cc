@@ -17,7 +17,8 @@ class TcpStoreSessions::Listener : public transport::ConnectionListener {
   void on_message(transport::Connection&, transport::Message message) override {
     sessions_->message_in_loop(session_, message.header);
   }
-  // It is a store's client, which may be silent from now on.
+  // A client that has sent Hello may be silent from now on.
+  // The transport closes connections whose listener is not introduced in time.
   bool introduced() const override { return sessions_->service_.greeted(session_); }
   void on_closed(transport::Connection&, absl::Status) override { sessions_->closed_in_loop(session_); }
 
@@ -41,24 +42,27 @@ std::shared_ptr<transport::ConnectionListener> TcpStoreSessions::accept_in_loop(
 }
 
 void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes) {
+  // Not found after the connection has ended.
   const auto found = connections_.find(session);
   if (found == connections_.end()) return;
   proto::Request request;
   TcpStoreService::Answers answers;
   const bool parsed = request.ParseFromString(bytes);
-  // Not even looked up: to make an answer that is not read is work, too.
+  // Refuse before handling the request: producing an answer that the client does not read costs work, too.
   if (parsed && refuses_in_loop(session, request.id())) return;
   const absl::Status status =
       parsed ? service_.handle(session, request, Clock::system().now(), answers)
-             : absl::InvalidArgumentError("what connected sends what is no request to a Gradwire store");
+             : absl::InvalidArgumentError("malformed request: the peer is not a client of a Gradwire store");
   finish_in_loop(answers);
-  if (!status.ok()) hang_up_in_loop(session, status);
+  if (!status.ok()) disconnect_in_loop(session, status);
 }
 
-void TcpStoreSessions::hang_up_in_loop(Session session, const absl::Status& reason) {
+void TcpStoreSessions::disconnect_in_loop(Session session, const absl::Status& reason) {
   const auto found = connections_.find(session);
   if (found == connections_.end()) return;
-  log(LogLevel::kWarning, "the store hangs up on ", found->second->peer_address(), ": ", reason.message());
+  log(LogLevel::kWarning, "the store closes the connection from ", found->second->peer_address(), ": ",
+      reason.message());
+  // The entry stays until closed_in_loop(), which the transport calls after every close().
   found->second->close(reason);
 }
 
@@ -66,43 +70,49 @@ void TcpStoreSessions::closed_in_loop(Session session) {
   const auto found = connections_.find(session);
   if (found == connections_.end()) return;
   connections_.erase(found);
+  // Removes the client's waiters, so that no answer to this session is produced any more.
   service_.close(session);
   finish_in_loop({});
 }
 
 void TcpStoreSessions::expire_in_loop() {
-  alarm_ = 0;
-  alarm_time_ = absl::InfiniteFuture();
+  timer_ = 0;
+  timer_time_ = absl::InfiniteFuture();
   TcpStoreService::Answers answers;
   service_.expire(Clock::system().now(), answers);
   finish_in_loop(answers);
 }
 
 void TcpStoreSessions::finish_in_loop(const TcpStoreService::Answers& answers) {
-  // Before the answers leave: whoever gets one may ask.
+  // Update the number before sending the answers: a client that gets an answer may read it.
   num_waiters_ = service_.num_waiters();
   for (const TcpStoreService::Answer& answer : answers) send_in_loop(answer.session, answer.response);
   const absl::Time deadline = service_.next_deadline();
-  if (deadline == alarm_time_) return;
-  loop_->cancel_in_loop(alarm_);
-  alarm_time_ = deadline;
-  alarm_ = loop_->schedule_in_loop(deadline, [weak = weak_from_this()] {
+  if (deadline == timer_time_) return;
+  loop_->cancel_in_loop(timer_);
+  timer_time_ = deadline;
+  // A weak reference: a waiting call of a client must not keep the sessions alive after the server's end.
+  timer_ = loop_->schedule_in_loop(deadline, [weak = weak_from_this()] {
     if (const std::shared_ptr<TcpStoreSessions> self = weak.lock()) self->expire_in_loop();
   });
 }
 
+// A client that sends requests but does not read the answers makes this process keep them. So above
+// max_unread_bytes_ its requests get only a short refusal, and when even the refusals take kMaxRefusalBytes
+// it is disconnected.
 bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
   transport::Connection& connection = *connections_.at(session);
   const std::size_t unread = connection.queued_bytes();
   if (unread <= max_unread_bytes_) return false;
   if (unread > max_unread_bytes_ + kMaxRefusalBytes) {
-    hang_up_in_loop(session, absl::ResourceExhaustedError("it asks on and does not read the answers"));
+    disconnect_in_loop(session, absl::ResourceExhaustedError(
+                                    "the client goes on sending requests but does not read the answers"));
     return true;
   }
   proto::Response refusal;
   refusal.set_id(request);
   refusal.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
-  refusal.set_message(absl::StrCat("this client has not read answers of ", unread, " bytes yet"));
+  refusal.set_message(absl::StrCat("request refused: the client has ", unread, " bytes of unread answers"));
   (void)connection.send({.header = refusal.SerializeAsString(), .buffers = {}});
   return true;
 }
@@ -110,7 +120,7 @@ bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
 void TcpStoreSessions::send_in_loop(Session session, const proto::Response& response) {
   const auto found = connections_.find(session);
   if (found == connections_.end() || refuses_in_loop(session, response.id())) return;
-  // A connection that has just ended says so itself.
+  // Ignore errors: a connection that has just ended reports that itself.
   (void)found->second->send({.header = response.SerializeAsString(), .buffers = {}});
 }
 

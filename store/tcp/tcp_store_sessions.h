@@ -15,20 +15,21 @@
 namespace gradwire::store {
 
 // Carries requests and answers between the connections of a TcpStore's server and its TcpStoreService, and
-// tells the service the time.
+// calls the service when a deadline passes.
 //
-// Belongs to the driver of the loop, but for num_waiters(). Shared by the listeners of its connections, so it
-// lives as long as the last of those.
+// Use only on the thread that drives the loop, except num_waiters(). Shared by the listeners of its
+// connections, so it exists as long as the last of them.
 class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
  public:
-  // `number`: the server's, random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.
+  // `number` identifies the server; it is random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.
   TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number, std::size_t max_unread_bytes);
   ~TcpStoreSessions();
 
-  // Who hears of a connection that came in; nullptr once stopped.
+  // Returns the listener for a new connection; null after stop_in_loop().
   std::shared_ptr<transport::ConnectionListener> accept_in_loop(
       const std::shared_ptr<transport::Connection>& connection);
-  // Answers what waits with Unavailable and hangs up on everybody, when all has left or `grace` is over.
+  // Answers all waiting requests with Unavailable. Closes each connection when its answers have been sent or
+  // `grace` is over.
   void stop_in_loop(absl::Duration grace);
 
   std::size_t num_waiters() const { return num_waiters_.load(); }
@@ -39,10 +40,10 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
   void message_in_loop(Session session, const std::string& bytes);
   void closed_in_loop(Session session);
   void expire_in_loop();
-  // Whether the session has too much to read already; then it has been told, or hung up on.
+  // Whether the session has too many unread answers. Then a refusal has been sent, or the connection closed.
   bool refuses_in_loop(Session session, uint64_t request);
-  void hang_up_in_loop(Session session, const absl::Status& reason);
-  // Sends the answers and sets the alarm anew: after everything that the service was told.
+  void disconnect_in_loop(Session session, const absl::Status& reason);
+  // Sends the answers and sets the timer again. Must follow every call that changes the service's state.
   void finish_in_loop(const TcpStoreService::Answers& answers);
   void send_in_loop(Session session, const proto::Response& response);
 
@@ -51,8 +52,8 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
   TcpStoreService service_;
   absl::flat_hash_map<Session, std::shared_ptr<transport::Connection>> connections_;
   Session next_session_ = 1;
-  uint64_t alarm_ = 0;
-  absl::Time alarm_time_ = absl::InfiniteFuture();
+  uint64_t timer_ = 0;
+  absl::Time timer_time_ = absl::InfiniteFuture();
   bool stopped_ = false;
 
   std::atomic<std::size_t> num_waiters_{0};

@@ -1,4 +1,4 @@
-// The sessions of a TcpStore's server, over a transport that does not wait long for an introduction.
+// Tests of the sessions of a TcpStore's server, over a transport with a short introduction timeout.
 
 #include "gradwire/store/tcp/tcp_store_sessions.h"
 
@@ -30,22 +30,22 @@ TEST(TcpStoreSessions, SilentConnectionEndsAndAClientsDoesNot) {
 
   auto client = transport::make_tcp_transport();
   auto greeted = std::make_shared<RecordingListener>(), silent = std::make_shared<RecordingListener>();
-  auto speaks = value_or_throw(client->connect(address, greeted, absl::Seconds(30)));
+  auto greeted_connection = value_or_throw(client->connect(address, greeted, absl::Seconds(30)));
   proto::Request hello;
   hello.set_id(1);
   hello.mutable_hello()->set_magic(kStoreMagic);
   hello.mutable_hello()->set_version(kStoreVersion);
   hello.mutable_hello()->set_client(7);
-  ASSERT_TRUE(speaks->send({hello.SerializeAsString(), {}}).ok());
+  ASSERT_TRUE(greeted_connection->send({hello.SerializeAsString(), {}}).ok());
   ASSERT_EQ(greeted->wait_for_messages(1).size(), 1u);
-  // It comes later, so that when it has been ended the first one has been asked as well.
-  auto says_nothing = value_or_throw(client->connect(address, silent, absl::Seconds(30)));
+  // The silent connection is made later. When it has been closed, the first one has passed the check too.
+  auto silent_connection = value_or_throw(client->connect(address, silent, absl::Seconds(30)));
   EXPECT_EQ(silent->wait_closed().code(), absl::StatusCode::kUnavailable);
 
   proto::Request set;
   set.set_id(2);
   set.mutable_set()->set_key("key");
-  ASSERT_TRUE(speaks->send({set.SerializeAsString(), {}}).ok());
+  ASSERT_TRUE(greeted_connection->send({set.SerializeAsString(), {}}).ok());
   EXPECT_EQ(greeted->wait_for_messages(2).size(), 2u);
   EXPECT_EQ(greeted->closed_count(), 0);
 

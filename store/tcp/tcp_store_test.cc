@@ -42,7 +42,7 @@ TEST(TcpStore, UnreachableMasterIsUnavailableWithinTheTimeout) {
   const absl::Status status = open_status(port, {.timeout = absl::Milliseconds(300)});
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", port)));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(60));  // Of the 300 s that it tries by default.
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));  // Much less than the default of 300 s.
 }
 
 TEST(TcpStore, ImpossibleArgumentsAreInvalid) {
@@ -73,11 +73,11 @@ TEST(TcpStore, MasterWaitsForAllWorkers) {
   EXPECT_TRUE(worker_status.ok() || absl::IsUnavailable(worker_status)) << worker_status;
 }
 
-TEST(TcpStore, WorkersThatDoNotComeAreCounted) {
+TEST(TcpStore, MissingWorkersAreCounted) {
   const absl::Status status =
       open_status(0, {.world_size = 3, .is_master = true, .timeout = absl::Milliseconds(100)});
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("3 workers, this one included: 1 came"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("3 workers, this one included: 1 connected"));
 }
 
 TEST(TcpStore, WorldSizesThatDifferAreBothNamed) {
@@ -98,7 +98,7 @@ TEST(TcpStore, GarbageOnThePortHarmsNobody) {
   std::string garbage;
   for (int i = 0; i < 100'000; ++i) garbage.push_back(static_cast<char>(i * 7919 >> 4));
   (void)send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
-  // The server hangs up.
+  // The server closes the connection.
   char byte;
   while (recv(fd, &byte, 1, 0) > 0) {
   }
@@ -120,7 +120,7 @@ TEST(TcpStore, ServerThatStopsEndsWaitsWithUnavailable) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", port)));
 }
 
-TEST(TcpStore, ServerThatStartedAgainIsNotTakenForTheOldOne) {
+TEST(TcpStore, RestartedServerIsNotMistakenForTheOldOne) {
   const int port = free_port();
   std::unique_ptr<TcpStoreServer> server = start_server(port);
   TcpStore store("localhost", port);
@@ -148,7 +148,7 @@ TEST(TcpStore, ListensOnEveryInterfaceUnlessTheHostIsLoopback) {
   EXPECT_EQ(TcpStore("localhost", master.port()).get("key"), "value");
 }
 
-TEST(TcpStore, SpeaksIpv6WhereThereIsAny) {
+TEST(TcpStore, UsesIpv6WhereAvailable) {
   absl::StatusOr<std::shared_ptr<TcpStore>> master = TcpStore::open("::1", 0, {.is_master = true});
   ASSERT_TRUE(master.ok() || absl::IsFailedPrecondition(master.status())) << master.status();
   GRADWIRE_NEEDS("ipv6", master.status());
@@ -158,7 +158,7 @@ TEST(TcpStore, SpeaksIpv6WhereThereIsAny) {
   EXPECT_EQ(store.description(), absl::StrCat("TcpStore at [::1]:", store.port()));
 }
 
-TEST(TcpStoreServer, ShutdownTwiceIsOnce) {
+TEST(TcpStoreServer, SecondShutdownDoesNothing) {
   std::unique_ptr<TcpStoreServer> server = start_server();
   server->shutdown();
   server->shutdown();

@@ -14,7 +14,8 @@
 #include "gradwire/store/store.h"
 #include "gtest/gtest.h"
 
-// What every kind of Store does. A kind's test says INSTANTIATE_TEST_SUITE_P with a StoreKind.
+// Conformance tests for every kind of Store. The test of a kind instantiates them with
+// INSTANTIATE_TEST_SUITE_P and a StoreKind.
 namespace gradwire::store {
 
 // Makes several Store objects that share one table, as several processes would have them.
@@ -27,7 +28,7 @@ class StoreFixture {
 struct StoreKind {
   std::string name;
   std::function<std::unique_ptr<StoreFixture>()> make;
-  // Hands a StoreKind to GoogleTest's messages by name.
+  // Makes GoogleTest's messages show a StoreKind by its name.
   friend void PrintTo(const StoreKind& kind, std::ostream* stream) { *stream << kind.name; }
 };
 
@@ -87,7 +88,7 @@ TEST_P(StoreConformance, AddCountsFromNothingAndBelowZero) {
   EXPECT_EQ(store_->add("given", 2), 42);
 }
 
-TEST_P(StoreConformance, AddToWhatIsNoNumberIsInvalid) {
+TEST_P(StoreConformance, AddToAValueThatIsNotANumberIsInvalid) {
   store_->set("word", "seven");
   EXPECT_TRUE(absl::IsInvalidArgument(status_of([&] { store_->add("word", 1); })));
   store_->set("full", "9223372036854775807");
@@ -164,7 +165,7 @@ TEST_P(StoreConformance, TimeoutOfTheStoreBoundsGet) {
   store_->set_timeout(absl::Milliseconds(20));
   EXPECT_EQ(store_->timeout(), absl::Milliseconds(20));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status_of([&] { store_->get("never"); })));
-  // A call that need not wait does not mind.
+  // A zero timeout does not affect a call that need not wait.
   store_->set_timeout(absl::ZeroDuration());
   store_->set("key", "value");
   EXPECT_EQ(store_->get("key"), "value");

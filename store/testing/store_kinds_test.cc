@@ -41,7 +41,7 @@ class TcpFixture : public StoreFixture {
 class PrefixFixture : public StoreFixture {
  public:
   explicit PrefixFixture(std::unique_ptr<StoreFixture> below) : below_(std::move(below)) {
-    // What others keep in the same store is not seen.
+    // Keys of other users of the same store must not be seen.
     below_->connect()->set("outside", "x");
     below_->connect()->set("inside", "x");
   }

@@ -12,7 +12,8 @@
 namespace programs {
 namespace {
 
-// Every number a double holds exactly, and half of that; the same for programs with a float in them.
+// Half of the largest number up to which a double holds every integer, and the same for a float. The numbers
+// of a program with float32 values must stay below the second one.
 constexpr double kExactInDouble = 0x1p52;
 constexpr double kExactInFloat = 0x1p23;
 
@@ -38,11 +39,11 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 std::string difference(const at::Tensor& expected, const at::Tensor& got, bool bits) {
   if (!expected.defined() && !got.defined()) return "";
-  if (!expected.defined()) return absl::StrCat("is expected to have none, and has\n", printed(got));
-  if (!got.defined()) return absl::StrCat("has none; expected is\n", printed(expected));
-  const std::string both = absl::StrCat("is\n", printed(got), "\nexpected is\n", printed(expected));
-  if (expected.layout() != got.layout()) return absl::StrCat("has another layout: it ", both);
-  if (expected.scalar_type() != got.scalar_type()) return absl::StrCat("has another dtype: it ", both);
+  if (!expected.defined()) return absl::StrCat("got\n", printed(got), "\nexpected an undefined tensor");
+  if (!got.defined()) return absl::StrCat("got an undefined tensor, expected\n", printed(expected));
+  const std::string both = absl::StrCat("got\n", printed(got), "\nexpected\n", printed(expected));
+  if (expected.layout() != got.layout()) return absl::StrCat("wrong layout: ", both);
+  if (expected.scalar_type() != got.scalar_type()) return absl::StrCat("wrong dtype: ", both);
   const at::Tensor a = expected.is_sparse() ? expected.to_dense() : expected;
   const at::Tensor b = got.is_sparse() ? got.to_dense() : got;
   if (a.sizes() != b.sizes() || !(bits ? same_bits(a, b) : at::equal(a, b))) return both;
@@ -55,7 +56,10 @@ Program make_program(uint64_t seed, const GeneratorOptions& options) {
   for (uint64_t attempt = 0;; ++attempt) {
     Program program = generate(seed + (attempt << 40), options);
     program.seed = seed;
-    if (attempt == 100) throw std::logic_error(absl::StrCat("no program comes of the seed ", seed));
+    if (attempt == 100) {
+      throw std::logic_error(
+          absl::StrCat("cannot make a program from seed ", seed, ": no exact program in 100 attempts"));
+    }
     try {
       if (options.family == Family::kExact &&
           largest_number(program) > (has_float32(program) ? kExactInFloat : kExactInDouble)) {
@@ -76,7 +80,7 @@ std::string difference(const Program& program, const Outcome& expected, const Ou
   std::string out;
   for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
     const std::string one = difference(expected.gradients[i], got.gradients[i], bits);
-    if (!one.empty()) absl::StrAppend(&out, "the gradient of leaf ", i, " ", one, "\n");
+    if (!one.empty()) absl::StrAppend(&out, "wrong gradient of leaf ", i, ": ", one, "\n");
   }
   if (hooks == Hooks::kNone) return out;
   for (std::size_t i = 0; i < expected.hook_calls.size(); ++i) {
@@ -86,9 +90,10 @@ std::string difference(const Program& program, const Outcome& expected, const Ou
       continue;
     }
     const bool leaf = i >= static_cast<std::size_t>(program.hooks);
-    absl::StrAppend(&out, "the hook ", leaf ? "of leaf " : "", leaf ? i - program.hooks : i, " was called ",
-                    defined, " times, and ", undefined, " with the undefined gradient; expected are ",
-                    expected.hook_calls[i].first, " and ", expected.hook_calls[i].second, "\n");
+    absl::StrAppend(&out, "wrong number of calls of the hook ", leaf ? "of leaf " : "",
+                    leaf ? i - program.hooks : i, ": got ", defined, " with a gradient and ", undefined,
+                    " with an undefined one, expected ", expected.hook_calls[i].first, " and ",
+                    expected.hook_calls[i].second, "\n");
   }
   return out;
 }
@@ -116,8 +121,9 @@ bool uses(const Block& block, const Operation& operation) {
   return false;
 }
 
-// Without operation `index` of a block, or with a constant in its place; whether there is such a program.
-bool without(Program& program, int in, std::size_t index) {
+// Removes operation `index` of block `in`, or replaces it by a constant. Returns false if neither is
+// possible.
+bool remove_operation(Program& program, int in, std::size_t index) {
   Block& block = program.blocks[in];
   Operation& operation = block.operations[index];
   if (operation.kind == Kind::kWait) return false;
@@ -166,7 +172,7 @@ Program shrink(Program program, const std::function<bool(const Program&)>& fails
       for (std::size_t i = program.blocks[b].operations.size(); i-- > 0;) {
         if (i >= program.blocks[b].operations.size()) continue;
         Program smaller = program;
-        if (without(smaller, b, i)) progress |= attempt(std::move(smaller));
+        if (remove_operation(smaller, b, i)) progress |= attempt(std::move(smaller));
       }
     }
   }

@@ -1,6 +1,6 @@
-// libtorch's own distributed engine makes the same of the random programs as its local one does, and as
-// Gradwire does (random_programs_test): small integers in float64, so that every order of additions gives the
-// same.
+// The distributed engine of libtorch computes the same gradients for the random programs as its local engine,
+// and as Gradwire (random_programs_test). The programs use small integers in float64, so that the order of
+// additions does not change a sum.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -22,8 +22,8 @@ namespace {
 constexpr int kWorkers = 4;
 constexpr int kPrograms = 300;
 
-// A torch_worker, with a pipe into its standard input and one out of its standard output. The destructor
-// kills what is left.
+// A torch_worker process, with pipes to its standard input and from its standard output. The destructor kills
+// it if it still runs.
 class Worker {
  public:
   Worker(int rank, const std::string& port) {
@@ -57,8 +57,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Up to the end of the line, or all that it ever says. It ends: the test has a time limit, and everything
-  // that the worker waits for has one.
+  // Reads the output of the worker, up to the end of the line or until the worker closes it. Needs no limit
+  // of its own: the test has a time limit, and so does every wait of the worker.
   std::string read(bool one_line) const {
     std::string text;
     char c;

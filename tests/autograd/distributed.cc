@@ -37,7 +37,7 @@ using Tensors = std::vector<Tensor>;
 using Refs = std::vector<RRef<Tensor>>;
 using Results = std::pair<Tensors, Refs>;
 
-// A run of a program: what its handlers find by number. It lives until the last of them is done.
+// A run of a program. Its handlers find it by its number. It lives until the last handler has ended.
 struct Session {
   Session(const Program& program_to_run, RunOptions run_options)
       : program(program_to_run), options(run_options), site(program) {}
@@ -53,12 +53,12 @@ int64_t next_session ABSL_GUARDED_BY(mutex) = 1;
 std::shared_ptr<Session> session_of(int64_t id) {
   MutexLock lock(mutex);
   const auto found = sessions.find(id);
-  if (found == sessions.end()) throw std::runtime_error("the run of this program is over");
+  if (found == sessions.end()) throw std::runtime_error(absl::StrCat("run ", id, " has already ended"));
   return found->second;
 }
 
-// The handlers. Each runs a block: to its end, or as a coroutine; with all its results, or the one that stays
-// behind a reference.
+// The handlers. Each runs one block, as a plain function or as a coroutine. run_block returns all results of
+// the block; run_remote returns its only result, which stays with the owner of a reference.
 Results run_block(int64_t session, int64_t block, const Tensors& arguments, const Refs& refs);
 Future<Results> run_block_async(int64_t session, int64_t block, const Tensors& arguments, const Refs& refs);
 Tensor run_remote(int64_t session, int64_t block, const Tensors& arguments, const Refs& refs);
@@ -83,7 +83,7 @@ class Frame {
 
   const std::vector<Operation>& operations() const { return block_.operations; }
 
-  // What does not wait.
+  // Runs an operation that is not a message (is_message).
   void run(const Operation& operation) {
     switch (operation.kind) {
       case Kind::kMakeRef:
@@ -107,7 +107,7 @@ class Frame {
   static bool is_message(const Operation& operation) {
     return operation.kind == Kind::kCall || operation.kind == Kind::kFetch || operation.kind == Kind::kWait;
   }
-  // Begins a message; returns what its outputs come from.
+  // Sends a message. The returned future completes with its results.
   Future<Results> begin(const Operation& operation) {
     if (operation.kind == Kind::kFetch) {
       return refs_[operation.ref_inputs[0]].to_here_async().then(
@@ -120,7 +120,7 @@ class Frame {
                : gradwire::rpc::rpc_async<&run_block>(to, id_, int64_t{operation.block}, arguments(operation),
                                                       passed(operation));
   }
-  // The same, waiting in the call.
+  // Sends a message with a call that waits, and returns the results.
   Results call(const Operation& operation) {
     if (operation.kind == Kind::kFetch) return {{refs_[operation.ref_inputs[0]].to_here()}, {}};
     const Destination to(block_of(operation).agent);
@@ -139,16 +139,16 @@ class Frame {
     }
   }
 
-  struct UnderWay {
+  struct InFlight {
     const Operation* operation;
     Future<Results> results;
   };
-  void set_under_way(const Operation& operation) {
-    under_way_[operation.ticket] = {&operation, begin(operation)};
+  void set_in_flight(const Operation& operation) {
+    in_flight_[operation.ticket] = {&operation, begin(operation)};
   }
-  UnderWay take_under_way(const Operation& wait) {
-    UnderWay taken = under_way_.at(wait.ticket);
-    under_way_.erase(wait.ticket);
+  InFlight take_in_flight(const Operation& wait) {
+    InFlight taken = in_flight_.at(wait.ticket);
+    in_flight_.erase(wait.ticket);
     return taken;
   }
 
@@ -179,7 +179,7 @@ class Frame {
   const Block& block_;
   Tensors values_;
   Refs refs_;
-  std::map<int, UnderWay> under_way_;
+  std::map<int, InFlight> in_flight_;
 };
 
 Results run_block(int64_t session, int64_t block, const Tensors& arguments, const Refs& refs) {
@@ -188,10 +188,10 @@ Results run_block(int64_t session, int64_t block, const Tensors& arguments, cons
     if (!Frame::is_message(operation)) {
       frame.run(operation);
     } else if (operation.kind == Kind::kWait) {
-      const Frame::UnderWay under_way = frame.take_under_way(operation);
-      frame.keep(*under_way.operation, under_way.results.wait());
+      const Frame::InFlight in_flight = frame.take_in_flight(operation);
+      frame.keep(*in_flight.operation, in_flight.results.wait());
     } else if (operation.ticket >= 0) {
-      frame.set_under_way(operation);
+      frame.set_in_flight(operation);
     } else {
       frame.keep(operation, frame.call(operation));
     }
@@ -205,11 +205,11 @@ Future<Results> run_block_async(int64_t session, int64_t block, const Tensors& a
     if (!Frame::is_message(operation)) {
       frame.run(operation);
     } else if (operation.kind == Kind::kWait) {
-      const Frame::UnderWay under_way = frame.take_under_way(operation);
-      const Results results = co_await under_way.results;
-      frame.keep(*under_way.operation, results);
+      const Frame::InFlight in_flight = frame.take_in_flight(operation);
+      const Results results = co_await in_flight.results;
+      frame.keep(*in_flight.operation, results);
     } else if (operation.ticket >= 0) {
-      frame.set_under_way(operation);
+      frame.set_in_flight(operation);
     } else {
       const Future<Results> future = frame.begin(operation);
       const Results results = co_await future;
@@ -229,7 +229,7 @@ Future<Tensor> run_remote_async(int64_t session, int64_t block, const Tensors& a
   });
 }
 
-// The roots' values are here.
+// Runs backward pass number `which` on this worker. `results`: the values of its roots.
 void run_pass(int64_t session, int64_t context, int64_t which, const Tensors& results) {
   const std::shared_ptr<Session> run = session_of(session);
   const Pass& pass = run->program.passes.at(static_cast<std::size_t>(which));
@@ -245,14 +245,14 @@ void run_pass(int64_t session, int64_t context, int64_t which, const Tensors& re
 }
 GRADWIRE_RPC(run_pass)
 
-// Reads worker `rank`'s gradients.
+// Reads the gradients of worker `rank` into `outcome`.
 void read_gradients(const Group& group, int rank, const Session& session, int64_t context, Outcome& outcome) {
   AgentGuard guard(group[rank]);
   std::optional<Gradients> gradients;
   try {
     gradients = gradwire::autograd::get_gradients(context);
   } catch (const Error& error) {
-    // Nothing of the program came there.
+    // NotFound means that no message of the program reached this worker.
     if (error.status().code() != absl::StatusCode::kNotFound) throw;
     return;
   }
@@ -265,8 +265,8 @@ void read_gradients(const Group& group, int rank, const Session& session, int64_
     outcome.gradients[i] = *gradient;
   }
   if (known != gradients->size()) {
-    throw std::runtime_error(absl::StrCat("worker", rank, " has gradients of ", gradients->size(),
-                                          " tensors, ", known, " of them of its leaves"));
+    throw std::runtime_error(absl::StrCat("unexpected gradients on worker", rank, ": got ", gradients->size(),
+                                          " gradients, but only ", known, " of them belong to its leaves"));
   }
 }
 
@@ -281,13 +281,14 @@ bool knows(const Group& group, int rank, int64_t context) {
   }
 }
 
-// Forward and backward; the number of the context, which is gone afterwards.
+// Runs the program and its backward passes in a new context, and reads the gradients. Returns the id of the
+// context, which is released at the end.
 int64_t run_in_context(const Group& group, int64_t id, const Session& session, Outcome& outcome) {
   const Program& program = session.program;
   const int home = program.blocks[0].agent;
   AgentGuard guard(group[home]);
   Context context;
-  // On this thread, as a main program does.
+  // The main program runs on this thread, not in a handler.
   const Tensors results = run_block(id, 0, {}, {}).first;
   for (std::size_t pass = 0; pass < program.passes.size(); ++pass) {
     Tensors roots;
@@ -320,14 +321,16 @@ Outcome run_distributed(const Group& group, const Program& program, const RunOpt
   try {
     const int64_t context = run_in_context(group, id, *session, outcome);
     for (const Tensor& leaf : session->site.leaves) {
-      if (leaf.grad().defined()) throw std::runtime_error("the backward has set a leaf's .grad");
+      if (leaf.grad().defined()) throw std::runtime_error("the backward pass has set .grad of a leaf");
     }
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     for (int rank = 0; rank < program.agents; ++rank) {
-      // The messages that release it are under way; nothing announces their end.
+      // The messages that release the context may still be in flight. No event says that they have arrived,
+      // so poll.
       while (knows(group, rank, context)) {
         if (absl::Now() > deadline) {
-          throw std::runtime_error(absl::StrCat("the context is still there on worker", rank));
+          throw std::runtime_error(
+              absl::StrCat("worker", rank, " still has the context 60 s after the program released it"));
         }
         std::this_thread::yield();
       }

@@ -11,12 +11,11 @@ struct RunOptions {
   gradwire::autograd::BackwardMode mode = gradwire::autograd::BackwardMode::kSmart;
 };
 
-// Runs the program over the first program.agents workers of the group and reads the gradients on each of
-// them. Several threads may do so at a time.
+// Runs the program on the first program.agents workers of the group, and reads the gradients on each of them.
+// Thread-safe: several threads may run programs on one group.
 //
-// Nothing that waits takes longer than a minute. The outcome is an error, too, when there is a gradient of
-// what is no leaf of the worker, when a leaf's .grad is touched, or when the context does not go from every
-// worker.
+// Every wait is limited to a minute. The outcome is also an error if a worker has a gradient of a tensor that
+// is not one of its leaves, if .grad of a leaf was set, or if a worker does not release the context.
 Outcome run_distributed(const gradwire::rpc::testing::Group& group, const Program& program,
                         const RunOptions& options = {});
 

@@ -10,35 +10,40 @@
 
 namespace programs {
 
-// Values that share memory.
+// The memory of a group of values that share it.
 struct Memory {
-  // Somebody else may look at the memory: a leaf, what a reference shows.
+  // Whether others may read the memory, so that no operation may change it: memory of a leaf, or of a value
+  // to which a reference exists.
   bool frozen = false;
-  // A node has kept it for its backward.
+  // Whether an autograd node has saved the memory for its backward.
   bool saved = false;
-  // About how large the elements are.
+  // An estimate of the largest element.
   double bound = 1;
 };
 
+// The properties of a value that the generator needs.
 struct Info {
+  // Index in Draft::groups.
   int group = 0;
-  // An operation may change it.
+  // Whether an operation may change the value in place.
   bool writable = true;
+  // False until the message that brings the value has been waited for.
   bool available = true;
   int uses = 0;
-  // Nothing but messages between it and a leaf, so that a sparse gradient meets no other operation.
+  // Whether there are only messages between the value and a leaf. Then a sparse gradient reaches the leaf
+  // without another operation.
   bool plain = false;
 };
 
-// A block that is being written.
+// A block that the generator is writing.
 struct Draft {
   Block block;
   int depth = 0;
   std::vector<Memory> groups;
   std::vector<Info> infos;
   std::vector<int> ref_uses;
-  // What was begun asynchronously: the ticket and its outputs.
-  std::vector<Operation> under_way;
+  // Asynchronous operations whose kWait has not been written yet.
+  std::vector<Operation> in_flight;
   int next_ticket = 0;
 
   const Type& type(int value) const { return block.values[value]; }
@@ -57,22 +62,23 @@ class Generator {
 
   // ---- Values.
   int add_value(Draft& d, Type type, double bound, int group = -1, bool writable = true);
-  // A value for which `fits`, the youngest with preference; -1 if there is none.
+  // Returns a random available value for which `fits` is true, with a preference for new values; -1 if none
+  // fits.
   int pick(Draft& d, const std::function<bool(const Type&, int)>& fits);
   int pick_float(Draft& d);
   int pick_like(Draft& d, int other, const std::function<bool(const Type&)>& fits);
   void use(Draft& d, int value) { ++d.infos[value].uses; }
   Operation& emit(Draft& d, Operation operation);
-  // A new value in memory of its own.
+  // Adds an operation whose output has memory of its own, and returns the output.
   int compute(Draft& d, Kind kind, std::vector<int> inputs, std::vector<int64_t> numbers, Type type,
               double bound);
   int view(Draft& d, Kind kind, int of, std::vector<int64_t> numbers, std::vector<int64_t> shape,
            bool writable = true);
   std::vector<int64_t> some_shape();
 
-  // ---- Operations. Each returns whether it found operands.
+  // ---- Operations. Each function adds one, and returns false if no operands fit.
   bool leaf(Draft& d);
-  // Two leaves and their sum, whose backward gives both the same gradient tensor.
+  // Adds two leaves and their sum. The backward of the sum passes the same gradient tensor to both.
   bool leaf_pair(Draft& d);
   bool binary(Draft& d, Kind kind);
   bool unary(Draft& d, Kind kind);
@@ -88,11 +94,11 @@ class Generator {
   bool change_in_place(Draft& d);
 
   // ---- Messages.
-  // What a message makes of a value.
-  int arrived(Draft& d, const Type& type, double bound, bool plain);
+  // Adds a value that a message brings.
+  int add_received(Draft& d, const Type& type, double bound, bool plain);
   bool make_ref(Draft& d);
   bool fetch(Draft& d, int ref = -1);
-  // Emits a call or a fetch, now and then an asynchronous one.
+  // Adds a call or a fetch. Half of them are asynchronous.
   void begin(Draft& d, Operation operation);
   bool wait(Draft& d, std::size_t which);
   bool call(Draft& d);
@@ -100,7 +106,8 @@ class Generator {
   // ---- Blocks.
   bool step(Draft& d);
   void fill(Draft& d, int operations);
-  // Everything that would be unused, folded into one scalar; -1 when there is nothing.
+  // Adds the sum of all unused values that require grad, as a scalar, and returns it. Returns -1 if there are
+  // none, or if the program need not use all values (tidy_).
   int fold(Draft& d);
   void choose_results(Draft& d, bool only_one);
   int constant(Draft& d);
@@ -109,7 +116,7 @@ class Generator {
   Random random_;
   const GeneratorOptions options_;
   Program program_;
-  // Everything that is sent is used.
+  // Whether every value that is sent is used.
   bool tidy_;
   bool float32_;
   double limit_;

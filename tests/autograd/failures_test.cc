@@ -1,4 +1,5 @@
-// What goes wrong in a context: handlers that fail, workers that die, passes that nobody wants any more.
+// Failures in an autograd context: handlers that throw, workers that die, and backward passes that are
+// cancelled.
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -37,11 +38,11 @@ using gradwire::rpc::testing::Group;
 using testing::HasSubstr;
 
 const BackwardOptions kOptions = {.timeout = absl::Seconds(30)};
-// A loss is noticed at once, a cancellation arrives in a moment; a slow machine has a share. A pass that
-// waited for its timeout would take longer.
+// A loss or a cancellation must be noticed within this time, also on a slow machine. A pass that waited for
+// its timeout (kOptions) would take longer.
 constexpr absl::Duration kSoon = absl::Seconds(25);
 
-// What handlers and hooks of a test do besides.
+// The action that a test wants a handler or a hook to execute, once.
 struct Script {
   gradwire::Mutex mutex;
   std::function<void()> action ABSL_GUARDED_BY(mutex);
@@ -61,7 +62,8 @@ struct Script {
 Script script;
 
 Tensor triple(const Tensor& x) { return x * 3; }
-// Its backward runs the script, once, after that of all that was made of its result.
+// A hook runs the script in the backward pass, after the backward of everything that was computed from the
+// result.
 Tensor scripted(const Tensor& x) {
   Tensor y = x * 3;
   y.register_hook([](const Tensor&) { script.run(); });
@@ -76,14 +78,14 @@ Future<Tensor> fails_in_a_coroutine(const Tensor& x, const std::string& next) {
   const Tensor y = co_await call;
   throw std::runtime_error("the coroutine broke");
 }
-// Through worker `next` with the script in the backward there, and its own share around it.
+// Calls scripted() on worker `next`, with an operation of its own before and after the call.
 Tensor through(const Tensor& x, const std::string& next) { return rpc_sync<&scripted>(next, x * 2) * 5; }
 Tensor runs_script_first(const Tensor& x) {
   script.run();
   return x * 3;
 }
-// Runs the backward there; what it ended with.
-int64_t backward_here(int64_t context, const Tensor& loss);
+// Runs the backward pass on the callee, and stores its status in `ended`.
+int64_t run_backward(int64_t context, const Tensor& loss);
 
 GRADWIRE_RPC(triple)
 GRADWIRE_RPC(scripted)
@@ -91,16 +93,16 @@ GRADWIRE_RPC(fails_after_a_call)
 GRADWIRE_RPC(fails_in_a_coroutine)
 GRADWIRE_RPC(through)
 GRADWIRE_RPC(runs_script_first)
-GRADWIRE_RPC(backward_here)
+GRADWIRE_RPC(run_backward)
 
-// How backward_here ended.
+// The result of run_backward().
 struct Ended {
   absl::Notification done;
   absl::Status status;
 };
 std::shared_ptr<Ended> ended;
 
-int64_t backward_here(int64_t context, const Tensor& loss) {
+int64_t run_backward(int64_t context, const Tensor& loss) {
   ended->status = status_of([&] { gradwire::autograd::backward(context, {loss.sum()}, kOptions); });
   ended->done.Notify();
   return 0;
@@ -128,7 +130,7 @@ TEST(Failures, HandlerErrorLeavesTheContextUsable) {
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({3}, 12.0)));
 }
 
-TEST(Failures, WorkerLostInTheForwardIsUnavailableAndTheRestGoesOn) {
+TEST(Failures, WorkerLostInTheForwardIsUnavailableAndOtherPassesWork) {
   Group group(3);
   AgentGuard guard(group[0]);
   Tensor x = at::ones({3}).requires_grad_();
@@ -140,17 +142,17 @@ TEST(Failures, WorkerLostInTheForwardIsUnavailableAndTheRestGoesOn) {
     go.Notify();
     killed.WaitForNotification();
   });
-  const Future<Tensor> under_way = rpc_async<&runs_script_first>("worker2", x);
+  const Future<Tensor> call = rpc_async<&runs_script_first>("worker2", x);
   ASSERT_TRUE(go.WaitForNotificationWithTimeout(kSoon));
   std::thread killer([&] { group.kill(2); });
-  const bool noticed = under_way.wait_for(kSoon);
+  const bool noticed = call.wait_for(kSoon);
   killed.Notify();
   killer.join();
   ASSERT_TRUE(noticed);
-  EXPECT_EQ(under_way.result().status().code(), StatusCode::kUnavailable) << under_way.result().status();
+  EXPECT_EQ(call.result().status().code(), StatusCode::kUnavailable) << call.result().status();
   EXPECT_EQ(status_of([&] { rpc_sync<&triple>("worker2", x); }).code(), StatusCode::kUnavailable);
 
-  // What it has of the graph is lost, the rest is not.
+  // The part of the graph on worker2 is lost. Passes that do not need it still work.
   const absl::Time begun = absl::Now();
   const absl::Status status =
       status_of([&] { gradwire::autograd::backward(context, {(kept + lost).sum()}, kOptions); });
@@ -161,7 +163,8 @@ TEST(Failures, WorkerLostInTheForwardIsUnavailableAndTheRestGoesOn) {
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({3}, 3.0)));
 }
 
-// The script kills worker2 while the pass is between the workers.
+// Kills a worker while its gradients are about to be sent. The pass must fail soon with Unavailable, and the
+// context must stay usable for passes that do not need the worker. `forward` must call scripted().
 void expect_lost_in_the_backward(const std::function<Tensor(const Tensor&)>& forward, std::size_t victim) {
   Group group(3);
   AgentGuard guard(group[0]);
@@ -174,18 +177,18 @@ void expect_lost_in_the_backward(const std::function<Tensor(const Tensor&)>& for
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
   EXPECT_LT(absl::Now() - begun, kSoon);
-  // Usable without it.
+  // The context still works without the lost worker.
   const Tensor again = rpc_sync<&triple>("worker1", x);
   gradwire::autograd::backward(context, {again.sum()}, kOptions);
 }
 
 TEST(Failures, WorkerLostInTheBackwardBeforeItsGradientsIsUnavailable) {
-  // The hook runs here, when the gradients for worker2 are about to leave.
+  // The hook runs on worker0, before the gradients for worker2 are sent.
   expect_lost_in_the_backward([](const Tensor& x) { return scripted(rpc_sync<&triple>("worker2", x)); }, 2);
 }
 
 TEST(Failures, WorkerLostInTheBackwardBehindAnotherIsUnavailable) {
-  // The hook runs on worker1, whose gradients for worker2 are about to leave.
+  // The hook runs on worker1, before its gradients for worker2 are sent.
   expect_lost_in_the_backward(
       [](const Tensor& x) { return rpc_sync<&scripted>("worker1", rpc_sync<&triple>("worker2", x)); }, 2);
 }
@@ -202,7 +205,7 @@ TEST(Failures, PassIsAbortedWhenItsCallIsCancelled) {
     go_on.WaitForNotification();
   });
   ended = std::make_shared<Ended>();
-  const Future<int64_t> pass = rpc_async<&backward_here>("worker1", context.id(), y);
+  const Future<int64_t> pass = rpc_async<&run_backward>("worker1", context.id(), y);
   ASSERT_TRUE(inside.WaitForNotificationWithTimeout(kSoon));
   pass.cancel();
   const bool over = ended->done.WaitForNotificationWithTimeout(kSoon);
@@ -214,7 +217,7 @@ TEST(Failures, PassIsAbortedWhenItsCallIsCancelled) {
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({3}, 3.0)));
 }
 
-TEST(Failures, PassIsAbortedWhenItsContextGoes) {
+TEST(Failures, PassIsAbortedWhenItsContextIsReleased) {
   Group group(3);
   AgentGuard guard(group[0]);
   Tensor x = at::ones({3}).requires_grad_();
@@ -228,7 +231,7 @@ TEST(Failures, PassIsAbortedWhenItsContextGoes) {
       inside.Notify();
       go_on.WaitForNotification();
     });
-    pass = rpc_async<&backward_here>("worker1", context.id(), y);
+    pass = rpc_async<&run_backward>("worker1", context.id(), y);
     ASSERT_TRUE(inside.WaitForNotificationWithTimeout(kSoon));
   }
   const bool over = ended->done.WaitForNotificationWithTimeout(kSoon);

@@ -26,11 +26,11 @@ Program Generator::run() {
 
 bool Generator::step(Draft& d) {
   const bool real = !exact();
-  // Calls first: the rest gets what they leave.
+  // Calls are the most likely operations. The other ones share the remaining numbers of the dice.
   const uint64_t dice = random_.below(100);
   if (dice < 22) return call(d);
   if (dice < 34) return random_.percent(10) && !plain() ? leaf_pair(d) : leaf(d);
-  if (dice < 38) return wait(d, random_.below(d.under_way.size() + 1));
+  if (dice < 38) return wait(d, random_.below(d.in_flight.size() + 1));
   if (plain()) {
     switch (random_.below(6)) {
       case 0:
@@ -94,11 +94,11 @@ void Generator::fill(Draft& d, int operations) {
     }
     if (step(d)) ++done;
   }
-  while (!d.under_way.empty()) {
+  while (!d.in_flight.empty()) {
     if (tidy_ || random_.percent(80)) {
       wait(d, 0);
     } else {
-      d.under_way.erase(d.under_way.begin());
+      d.in_flight.erase(d.in_flight.begin());
     }
   }
   if (tidy_) {
@@ -148,7 +148,8 @@ void Generator::choose_results(Draft& d, bool only_one) {
   for (int64_t i = 0; i < count; ++i) {
     const int result = pick(d, [](const Type&, int) { return true; });
     if (result < 0) continue;
-    // More results than uses: what is not used otherwise is the caller's to fold.
+    // A value that has no other use may be a result. The caller then folds it, if it is not used there
+    // either.
     use(d, result);
     d.block.results.push_back(result);
   }

@@ -11,7 +11,7 @@ constexpr int kMaxDepth = 4;
 
 }  // namespace
 
-int Generator::arrived(Draft& d, const Type& type, double bound, bool plain) {
+int Generator::add_received(Draft& d, const Type& type, double bound, bool plain) {
   const int out = add_value(d, type, bound);
   d.infos[out].plain = plain;
   return out;
@@ -26,7 +26,7 @@ bool Generator::make_ref(Draft& d) {
   emit(d,
        {.kind = Kind::kMakeRef, .inputs = {a}, .ref_outputs = {static_cast<int>(d.block.refs.size()) - 1}});
   if (!tidy_) return true;
-  // Not used before somebody fetches it.
+  // The reference alone does not count as a use of the value. A fetch does.
   --d.infos[a].uses;
   return fetch(d, static_cast<int>(d.block.refs.size()) - 1);
 }
@@ -35,10 +35,10 @@ bool Generator::fetch(Draft& d, int ref) {
   if (d.block.refs.empty()) return false;
   if (ref < 0) ref = static_cast<int>(random_.below(d.block.refs.size()));
   const Reference reference = d.block.refs[ref];
-  const bool here = reference.owner == d.block.agent;
-  // Behind a reference there may be anything.
+  const bool local = reference.owner == d.block.agent;
+  // The size of the referenced numbers is unknown here, so assume a large bound.
   const int out = add_value(d, reference.type, std::sqrt(limit_));
-  if (here) {
+  if (local) {
     d.group(out).frozen = true;
     d.infos[out].writable = false;
   }
@@ -52,15 +52,15 @@ void Generator::begin(Draft& d, Operation operation) {
   if (random_.percent(50)) {
     operation.ticket = d.next_ticket++;
     for (int output : operation.outputs) d.infos[output].available = false;
-    d.under_way.push_back(operation);
+    d.in_flight.push_back(operation);
   }
   emit(d, std::move(operation));
 }
 
 bool Generator::wait(Draft& d, std::size_t which) {
-  if (which >= d.under_way.size()) return false;
-  const Operation operation = d.under_way[which];
-  d.under_way.erase(d.under_way.begin() + static_cast<std::ptrdiff_t>(which));
+  if (which >= d.in_flight.size()) return false;
+  const Operation operation = d.in_flight[which];
+  d.in_flight.erase(d.in_flight.begin() + static_cast<std::ptrdiff_t>(which));
   for (int output : operation.outputs) d.infos[output].available = true;
   for (int ref : operation.ref_outputs) d.ref_uses[ref] = 0;
   emit(d, {.kind = Kind::kWait, .ticket = operation.ticket});
@@ -79,7 +79,7 @@ bool Generator::call(Draft& d) {
   for (int64_t i = 0; i < arguments; ++i) {
     if (!tidy_ && random_.percent(5)) {
       operation.inputs.push_back(kNothing);
-      arrived(callee, {.undefined = true}, 0, false);
+      add_received(callee, {.undefined = true}, 0, false);
       continue;
     }
     const bool any = random_.percent(30);
@@ -88,9 +88,9 @@ bool Generator::call(Draft& d) {
     if (a < 0) continue;
     operation.inputs.push_back(a);
     use(d, a);
-    arrived(callee, d.type(a), d.group(a).bound, d.infos[a].plain);
+    add_received(callee, d.type(a), d.group(a).bound, d.infos[a].plain);
   }
-  // Which emit() counts.
+  // emit() counts the uses of the inputs again.
   for (int input : operation.inputs) {
     if (input != kNothing) --d.infos[input].uses;
   }
@@ -117,7 +117,7 @@ bool Generator::call(Draft& d) {
   } else {
     for (int result : callee.block.results) {
       operation.outputs.push_back(
-          arrived(d, callee.type(result), callee.group(result).bound, callee.infos[result].plain));
+          add_received(d, callee.type(result), callee.group(result).bound, callee.infos[result].plain));
     }
     for (int ref : callee.block.ref_results) {
       d.block.refs.push_back(callee.block.refs[ref]);

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kMaxLeaves = 8;
 constexpr int64_t kMaxElements = 64;
 
-// Broadcasting, as everywhere.
+// Returns the shape that two shapes broadcast to, or nullopt if they do not broadcast.
 std::optional<std::vector<int64_t>> broadcast(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   std::vector<int64_t> out(std::max(a.size(), b.size()), 1);
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -89,12 +89,12 @@ std::vector<int64_t> Generator::some_shape() {
 }
 
 bool Generator::leaf(Draft& d) {
-  std::vector<int> here;
+  std::vector<int> local;
   for (int i = 0; i < static_cast<int>(program_.leaves.size()); ++i) {
-    if (program_.leaves[i].agent == d.block.agent) here.push_back(i);
+    if (program_.leaves[i].agent == d.block.agent) local.push_back(i);
   }
   int which;
-  if (here.empty() || (program_.leaves.size() < kMaxLeaves && random_.percent(50))) {
+  if (local.empty() || (program_.leaves.size() < kMaxLeaves && random_.percent(50))) {
     if (program_.leaves.size() >= 2 * kMaxLeaves) return false;
     Leaf leaf;
     leaf.agent = d.block.agent;
@@ -112,7 +112,7 @@ bool Generator::leaf(Draft& d) {
     which = static_cast<int>(program_.leaves.size());
     program_.leaves.push_back(std::move(leaf));
   } else {
-    which = random_.of(here);
+    which = random_.of(local);
   }
   const int out = add_value(d, program_.leaves[which].type, exact() ? 3 : 1, -1, /*writable=*/false);
   d.group(out).frozen = true;
@@ -288,7 +288,7 @@ bool Generator::view(Draft& d) {
       return true;
     }
     case 7:
-      // A view or a copy, as the memory lies.
+      // The result is a view or a copy, depending on the strides of the input.
       d.group(a).frozen = true;
       view(d, Kind::kReshape, a, {}, {elements(d.type(a))}, /*writable=*/false);
       return true;

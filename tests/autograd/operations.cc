@@ -8,6 +8,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/tests/autograd/random.h"
 
 namespace programs {
@@ -152,7 +153,7 @@ std::vector<at::Tensor> outputs(Site& site, const Operation& operation, std::vec
       in(0).copy_(in(1));
       return {};
     default:
-      throw std::logic_error("not an operation of one worker");
+      throw std::logic_error(absl::StrCat("run_operation cannot run the operation ", name(operation.kind)));
   }
 }
 

@@ -10,34 +10,36 @@
 
 namespace programs {
 
+// How often a hook was called.
 struct HookCalls {
-  // With a gradient, and with the undefined one.
+  // Calls with a defined gradient, and with the undefined one.
   std::atomic<int> defined{0};
   std::atomic<int> undefined{0};
 };
 
-// What a run of a program has besides its frames: the leaves of all workers, and counts of what its hooks
-// saw. A worker touches its own leaves alone, so several may share one.
+// The state of a run of a program that all its blocks share: the leaves of all workers, and the counts of the
+// hooks' calls. Several workers may share one Site, because a worker uses only its own leaves.
 struct Site {
-  // bounds: with absolute values throughout, so that every number of a real run stays below what this one
-  // sees.
+  // `bounds`: compute with absolute values, so that no number of a normal run exceeds `largest`.
   explicit Site(const Program& program, bool bounds = false);
 
   const Program& program;
   const bool bounds;
-  // One for each leaf.
+  // One tensor for each leaf of the program.
   std::vector<at::Tensor> leaves;
-  // What the hooks saw: the program's, then the leaves'. A pass that failed may still call some.
+  // One entry for each hook of the program, then one for each leaf. Shared with the hooks, because a pass
+  // that failed may still call some of them.
   const std::shared_ptr<std::vector<HookCalls>> hooks;
-  // With `bounds`: the largest number that a value had.
+  // With `bounds`: the largest element of all values so far.
   double largest = 0;
 };
 
-// Runs an operation of `block` that is neither a message nor about a reference.
+// Runs an operation of `block` that involves neither a message nor a reference.
 void run_operation(Site& site, const Block& block, const Operation& operation,
                    std::vector<at::Tensor>& values);
 
-// The grad_roots of a pass, undefined where none is given; none at all where none of them is.
+// Returns the grad_roots of a pass, with an undefined tensor for each root without one. Returns an empty list
+// if no root has one.
 std::vector<at::Tensor> root_gradients(const Site& site, const Pass& pass,
                                        const std::vector<at::Tensor>& roots);
 

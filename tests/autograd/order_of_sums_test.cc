@@ -1,5 +1,5 @@
-// Gradients have the bits that libtorch gives in one process, where each tensor of a message passes a
-// clone().
+// The gradients agree in every bit with those of libtorch in one process, where a clone() replaces each
+// tensor of a message.
 
 #include <ATen/Functions.h>
 #include <ATen/SequenceNumber.h>
@@ -49,14 +49,14 @@ std::vector<Tensor> make_weights(uint64_t seed) {
   return made;
 }
 
-// How a program calls a part of itself on a worker: begins it, and returns what waits for the result.
+// Starts a call of run() on a worker. Returns a function that waits for the result.
 using Call = std::function<std::function<Tensor()>(int to, const Tensor& x, uint64_t seed, int64_t depth)>;
 
-// A random program of elementwise operations and calls, in which every value is used.
+// Runs a random program of elementwise operations and calls, in which every value is used.
 Tensor run(const Tensor& x, const Tensor& weight, uint64_t seed, int64_t depth, const Call& call) {
   Random random(seed);
   std::vector<Tensor> values = {x};
-  std::vector<std::function<Tensor()>> under_way;
+  std::vector<std::function<Tensor()>> in_flight;
   const int64_t steps = random.between(3, 7);
   for (int64_t i = 0; i < steps; ++i) {
     const Tensor value = random.of(values);
@@ -68,7 +68,7 @@ Tensor run(const Tensor& x, const Tensor& weight, uint64_t seed, int64_t depth, 
       if (random.percent(50)) {
         values.push_back(wait());
       } else {
-        under_way.push_back(std::move(wait));
+        in_flight.push_back(std::move(wait));
       }
     } else if (dice < 7) {
       values.push_back(value * weight);
@@ -78,16 +78,16 @@ Tensor run(const Tensor& x, const Tensor& weight, uint64_t seed, int64_t depth, 
       values.push_back(value + random.of(values) * 0.3);
     }
   }
-  for (const auto& wait : under_way) values.push_back(wait());
+  for (const auto& wait : in_flight) values.push_back(wait());
   Tensor sum = weight * 0.1;
   for (const Tensor& value : values) sum = sum + value * 0.7;
   return sum;
 }
 
-Tensor run_here(int worker, const Tensor& x, uint64_t seed, int64_t depth) {
+Tensor run_in_one_process(int worker, const Tensor& x, uint64_t seed, int64_t depth) {
   return run(x, weights[worker], seed, depth,
              [](int to, const Tensor& x, uint64_t seed, int64_t depth) -> std::function<Tensor()> {
-               const Tensor result = run_here(to, x.clone(), seed, depth).clone();
+               const Tensor result = run_in_one_process(to, x.clone(), seed, depth).clone();
                return [result] { return result; };
              });
 }
@@ -95,7 +95,7 @@ Tensor run_here(int worker, const Tensor& x, uint64_t seed, int64_t depth) {
 Tensor branch(const Tensor& x, int64_t worker, int64_t seed, int64_t depth);
 GRADWIRE_RPC(branch)
 
-Tensor run_there(int64_t worker, const Tensor& x, uint64_t seed, int64_t depth) {
+Tensor run_over_workers(int64_t worker, const Tensor& x, uint64_t seed, int64_t depth) {
   return run(x, weights[worker], seed, depth,
              [](int to, const Tensor& x, uint64_t seed, int64_t depth) -> std::function<Tensor()> {
                const Future<Tensor> result =
@@ -105,14 +105,14 @@ Tensor run_there(int64_t worker, const Tensor& x, uint64_t seed, int64_t depth) 
 }
 
 Tensor branch(const Tensor& x, int64_t worker, int64_t seed, int64_t depth) {
-  return run_there(worker, x, static_cast<uint64_t>(seed), depth);
+  return run_over_workers(worker, x, static_cast<uint64_t>(seed), depth);
 }
 
 using Gradients = std::vector<Tensor>;
 
 Gradients expected(uint64_t seed, int passes) {
   weights = make_weights(seed);
-  const Tensor loss = run_here(0, weights[0] * 0.5, seed, kDepth).sum();
+  const Tensor loss = run_in_one_process(0, weights[0] * 0.5, seed, kDepth).sum();
   for (int i = 0; i < passes; ++i) torch::autograd::backward({loss}, {}, i + 1 < passes);
   Gradients gradients;
   for (const Tensor& weight : weights) gradients.push_back(weight.grad());
@@ -123,7 +123,7 @@ Gradients got(const Group& group, uint64_t seed, int passes, const BackwardOptio
   AgentGuard guard(group[0]);
   weights = make_weights(seed);
   Context context;
-  const Tensor loss = run_there(0, weights[0] * 0.5, seed, kDepth).sum();
+  const Tensor loss = run_over_workers(0, weights[0] * 0.5, seed, kDepth).sum();
   for (int i = 0; i < passes; ++i) {
     BackwardOptions with = options;
     with.retain_graph = i + 1 < passes;
@@ -132,8 +132,8 @@ Gradients got(const Group& group, uint64_t seed, int passes, const BackwardOptio
   }
   Gradients gradients;
   for (int i = 0; i < kWorkers; ++i) {
-    AgentGuard there(group[i]);
-    // The program may not have come there.
+    AgentGuard worker_guard(group[i]);
+    // The program may not have called this worker. Then it does not know the context.
     Tensor gradient;
     try {
       const auto all = get_gradients(context.id());
@@ -174,14 +174,14 @@ TEST(OrderOfSums, RandomProgramsHaveLibtorchsBitsInTheFastMode) {
 
 TEST(OrderOfSums, SeveralPassesHaveLibtorchsBits) { expect_libtorchs_bits(15, 3, {}); }
 
-// ---- Threads with different pasts build the graph of one leaf.
+// ---- Threads whose sequence numbers differ build the graph of one leaf.
 
 constexpr int kCalls = 3;
 
-// Holds the handlers of one run until each has a thread.
+// Makes the handlers of one run wait for each other, so that each of them has a thread of its own.
 std::barrier<>* inside = nullptr;
 
-// As if the thread had built a graph of `past` nodes before.
+// Raises the sequence number of the thread to `past`, as if the thread had created so many nodes before.
 Tensor weigh(const Tensor& x, int64_t past) {
   inside->arrive_and_wait();
   while (at::sequence_number::peek() < static_cast<uint64_t>(past)) at::sequence_number::get_and_increment();
@@ -189,7 +189,7 @@ Tensor weigh(const Tensor& x, int64_t past) {
 }
 GRADWIRE_RPC(weigh)
 
-// What is summed is 1 or 0, by the order of additions.
+// The float32 sum of these factors is 1 or 0, depending on the order of additions.
 const std::vector<float> kFactors = {1, 1e8f, -1e8f};
 
 Tensor gradient(const Group& group, const std::vector<int64_t>& pasts) {
@@ -204,11 +204,11 @@ Tensor gradient(const Group& group, const std::vector<int64_t>& pasts) {
   Tensor loss = calls[0].wait();
   for (int i = 1; i < kCalls; ++i) loss = loss + calls[i].wait();
   gradwire::autograd::backward(context, {loss}, {.timeout = absl::Seconds(30)});
-  AgentGuard there(group[1]);
+  AgentGuard owner_guard(group[1]);
   return get_gradients(context.id()).at(weights[1]);
 }
 
-TEST(OrderOfSums, ThreadsThatBuiltTheGraphHaveNoPartInIt) {
+TEST(OrderOfSums, ThreadsThatBuildTheGraphDoNotChangeIt) {
   Group group(2);
   weights = {Tensor(), at::ones({1}).requires_grad_()};
   Tensor loss = (at::full({1}, kFactors[0]) * weights[1]).clone();
@@ -219,8 +219,8 @@ TEST(OrderOfSums, ThreadsThatBuiltTheGraphHaveNoPartInIt) {
   for (const std::vector<int64_t>& pasts : {std::vector<int64_t>{1000000, 2000000, 3000000},
                                             {6000000, 5000000, 4000000},
                                             {8000000, 7000000, 9000000}}) {
-    const Tensor here = gradient(group, pasts);
-    EXPECT_TRUE(at::equal(here, one_process)) << here << " instead of " << one_process;
+    const Tensor distributed = gradient(group, pasts);
+    EXPECT_TRUE(at::equal(distributed, one_process)) << "got " << distributed << ", expected " << one_process;
   }
   weights.clear();
 }

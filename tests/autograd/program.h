@@ -6,8 +6,8 @@
 
 namespace programs {
 
-// A small distributed program that ends in backward passes, as data: it can be printed, run by several
-// workers, run in one process, and made smaller. Without libtorch.
+// A small distributed program that ends with backward passes, represented as data. It can be printed, run by
+// several workers, run in one process, and made smaller. Does not depend on libtorch.
 
 enum class Dtype { kFloat64, kFloat32, kInt64 };
 
@@ -15,17 +15,19 @@ struct Type {
   Dtype dtype = Dtype::kFloat64;
   std::vector<int64_t> shape;
   bool requires_grad = false;
-  // The undefined tensor.
+  // Whether the value is the undefined tensor.
   bool undefined = false;
 };
 
 int64_t elements(const Type& type);
 
+// The kinds of operations. "numbers" is Operation::numbers.
 enum class Kind {
-  // Makes values of what there is on the worker. kLeaf: numbers: which.
+  // Creates a value on the worker. kLeaf: numbers[0] is the index of the leaf.
   kLeaf,
   kConstant,
-  // Elementwise, with broadcasting. kScale: by numbers[0], in the real family by a sixteenth of it.
+  // Elementwise operations, with broadcasting. kScale multiplies by numbers[0], in the real families by
+  // numbers[0] / 16.
   kAdd,
   kSub,
   kMul,
@@ -39,9 +41,9 @@ enum class Kind {
   kSum,
   // numbers: the dimension.
   kSumDim,
-  // To numbers[0], a Dtype.
+  // Converts to the Dtype numbers[0].
   kCast,
-  // Views. numbers: dimensions, then where and how long.
+  // Views. numbers: the dimensions, then the index, or start and length. kExpand: the new shape.
   kTranspose,
   kSelect,
   kNarrow,
@@ -51,28 +53,30 @@ enum class Kind {
   kSplit,
   kReshape,
   kDetach,
-  // numbers: the dimension, for kIndexSelect then the indices.
+  // numbers: the dimension, and for kIndexSelect also the indices.
   kCat,
   kStack,
   kIndexSelect,
-  // numbers: whether its gradient is sparse, then the rows.
+  // numbers: whether the gradient is sparse (0 or 1), then the rows.
   kEmbedding,
   // The sum of its two inputs; the gradient of the first one is undefined.
   kDropGradient,
-  // Doubles the gradient of its input. numbers: the hook.
+  // Registers a hook that doubles the gradient of the input. numbers: the index of the hook.
   kHook,
-  // Change their first input.
+  // Operations that change their first input in place.
   kAddInPlace,
   kScaleInPlace,
   kMulInPlace,
   kCopyInPlace,
-  // References: to a value of this worker; and from one back to a value.
+  // Creates a reference to a value of this worker.
   kMakeRef,
+  // Fetches the value of a reference.
   kFetch,
-  // Messages: run `block` on its worker. kRemote: its only result stays there, behind a reference.
+  // Runs the block `block` on its worker. kRemote: the block has one result, which stays there, and the
+  // output is a reference to it.
   kCall,
   kRemote,
-  // For what was begun under `ticket`.
+  // Waits for the asynchronous operation with the same `ticket`.
   kWait,
 };
 
@@ -80,15 +84,17 @@ const char* name(Kind kind);
 
 struct Operation {
   Kind kind = Kind::kConstant;
-  // Values of the block. kNothing, only as an argument of a call: the undefined tensor.
+  // Indices of values of the block. kNothing means the undefined tensor, and is allowed only as an argument
+  // of a call.
   std::vector<int> inputs;
   std::vector<int> outputs;
   std::vector<int64_t> numbers;
-  // References of the block.
+  // Indices of references of the block.
   std::vector<int> ref_inputs;
   std::vector<int> ref_outputs;
   int block = -1;
-  // kCall, kFetch: asynchronous if not negative; what has no kWait is never waited for.
+  // kCall, kFetch: the operation is asynchronous if this is not negative. If the block has no kWait with the
+  // same ticket, its result is never waited for.
   int ticket = -1;
 };
 inline constexpr int kNothing = -1;
@@ -98,12 +104,12 @@ struct Reference {
   Type type;
 };
 
-// The body of a handler; block 0 is the main program.
+// The body of a handler. Block 0 is the main program.
 struct Block {
   int agent = 0;
-  // A coroutine that returns a Future; else a plain function.
+  // Whether the handler is a coroutine that returns a Future, or else a plain function.
   bool asynchronous = false;
-  // Of all values; the first `parameters` ones are what the message brought.
+  // The types of all values. The first `parameters` values are the arguments.
   std::vector<Type> values;
   std::vector<Reference> refs;
   int parameters = 0;
@@ -116,33 +122,33 @@ struct Block {
 struct Leaf {
   int agent = 0;
   Type type;
-  // Its gradient is doubled by a hook.
+  // Whether the leaf has a hook that doubles its gradient.
   bool hook = false;
   uint64_t seed = 0;
 };
 
 struct Root {
-  // Which of block 0's results.
+  // Index of the root in the results of block 0.
   int result = 0;
-  // Of the data of its grad_root. 0: none is given; for one element only.
+  // The seed for the data of its grad_root. 0 means no grad_root; the root must then have one element.
   uint64_t seed = 0;
 };
 
 struct Pass {
   std::vector<Root> roots;
   bool retain_graph = false;
-  // Leaves: only these get gradients. Empty: all.
+  // The leaves that get gradients. Empty means all leaves.
   std::vector<int> inputs;
-  // For later: what the engine does not offer yet.
+  // Always false: the engine does not support create_graph yet.
   bool create_graph = false;
 };
 
 enum class Family {
-  // Small integers in float64 (and float32): every order of additions gives the same.
+  // Small integers in float64 (and float32), so that the order of additions does not change a sum.
   kExact,
   // Real numbers in float32.
   kReal,
-  // The same, with nothing whose bits depend on how a tensor lies in memory.
+  // Real numbers in float32, without operations whose bits depend on the layout of a tensor in memory.
   kRealPlain,
 };
 
@@ -152,7 +158,7 @@ struct Program {
   uint64_t seed = 0;
   Family family = Family::kExact;
   int agents = 2;
-  // Where backward() is called; the main program is on blocks[0].agent.
+  // The worker that calls backward(). The main program runs on blocks[0].agent.
   int backward_agent = 0;
   int hooks = 0;
   std::vector<Leaf> leaves;
@@ -160,7 +166,7 @@ struct Program {
   std::vector<Pass> passes;
 };
 
-// Those that the main program comes to, in ascending order.
+// Returns the blocks that the main program calls, directly or indirectly, and block 0, in ascending order.
 std::vector<int> blocks_called(const Program& program);
 
 std::string to_text(const Program& program);

@@ -1,4 +1,4 @@
-// Runs random programs and says what is wrong, in a text and with a smaller program:
+// Runs random programs. For a failure it prints what is wrong, and a smaller program that fails, too:
 //   bazel run //tests/autograd:random_programs -- --seed=N [--count=N] [--family=exact|real|real_plain]
 //       [--repeat=N] [--text]
 
@@ -32,7 +32,7 @@ bool parse(absl::string_view argument) {
   return false;
 }
 
-TEST(RandomPrograms, AreRun) {
+TEST(RandomPrograms, GiveTheGradientsOfOneProcess) {
   gradwire::rpc::testing::Group wide(4), narrow(4, {.num_worker_threads = 1});
   for (uint64_t i = 0; i < count; ++i, ++seed) {
     if (text) std::cout << to_text(make_program(seed, options)) << std::endl;
@@ -53,8 +53,8 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (programs::parse(argv[i])) continue;
-    std::cerr << "unknown option " << argv[i]
-              << "; there are --seed=N, --count=N, --family=exact|real|real_plain, --repeat=N and --text\n";
+    std::cerr << "unknown option or invalid value: got " << argv[i]
+              << ", expected --seed=N, --count=N, --family=exact|real|real_plain, --repeat=N or --text\n";
     return 2;
   }
   return RUN_ALL_TESTS();

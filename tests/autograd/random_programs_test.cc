@@ -17,10 +17,10 @@ using gradwire::rpc::testing::Group;
 
 constexpr uint64_t kExactPrograms = 1050;
 constexpr uint64_t kRealPrograms = 60;
-// More would say the same over and over.
+// The test stops after this number of failures, because more would rarely show anything new.
 constexpr int kFailures = 3;
 
-// Tries the seeds 1..count, some of them at a time.
+// Calls `run` for the seeds 1 to `count`, in three threads.
 void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t)>& run) {
   std::atomic<uint64_t> next{1};
   std::atomic<int> failures{0}, fast{0};
@@ -43,7 +43,7 @@ void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t
   }
   for (std::thread& thread : threads) thread.join();
   std::cout << count << " programs of the family " << name(family) << " in " << absl::Now() - begun << ": "
-            << fast << " in the fast mode too\n";
+            << fast << " also in the fast mode\n";
   if (failures > 0) return;
   if (family == Family::kExact) {
     EXPECT_GE(fast, static_cast<int>(count) / 4);
@@ -71,8 +71,8 @@ TEST(RandomPrograms, BitsOfElementwiseProgramsAreThoseOfOneProcess) {
   expect_the_bits_of_one_process(Family::kRealPlain);
 }
 
-// What the programs are said to be like, they are.
-TEST(RandomPrograms, HaveEverything) {
+// The generated programs contain every kind of operation, and every situation in the list.
+TEST(RandomPrograms, ContainEverySituation) {
   std::set<std::string> missing = {"a cycle",
                                    "a call to oneself",
                                    "a call inside a handler of a handler",
@@ -112,8 +112,8 @@ TEST(RandomPrograms, HaveEverything) {
         has("a received tensor changed in place",
             operation.kind == Kind::kAddInPlace && operation.inputs[0] < block.parameters);
         if (operation.kind == Kind::kFetch) {
-          const bool here = block.refs[operation.ref_inputs[0]].owner == block.agent;
-          has(here ? "a value fetched by its owner" : "a value fetched from elsewhere", true);
+          const bool local = block.refs[operation.ref_inputs[0]].owner == block.agent;
+          has(local ? "a value fetched by its owner" : "a value fetched from elsewhere", true);
         }
         if (operation.block < 0) continue;
         caller[operation.block] = b;
@@ -138,7 +138,7 @@ TEST(RandomPrograms, HaveEverything) {
       for (const Root& root : pass.roots) has("a grad_root", root.seed != 0);
     }
   }
-  EXPECT_TRUE(missing.empty()) << absl::StrJoin(missing, ", ");
+  EXPECT_TRUE(missing.empty()) << "no program has: " << absl::StrJoin(missing, ", ");
   for (Kind kind : kinds) {
     if (kind != Kind::kConstant) ADD_FAILURE() << "no program has the operation " << name(kind);
   }

@@ -13,7 +13,7 @@
 namespace programs {
 namespace {
 
-// A value behind a reference, and whose it is.
+// A referenced value and its owner.
 struct Held {
   int owner = 0;
   at::Tensor value;
@@ -24,9 +24,10 @@ struct Results {
   std::vector<Held> refs;
 };
 
-// As a message lays it out: as it lies, if that is without gaps and overlap.
+// Returns a copy with the layout that a received tensor has: the layout of the sent one, if that has no gaps
+// and no overlaps, else contiguous.
 at::Tensor received(const at::Tensor& tensor) {
-  // Sparse tensors refuse to be asked for a memory format.
+  // A sparse tensor cannot be copied with a memory format.
   if (tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense()) return tensor.clone();
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
@@ -110,8 +111,8 @@ class Run {
   const Site& site() const { return site_; }
 
  private:
-  // What arrives of a message; remembers to look whether gradients come back. A clone has one node for each
-  // tensor.
+  // Returns the tensors of a message as its receiver gets them: a clone, which has one autograd node for each
+  // tensor. Also records in `messages_` to which of the tensors a gradient comes back.
   std::vector<at::Tensor> sent(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> arrived;
     auto message = std::make_shared<std::vector<bool>>();
@@ -136,7 +137,7 @@ class Run {
 
 }  // namespace
 
-Outcome run_here(const Program& program, Traits* traits) {
+Outcome run_in_one_process(const Program& program, Traits* traits) {
   try {
     Run run(program, /*bounds=*/false);
     const std::vector<at::Tensor> results = run.block(0, {}, {}).values;

@@ -10,30 +10,31 @@
 
 namespace programs {
 
-// What a run of a program ends with.
+// The result of a run of a program.
 struct Outcome {
-  // Empty when all went well.
+  // Empty on success.
   std::string error;
-  // One for each leaf; undefined where it has none.
+  // The gradient of each leaf; undefined for a leaf without one.
   std::vector<at::Tensor> gradients;
-  // How often each hook was called, with a gradient and with the undefined one: the program's hooks, then the
-  // leaves'.
+  // How often each hook was called with a defined gradient, and with the undefined one. The hooks of the
+  // program come first, then those of the leaves.
   std::vector<std::pair<int, int>> hook_calls;
 };
 
-// What the run in one process tells of a program.
+// Properties of a program that the run in one process finds.
 struct Traits {
-  // In every pass a gradient comes to at least one tensor of every message that has tensors that require
-  // grad: then a backward that takes everything sent as used ends.
+  // Whether in every pass, every message with tensors that require grad gets a gradient for at least one of
+  // them. Only then a backward that assumes that every message is used can end.
   bool messages_used = true;
-  // The same for all tensors of every message.
+  // Whether every tensor of these messages gets a gradient.
   bool tensors_used = true;
 };
 
-// Runs the program in this process with libtorch's own engine: a message is a clone().
-Outcome run_here(const Program& program, Traits* traits = nullptr);
+// Runs the program in this process with the local engine of libtorch. A clone() replaces each tensor of a
+// message.
+Outcome run_in_one_process(const Program& program, Traits* traits = nullptr);
 
-// An upper bound of all numbers in a run, forward and backward.
+// Returns an upper bound of all numbers in a run, forward and backward.
 double largest_number(const Program& program);
 
 }  // namespace programs

@@ -1,13 +1,13 @@
-// A worker of libtorch's own RPC that runs the random programs of a range of seeds, as a member of a group
-// of processes, and compares what its distributed engine makes of them with what its local engine does:
+// A worker of the RPC of libtorch. A group of these processes runs the random programs of a range of seeds,
+// and compares the gradients of the distributed engine of libtorch with those of its local engine:
 //   torch_worker RANK SIZE PORT FIRST COUNT
 //
-// Member 0 runs the programs; it holds the store, whose port it prints first, says on its standard output
-// what is wrong, and ends with 0 if nothing is. The others serve until their standard input ends.
+// Member 0 runs the programs. It hosts the store and prints its port first. Then it prints the differences,
+// and exits with 0 if there are none. The other members serve until their standard input ends.
 //
-// What it cannot do of this folder's programs is left out of them: its handlers are operators of the
-// namespace aten (without Python it serves no others), its backward never ends where nobody uses a result,
-// and it starts from scalars alone.
+// The distributed engine of libtorch has limits, so these programs are simpler than the others in this
+// folder. Handlers must be operators of the namespace aten, because without Python libtorch serves no other
+// functions. A backward never ends if a result is not used. A backward starts from scalars only.
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -68,17 +68,17 @@ std::shared_ptr<Session> session_of(int64_t seed) {
 
 using Call = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// Calls aten::gradwire_`name` in the current context, if there is one.
+// Calls the operator aten::gradwire_NAME on a worker, in the current context if there is one.
 Call call(int to, const std::string& name, std::vector<c10::IValue> arguments) {
   const auto operators =
       torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString("aten::gradwire_" + name));
   auto message = trpc::ScriptCall(operators.at(0), std::move(arguments)).toMessage();
-  // Its context is to come along even where no tensor requires grad: the handler has leaves.
+  // Send the context also if no tensor requires grad, because the handler uses leaves.
   return tautograd::sendMessageWithAutograd(*agent, workers.at(static_cast<std::size_t>(to)),
                                             std::move(message), /*forceGradRecording=*/true);
 }
 
-// What was received, in memory of its own: a tensor sent twice in a message arrives as one.
+// Copies received tensors, because a tensor that is sent twice in a message arrives as one tensor.
 Tensors owned(Tensors tensors) {
   for (Tensor& tensor : tensors) tensor = tensor.clone();
   return tensors;
@@ -94,7 +94,7 @@ Tensors run_block(int64_t seed, int64_t index, const Tensors& arguments) {
   const Block& block = session->program.blocks.at(static_cast<std::size_t>(index));
   Tensors values = owned(arguments);
   values.resize(block.values.size());
-  std::map<int, std::pair<const Operation*, Call>> under_way;
+  std::map<int, std::pair<const Operation*, Call>> in_flight;
   const auto keep = [&](const Operation& operation, const Call& call) {
     const Tensors results = owned(wait(call));
     for (std::size_t i = 0; i < operation.outputs.size(); ++i) {
@@ -104,19 +104,20 @@ Tensors run_block(int64_t seed, int64_t index, const Tensors& arguments) {
   for (const Operation& operation : block.operations) {
     if (operation.kind == Kind::kCall) {
       Tensors sent;
-      // It reads the memory whenever it gets to it, and an operation may change it in the meantime.
+      // libtorch may read the memory of an argument later. Copy the arguments of an asynchronous call,
+      // because the next operations may change them in place.
       for (int input : operation.inputs) {
         sent.push_back(operation.ticket >= 0 ? values[input].clone() : values[input]);
       }
       const Call begun = call(session->program.blocks[operation.block].agent, "run_block",
                               {seed, int64_t{operation.block}, sent});
       if (operation.ticket >= 0) {
-        under_way[operation.ticket] = {&operation, begun};
+        in_flight[operation.ticket] = {&operation, begun};
       } else {
         keep(operation, begun);
       }
     } else if (operation.kind == Kind::kWait) {
-      const auto [operation_begun, begun] = under_way.at(operation.ticket);
+      const auto [operation_begun, begun] = in_flight.at(operation.ticket);
       keep(*operation_begun, begun);
     } else {
       run_operation(session->site, block, operation, values);
@@ -127,7 +128,7 @@ Tensors run_block(int64_t seed, int64_t index, const Tensors& arguments) {
   return results;
 }
 
-// The gradients of this worker's leaves in a context: which leaves, then theirs.
+// Returns the gradients of this worker's leaves in a context. The first tensor has the indices of the leaves.
 Tensors read_gradients(int64_t seed, int64_t context) {
   const std::shared_ptr<Session> session = session_of(seed);
   tautograd::DistAutogradContainer& container = tautograd::DistAutogradContainer::getInstance();
@@ -142,7 +143,7 @@ Tensors read_gradients(int64_t seed, int64_t context) {
       gradients.push_back(found->value());
     }
   } catch (const c10::Error&) {
-    // Nothing of the program came here.
+    // No message of the program reached this worker.
   }
   std::lock_guard<std::mutex> lock(mutex);
   sessions.erase(seed);
@@ -150,7 +151,7 @@ Tensors read_gradients(int64_t seed, int64_t context) {
   return gradients;
 }
 
-// Runs a program; the gradients of all workers.
+// Runs a program, and returns the gradients of all workers.
 Outcome run_over_workers(const Program& program) {
   Outcome outcome;
   outcome.gradients.resize(program.leaves.size());
@@ -200,7 +201,7 @@ void join(int rank, int size, int port) {
       c10::make_intrusive<c10d::PrefixStore>("rpc", store), absl::StrCat("w", rank),
       static_cast<trpc::worker_id_t>(rank), size, options, std::unordered_map<std::string, trpc::DeviceMap>(),
       std::vector<c10::Device>(), std::make_unique<trpc::RequestCallbackNoPython>());
-  // Without these three the first call ends the process.
+  // Without the type resolver, the container and the current agent, the first call ends the process.
   agent->setTypeResolver(std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) {
     torch::jit::ScriptTypeParser parser;
     return c10::StrongTypePtr(nullptr, parser.parseType(name.qualifiedName()));
@@ -211,15 +212,17 @@ void join(int rank, int size, int port) {
   for (int i = 0; i < size; ++i) workers.push_back(agent->getWorkerInfo(absl::StrCat("w", i)));
 }
 
-// Whether all is well.
+// Runs the programs and prints the differences. Returns whether there are none, and enough programs and calls
+// ran.
 bool run_programs(uint64_t first, uint64_t count) {
   uint64_t run = 0, calls = 0;
   int wrong = 0;
   for (uint64_t seed = first; seed < first + count && wrong < 3; ++seed) {
     const Program program = make_program(seed, kOptions);
     Traits traits;
-    const Outcome expected = run_here(program, &traits);
-    // It takes every tensor sent as used, and gives those that are not a gradient of zeros.
+    const Outcome expected = run_in_one_process(program, &traits);
+    // The distributed engine assumes that every sent tensor is used. For an unused one it computes a gradient
+    // of zeros, which differs from the local engine. So skip such programs.
     if (!traits.tensors_used) continue;
     ++run;
     calls += blocks_called(program).size() - 1;
@@ -259,6 +262,6 @@ int main(int argc, char** argv) {
     std::cout << "member " << rank << ": " << error.what() << std::endl;
     good = false;
   }
-  // Its threads cannot be ended.
+  // Exit without destructors, because the threads of the agent cannot be ended.
   ::_exit(good ? 0 : 1);
 }

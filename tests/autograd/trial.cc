@@ -12,24 +12,26 @@ namespace {
 using gradwire::autograd::BackwardMode;
 using gradwire::rpc::testing::Group;
 
-// What makes a failure of `wrong`, which says what is wrong with a program.
+// Returns the text of a failure, with a smaller program that fails, too. `difference`: what is wrong with
+// `program`. `wrong`: runs a program and describes what is wrong with it, or returns "".
 std::string explain(const Program& program, const std::string& difference,
                     const std::function<std::string(const Program&)>& wrong) {
-  // An error takes its time; what is shrunk must still differ in its gradients, or still fail.
+  // At most 300 runs, because a run that ends with an error may take long. A smaller program must run without
+  // an error in one process.
   int runs = 0;
   const Program small = shrink(program, [&](const Program& smaller) {
-    return ++runs < 300 && run_here(smaller).error.empty() && !wrong(smaller).empty();
+    return ++runs < 300 && run_in_one_process(smaller).error.empty() && !wrong(smaller).empty();
   });
   std::string still = wrong(small);
   return absl::StrCat(
       difference, "\n", to_text(program),
       "\nA smaller program: ", still.empty() ? "(it does not fail every time)" : still, "\n", to_text(small),
-      "\nto run it again: bazel run //tests/autograd:random_programs -- --family=", name(program.family),
+      "\nrepeat it with: bazel run //tests/autograd:random_programs -- --family=", name(program.family),
       " --seed=", program.seed, "\n");
 }
 
-// Which calls of hooks must be as in one process. With inputs, which nodes need not run is the engine's
-// affair.
+// Returns the calls of hooks that must be the same as in one process. If a pass has inputs, an engine may
+// skip nodes, so no calls are compared.
 Hooks hooks_of(const Program& program) {
   for (const Pass& pass : program.passes) {
     if (!pass.inputs.empty()) return Hooks::kNone;
@@ -42,10 +44,11 @@ Hooks hooks_of(const Program& program) {
 Trial try_exact(const Group& group, uint64_t seed, const GeneratorOptions& options) {
   const Program program = make_program(seed, options);
   Traits traits;
-  const Outcome expected = run_here(program, &traits);
+  const Outcome expected = run_in_one_process(program, &traits);
   Trial trial;
   const auto wrong = [&](const Program& program, const Outcome& expected, BackwardMode mode) {
-    // The fast mode runs nodes that nothing comes to.
+    // The fast mode also runs nodes that get no gradient, so calls with an undefined gradient are not
+    // compared.
     const Hooks hooks =
         mode == BackwardMode::kFast ? std::min(Hooks::kDefined, hooks_of(program)) : hooks_of(program);
     return difference(program, expected, run_distributed(group, program, {.mode = mode}), /*bits=*/false,
@@ -59,7 +62,7 @@ Trial try_exact(const Group& group, uint64_t seed, const GeneratorOptions& optio
     trial.failure = absl::StrCat(mode == BackwardMode::kFast ? "fast mode: " : "smart mode: ",
                                  explain(program, found, [&](const Program& smaller) -> std::string {
                                    Traits traits;
-                                   const Outcome expected = run_here(smaller, &traits);
+                                   const Outcome expected = run_in_one_process(smaller, &traits);
                                    if (mode == BackwardMode::kFast && !traits.messages_used) return "";
                                    return wrong(smaller, expected, mode);
                                  }));
@@ -73,7 +76,7 @@ Trial try_real(const std::vector<const Group*>& groups, int repetitions, uint64_
   const Program program = make_program(seed, options);
   Trial trial;
   const auto wrong = [&](const Program& program) -> std::string {
-    const Outcome expected = run_here(program);
+    const Outcome expected = run_in_one_process(program);
     if (!expected.error.empty()) return expected.error;
     for (int i = 0; i < repetitions; ++i) {
       for (const Group* group : groups) {

@@ -8,20 +8,20 @@
 
 namespace programs {
 
-// What a trial found out.
+// The result of the test of one program.
 struct Trial {
-  // "" when all is well; else what is wrong, the program, and how to see it again.
+  // Empty on success. Otherwise it says what is wrong, shows the program, and says how to repeat it.
   std::string failure;
-  // The fast mode was tried too.
+  // Whether the program also ran in the fast mode.
   bool fast = false;
 };
 
-// The family kExact: gradients, which leaves have none, and calls of hooks are those of one process; in the
-// smart mode, and in the fast one where everything that is sent is used.
+// For the family kExact. Compares the gradients and the calls of hooks with those of one process: in the
+// smart mode, and also in the fast mode if every message of the program is used.
 Trial try_exact(const gradwire::rpc::testing::Group& group, uint64_t seed, const GeneratorOptions& options);
 
-// The real families: on every group, and in every repetition, the bits of the gradients are those of one
-// process.
+// For the real families. In every repetition on every group, the gradients must agree with those of one
+// process in every bit.
 Trial try_real(const std::vector<const gradwire::rpc::testing::Group*>& groups, int repetitions,
                uint64_t seed, const GeneratorOptions& options);
 

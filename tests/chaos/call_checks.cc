@@ -17,7 +17,7 @@ bool names(const CallRecord& call, int worker) {
          absl::StrContains(call.message, absl::StrCat("\"", worker_name(worker), "\""));
 }
 
-// `cuts`: connections were cut in the run.
+// Whether `call` may end with `code` in a run. `cuts`: whether the run cuts connections.
 bool may_end_with(const CallRecord& call, absl::StatusCode code, bool cuts) {
   switch (code) {
     case absl::StatusCode::kOk:
@@ -25,24 +25,24 @@ bool may_end_with(const CallRecord& call, absl::StatusCode code, bool cuts) {
     case absl::StatusCode::kDeadlineExceeded:
       return true;
     case absl::StatusCode::kCancelled:
-      // By the caller; or by the caller of the handler that called.
-      // A value whose creation was given up is told so too.
+      // The caller cancelled the call, or the caller of the handler that made it did so. Users of a value
+      // whose creation was cancelled get this code, too.
       return call.operation == "hold" || call.operation == "chained" || call.operation == "passed" ||
              call.operation == "chain" || call.operation == "pass_on" ||
              absl::EndsWith(call.operation, "_uncertain");
     case absl::StatusCode::kUnknown:
-      // The function threw; or a creation of which one has a reference.
+      // The function threw, or the function that should create the referenced value did so.
       return call.operation == "fail" || call.operation == "remote_failing" ||
              absl::EndsWith(call.operation, "_uncertain");
     case absl::StatusCode::kAborted:
-      // A reference that was on its way when a connection broke, and was taken back.
+      // A connection broke while a reference was being sent, and the sender withdrew the reference.
       if (call.operation == "lend" || call.operation == "keep" || call.operation == "pass_on" ||
           call.operation == "passed") {
         return cuts;
       }
       [[fallthrough]];
     case absl::StatusCode::kNotFound:
-      // Somebody else's creation failed.
+      // The value was to be created by another worker, and that failed.
       return absl::EndsWith(call.operation, "_uncertain");
     default:
       return false;
@@ -61,7 +61,7 @@ std::string to_string(const CallRecord& call) {
 }
 
 std::optional<std::string> check_call(const CallRecord& call, const CallConditions& run) {
-  if (call.operation == "complaint") return call.message;
+  if (call.operation == "violation") return call.message;
   if (call.end_us < 0) return to_string(call);
   const absl::Duration overrun = absl::Microseconds(call.end_us - call.deadline_us);
   if (overrun > kGrace + run.paused) {
@@ -70,30 +70,32 @@ std::optional<std::string> check_call(const CallRecord& call, const CallConditio
   if (run.outcast) return std::nullopt;
   if (!may_end_with(call, call.code, run.plan->cut > 0)) return to_string(call);
 
-  // Every call that ran out of time did so because of something that happens in the run.
-  if (call.code == absl::StatusCode::kDeadlineExceeded && run.plan->patient() && call.operation != "hold") {
-    return to_string(call) + ": out of time, and no fault of the run explains it";
+  // A call may exceed its deadline only if a fault of the run delays calls.
+  if (call.code == absl::StatusCode::kDeadlineExceeded && run.plan->undelayed() && call.operation != "hold") {
+    return to_string(call) + ": deadline exceeded, but no fault of the run delays calls";
   }
 
   const bool to_the_dead = call.operation == "call_dead" || call.operation == "fetch_from_dead";
   const bool must_succeed = call.operation == "call_living" || call.operation == "fetch_last";
   if (to_the_dead && call.code != absl::StatusCode::kUnavailable) {
-    return to_string(call) + ", not Unavailable";
+    return to_string(call) + ": expected Unavailable";
   }
   if (must_succeed && call.code != absl::StatusCode::kOk) return to_string(call);
 
   if (call.code == absl::StatusCode::kUnavailable) {
     const auto is_named = [&](int worker) { return names(call, worker); };
     const auto was_killed = [&](int worker) { return run.killed.contains(worker); };
-    // A reference on its way may have lost its owner.
+    // The call may name a killed worker that is not on its path: the owner of a reference that was sent with
+    // it.
     const bool names_one_killed = std::any_of(run.killed.begin(), run.killed.end(), is_named);
     if (!names_one_killed && std::none_of(call.path.begin(), call.path.end(), is_named)) {
-      return to_string(call) + ": it does not name the worker";
+      return to_string(call) + ": the error does not name the worker";
     }
-    // Nothing but faults and deaths makes a worker unreachable; a pause does not.
+    // Only cut connections and killed workers make a worker unavailable. A pause does not.
     if (run.plan->cut == 0 && !names_one_killed &&
         std::none_of(call.path.begin(), call.path.end(), was_killed)) {
-      return to_string(call) + ": no worker on its way was killed, no connection was cut";
+      return to_string(call) +
+             ": Unavailable, but no worker on its path was killed and no connection was cut";
     }
   }
   return std::nullopt;

@@ -10,18 +10,18 @@
 
 namespace chaos {
 
-// What is known of a run when its calls are looked at.
+// The facts about a run and a caller that decide how a call may end.
 struct CallConditions {
   const Plan* plan = nullptr;
-  // Killed, or paused for so long that they are dead.
+  // Workers that were killed, or were paused for so long that they were declared dead.
   std::set<int> killed;
-  // How long the caller was paused, or all stood still.
+  // How long the caller was paused or the machine stood still.
   absl::Duration paused;
-  // The caller itself is dead to the others: its calls end, with whatever.
+  // Whether the caller itself was declared dead. Then its calls must end, with any status.
   bool outcast = false;
 };
 
-// What is wrong with a survivor's call, if anything.
+// Checks a call that a surviving worker made. Returns what is wrong with it, or nullopt.
 std::optional<std::string> check_call(const CallRecord& call, const CallConditions& conditions);
 
 std::string to_string(const CallRecord& call);

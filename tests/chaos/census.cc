@@ -20,8 +20,9 @@ std::string Census::to_string() const {
 }
 
 Census take_census() {
-  // A sanitizer starts a thread of its own with the program's first: it is to be in every count.
-  [[maybe_unused]] static const bool warm = (std::thread([] {}).join(), true);
+  // A sanitizer starts a thread of its own when the program starts its first thread. Start one now, so that
+  // every census contains the sanitizer's thread.
+  [[maybe_unused]] static const bool thread_started = (std::thread([] {}).join(), true);
   Census census;
   DIR* const open = ::opendir("/proc/self/fd");
   while (const dirent* entry = ::readdir(open)) {

@@ -4,10 +4,10 @@
 
 namespace chaos {
 
-// What this process holds of the system.
+// The resources of the operating system that this process holds.
 struct Census {
   int descriptors = 0;
-  // Anonymous files, as descriptors and as mappings.
+  // Anonymous memory files: descriptors and mappings.
   int memfds = 0;
   int memfd_mappings = 0;
   int threads = 0;
@@ -18,8 +18,8 @@ struct Census {
 
 Census take_census();
 
-// Whether the process holds no more than `before`; waits for that at most two seconds, since a thread that
-// was joined may be listed a moment longer. `now` is what it held at the end.
+// Waits up to 10 s until the process holds no more than `before`, and returns whether it does. The wait is
+// needed because the system may list a joined thread for a moment. `now` is the last census.
 bool returns_to(const Census& before, Census& now);
 
 // Resident memory, in bytes.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A chaos test that makes no run fails.
+# A chaos test with a number of runs below 1 must fail.
 set -u
 for options in --runs=0 --runs=-1 --runs=x; do
   if "$1" $options >/dev/null 2>&1; then

@@ -18,9 +18,10 @@
 namespace chaos {
 namespace {
 
-// For what takes milliseconds on an idle machine.
+// The limit for steps that take milliseconds on an idle machine.
 constexpr absl::Duration kTimeout = absl::Seconds(30);
-// It waits for a dead member's last word for 5 s, and never until silence tells of a death.
+// The longest allowed shutdown. A shutdown waits at most 5 s for news of a member that may be dead, and must
+// not wait until heartbeats show the death.
 constexpr absl::Duration kShutdown = absl::Seconds(18);
 
 }  // namespace
@@ -42,42 +43,42 @@ bool ChaosRun::planned(Plan::Kill::When when) const {
                      [&](const Plan::Kill& kill) { return kill.when == when; });
 }
 
-void ChaosRun::tell(const std::string& line) {
+void ChaosRun::send_to_all(const std::string& line) {
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    if (!killed_.contains(worker) && !aside_.contains(worker)) workers_[worker]->say(line);
+    if (!killed_.contains(worker) && !excluded_.contains(worker)) workers_[worker]->send_line(line);
   }
 }
 
 void ChaosRun::reap(int worker) {
   const std::optional<int> exit = workers_[worker]->wait(kTimeout);
   killed_.insert(worker);
-  // It may have been quicker than the signal.
+  // The worker may have ended before the signal of a kill during the shutdown reached it.
   const bool may_be_done = exit == 0 && planned(worker) && planned(Plan::Kill::When::kInShutdown);
   if (exit == -SIGKILL && planned(worker)) {
     ++report_.killed;
   } else if (!may_be_done) {
-    fail(worker, exit ? absl::StrCat("ended with ", *exit, " (below 0: by a signal)")
-                      : "closed its pipe, and does not end");
+    fail(worker, exit ? absl::StrCat("unexpected end with exit code ", *exit, " (below 0: a signal)")
+                      : "closed its pipe, but does not exit");
   }
 }
 
-void ChaosRun::take_line(int worker, const std::string& line, const std::string& word) {
+void ChaosRun::handle_line(int worker, const std::string& line, const std::string& word) {
   const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 3));
   int milliseconds = 0;
   if (words.size() > 1) (void)absl::SimpleAtoi(words[1], &milliseconds);
   if (words[0] == "unready" && word == "ready" && planned(Plan::Kill::When::kInInit)) {
-    aside_.insert(worker);
+    excluded_.insert(worker);
     int code = 0;
     (void)absl::SimpleAtoi(words[1], &code);
     const bool good = static_cast<absl::StatusCode>(code) == absl::StatusCode::kDeadlineExceeded ||
                       static_cast<absl::StatusCode>(code) == absl::StatusCode::kUnavailable;
     if (!good) fail(worker, line);
   } else if (words[0] == "full" && word == "empty") {
-    // Without its log the group agrees on no death: what is kept for the dead stays.
-    if (!plan_.store.for_good() || killed_.empty())
-      fail(worker, absl::StrCat("after dropping all it has: ", line.substr(5)));
+    // Without its log the group cannot agree on a death, so entries for dead workers stay in the tables.
+    if (!plan_.store.log_lost() || killed_.empty())
+      fail(worker, absl::StrCat("tables not empty after it dropped all references: ", line.substr(5)));
   } else if (words[0] != word) {
-    fail(worker, absl::StrCat("said \"", line, "\" instead of ", word));
+    fail(worker, absl::StrCat("unexpected line: got \"", line, "\", expected \"", word, "\""));
   } else if (word == "empty") {
     report_.emptying = std::max(report_.emptying, absl::Milliseconds(milliseconds));
   } else if (word == "down" && words.size() == 4) {
@@ -85,21 +86,22 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
     int code = 0;
     (void)absl::SimpleAtoi(words[2], &code);
     if (code != 0 && !may_end_with(worker, static_cast<absl::StatusCode>(code), words[3]))
-      fail(worker, absl::StrCat("shutdown: code ", code, ", ", words[3]));
+      fail(worker, absl::StrCat("shutdown failed with code ", code, ": ", words[3]));
     if (absl::Milliseconds(milliseconds) > kShutdown + stalled())
       fail(worker, absl::StrCat("the shutdown took ", milliseconds, " ms"));
   } else if (word == "states" && line != absl::StrCat("states ", absl::StrJoin(dead(), ","))) {
-    fail(worker, absl::StrCat("said \"", line, "\" of the workers that are dead to it"));
+    fail(worker, absl::StrCat("wrong list of dead workers: got \"", line, "\", expected \"states ",
+                              absl::StrJoin(dead(), ","), "\""));
   } else if (word == "census" && line != "census same") {
-    fail(worker, absl::StrCat("after the shutdown: ", line));
+    fail(worker, absl::StrCat("resources left after the shutdown: ", line));
   }
-  said_.insert(worker);
+  answered_.insert(worker);
 }
 
 bool ChaosRun::may_end_with(int worker, absl::StatusCode code, const std::string& message) const {
   if (plan_.outcast() == worker) return code == absl::StatusCode::kAborted;
   if (code != absl::StatusCode::kUnavailable) return false;
-  if (plan_.store.for_good() && absl::StrContains(message, "TcpStore")) return true;
+  if (plan_.store.log_lost() && absl::StrContains(message, "TcpStore")) return true;
   const std::set<int> all = dead();
   return std::any_of(all.begin(), all.end(), [&](int each) {
     return absl::StrContains(message, absl::StrCat("\"", name(each), "\""));
@@ -122,7 +124,7 @@ std::vector<ChaosRun::Event> ChaosRun::store_events() {
     case Plan::StoreFault::What::kNone:
       return {};
     case Plan::StoreFault::What::kPause:
-      events = {{fault.at, [this] { store_->pause(); }}, {end, [this] { store_->carry_on(); }}};
+      events = {{fault.at, [this] { store_->pause(); }}, {end, [this] { store_->resume(); }}};
       break;
     case Plan::StoreFault::What::kKill:
       events = {{fault.at, [this] { store_->kill(); }}};
@@ -139,8 +141,8 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
   const absl::Time start = absl::Now();
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.at < b.at; });
   std::size_t next = 0;
-  said_.clear();
-  if (word != "census") said_ = aside_;
+  answered_.clear();
+  if (word != "census") answered_ = excluded_;
   while (true) {
     const absl::Duration passed = absl::Now() - start;
     for (; next < events.size() && events[next].at <= passed; ++next) {
@@ -150,10 +152,10 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
     std::vector<int> living;
     for (int worker = 0; worker < Plan::kWorkers; ++worker) {
       if (killed_.contains(worker)) continue;
-      if (said_.contains(worker)) continue;
-      if (std::optional<std::string> line = workers_[worker]->line()) {
-        take_line(worker, *line, word);
-      } else if (workers_[worker]->ended()) {
+      if (answered_.contains(worker)) continue;
+      if (std::optional<std::string> line = workers_[worker]->read_line()) {
+        handle_line(worker, *line, word);
+      } else if (workers_[worker]->output_closed()) {
         reap(worker);
       } else {
         polled.push_back({workers_[worker]->descriptor(), POLLIN, 0});
@@ -161,10 +163,10 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
       }
     }
     if (polled.empty() && next == events.size()) return report_.failures.empty();
-    // A stall that has just ended is known a moment later.
+    // StallWatch records a stall a moment after its end, so wait a little before the failure is reported.
     if (passed > limit + stalled() && (absl::SleepFor(absl::Milliseconds(50)), passed > limit + stalled())) {
       for (int worker : living)
-        fail(worker, absl::StrCat("has not said \"", word, "\" in ", absl::FormatDuration(limit)));
+        fail(worker, absl::StrCat("did not report \"", word, "\" within ", absl::FormatDuration(limit)));
       return false;
     }
     absl::Duration sleep = std::max(absl::Milliseconds(20), limit - passed + absl::Milliseconds(1));
@@ -179,18 +181,18 @@ std::set<int> ChaosRun::dead() const {
   return dead;
 }
 
-bool ChaosRun::part_from_outcast() {
-  tell("states");
+bool ChaosRun::end_outcast() {
+  send_to_all("states");
   if (!gather("states", kTimeout)) return false;
   const std::optional<int> outcast = plan_.outcast();
   if (!outcast) return true;
   ++report_.outcasts;
-  workers_[*outcast]->say("end");
+  workers_[*outcast]->send_line("end");
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    if (worker != *outcast) aside_.insert(worker);
+    if (worker != *outcast) excluded_.insert(worker);
   }
   const bool ended = gather("down", kTimeout);
-  aside_ = {*outcast};
+  excluded_ = {*outcast};
   return ended;
 }
 
@@ -232,21 +234,21 @@ RunReport ChaosRun::run() {
   }
   auto play = [&] {
     if (!gather("ready", kTimeout, first_events)) return;
-    if (!aside_.empty()) {
-      tell("end");
+    if (!excluded_.empty()) {
+      send_to_all("end");
       (void)gather("down", kTimeout);
       check_end();
       return;
     }
-    tell("begin");
+    send_to_all("begin");
     if (!gather("played", kTimeout, events)) return;
-    if (plan_.long_pause && !part_from_outcast()) return;
-    tell(absl::StrCat("look ", absl::StrJoin(dead(), ",")));
-    if (!gather("looked", kTimeout)) return;
-    tell("drop");
-    // What is left in a table does not keep the run from its end.
+    if (plan_.long_pause && !end_outcast()) return;
+    send_to_all(absl::StrCat("check ", absl::StrJoin(dead(), ",")));
+    if (!gather("checked", kTimeout)) return;
+    send_to_all("drop");
+    // The run goes on if tables are not empty, so that the shutdown is checked, too.
     (void)gather("empty", kTimeout);
-    tell("end");
+    send_to_all("end");
     (void)gather("down", kTimeout, last_events);
     check_end();
   };
@@ -269,13 +271,13 @@ void ChaosRun::check_end() {
     if (killed_.contains(worker)) continue;
     const std::optional<int> exit = workers_[worker]->wait(kTimeout);
     if (!exit) {
-      fail(worker, "does not exit");
+      fail(worker, absl::StrCat("still running ", absl::FormatDuration(kTimeout), " after its shutdown"));
     } else if (*exit != 0 && !(planned(worker) && *exit == -SIGKILL)) {
-      fail(worker, absl::StrCat("ended with ", *exit, " (below 0: by a signal)"));
+      fail(worker, absl::StrCat("unexpected end with exit code ", *exit, " (below 0: a signal)"));
     }
   }
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    // A leak checker's helper outlives its process by a moment.
+    // The helper process of a leak checker may end a moment later than the worker.
     const absl::Time give_up = absl::Now() + kTimeout;
     while (!kMayHaveSymbolizer && workers_[worker]->group_exists() && absl::Now() < give_up)
       absl::SleepFor(absl::Milliseconds(1));
@@ -288,7 +290,7 @@ void ChaosRun::check_calls() {
     const std::string log = absl::StrCat(options_.directory, "/", name(worker), ".calls");
     const std::vector<CallRecord> calls = read_call_log(log);
     report_.calls += static_cast<int>(calls.size());
-    if (plan_.patient()) report_.patient_calls += static_cast<int64_t>(calls.size());
+    if (plan_.undelayed()) report_.undelayed_calls += static_cast<int64_t>(calls.size());
     report_.repeated += read_figure(log, "repeated");
     report_.suspected += read_figure(log, "suspected");
     for (const CallRecord& call : calls) {

@@ -1,16 +1,22 @@
-// Programs over four processes that are killed, paused, and lose messages.
+// Random programs over four processes that are killed, paused, and lose messages.
 //
-// Each run follows from its seed (plan.h, program.h). By itself the test makes 200 of them; under the
-// sanitizers a tenth. More, or one again:
+// The seed of a run determines its programs and faults (plan.h, program.h). By default the test executes 200
+// runs, under a sanitizer 20. To execute more runs, or to repeat one:
 //
 //   bazel test //tests/chaos:chaos_test --test_arg=--runs=1000 --test_timeout=3600
 //   bazel run //tests/chaos:chaos_test -- --seed=17
 //
-// --first=N: begin with that seed (default 1). --jobs=N: runs at a time (default 2). --verbose: print every
-// plan. --lose-services: see faults.h. GRADWIRE_CHAOS_RUNS in the environment is --runs.
+// Options:
+//   --runs=N          number of runs; the environment variable GRADWIRE_CHAOS_RUNS changes the default
+//   --first=N         seed of the first run (default 1); the next runs have the next seeds
+//   --jobs=N          number of runs at the same time (default 2)
+//   --seed=N          one run with this seed, and its plan
+//   --same            give all runs the same seed
+//   --verbose         print every plan
+//   --lose-services   lose messages of services, too (faults.h)
 //
-// A run's programs and faults are the same each time; which message meets which moment is not. What fails now
-// and then is found again by --seed=N --runs=50 --same, which repeats the seed fifty times.
+// The timing of the messages differs between runs of the same seed. To find a failure that depends on it, use
+// --seed=N --runs=50 --same, which repeats the seed fifty times.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -50,7 +56,7 @@ struct Flags {
 };
 Flags flags;
 
-// The last lines of a file.
+// Returns the last lines of a file.
 std::string tail(const std::filesystem::path& path, std::size_t lines) {
   std::ifstream file(path);
   std::vector<std::string> all;
@@ -82,25 +88,27 @@ class Chaos {
     }
     for (std::thread& thread : threads) thread.join();
     if (stalled_ > absl::ZeroDuration()) {
-      std::cout << "The machine stood still for up to " << stalled_ << " of a run: not counted.\n";
+      std::cout << "The machine stood still for up to " << stalled_
+                << " during a run; the times below do not include that.\n";
     }
     check_figures();
     std::cout << flags.runs << " runs, " << failures_ << " failed; " << calls_ << " calls, " << failed_calls_
-              << " of them failed, " << repeated_ << " repeated, " << patient_calls_
-              << " where nothing may make one wait; " << killed_ << " workers killed, " << suspected_
+              << " of them failed, " << repeated_ << " repeated, " << undelayed_calls_
+              << " in runs without delays; " << killed_ << " workers killed, " << suspected_
               << " suspicions, " << store_faults_ << " stores paused or killed, " << outcasts_
-              << " workers paused for too long. The longest: a call "
-              << std::max(overrun_, absl::ZeroDuration()) << " over its deadline, " << emptying_
-              << " until tables were empty, a shutdown " << shutdown_ << ", a run " << duration_ << ".\n";
+              << " workers declared dead after a pause. Longest times: "
+              << std::max(overrun_, absl::ZeroDuration()) << " from a call's deadline to its end, "
+              << emptying_ << " until tables were empty, " << shutdown_ << " for a shutdown, " << duration_
+              << " for a run.\n";
   }
 
  private:
-  // The runs met what they are for: the plans of 20 seeds have several times these figures.
+  // Checks that the runs had enough calls and faults. The plans of 20 seeds have several times these figures.
   void check_figures() {
     if (flags.runs < 20 || flags.same) return;
     gradwire::MutexLock lock(mutex_);
     EXPECT_GE(calls_, 40 * flags.runs);
-    EXPECT_GE(patient_calls_, flags.runs);
+    EXPECT_GE(undelayed_calls_, flags.runs);
     EXPECT_GE(killed_, flags.runs / 4);
     EXPECT_GE(suspected_, flags.runs / 4);
     EXPECT_GE(repeated_, flags.runs / 20);
@@ -128,7 +136,7 @@ class Chaos {
     suspected_ += report.suspected;
     store_faults_ += report.store_faults;
     outcasts_ += report.outcasts;
-    patient_calls_ += report.patient_calls;
+    undelayed_calls_ += report.undelayed_calls;
     overrun_ = std::max(overrun_, report.overrun);
     emptying_ = std::max(emptying_, report.emptying);
     shutdown_ = std::max(shutdown_, report.shutdown);
@@ -143,16 +151,16 @@ class Chaos {
     ++failures_;
     std::ostringstream text;
     text << "seed " << seed << " failed (" << plan.to_string() << ")\n"
-         << "  again: bazel run //tests/chaos:chaos_test -- --seed=" << seed << "\n";
+         << "  repeat it with: bazel run //tests/chaos:chaos_test -- --seed=" << seed << "\n";
     for (const std::string& failure : report.failures) text << "  " << failure << "\n";
-    // One of many alike is enough.
+    // Print the logs of the first failures only: many failures are often alike.
     if (failures_ <= 5) {
       for (int worker = 0; worker < Plan::kWorkers; ++worker) {
         text << "  " << worker_name(worker) << " wrote:\n"
              << tail(directory / (worker_name(worker) + ".log"), 40);
         text << "  its last calls:\n" << tail(directory / (worker_name(worker) + ".calls"), 12);
       }
-      text << "  more in " << directory << "\n";
+      text << "  complete logs: " << directory << "\n";
     }
     ADD_FAILURE() << text.str();
   }
@@ -171,7 +179,7 @@ class Chaos {
   int64_t suspected_ = 0;
   int store_faults_ = 0;
   int outcasts_ = 0;
-  int64_t patient_calls_ = 0;
+  int64_t undelayed_calls_ = 0;
   absl::Duration overrun_ = -absl::InfiniteDuration();
   absl::Duration emptying_;
   absl::Duration shutdown_;
@@ -179,12 +187,13 @@ class Chaos {
   absl::Duration stalled_;
 };
 
-TEST(Chaos, SurvivorsEndInTimeAndKeepNothing) {
+TEST(Chaos, SurvivorsEndInTimeAndLeakNothing) {
   const Census before = take_census();
   { Chaos().run(); }
   Census after;
   EXPECT_TRUE(returns_to(before, after)) << before.to_string() << " -> " << after.to_string();
-  // Neither a child nor a zombie: those of workers, too, since this process takes orphans in.
+  // This process has no children and no zombies. That includes children of the workers, because orphans
+  // become children of this process (PR_SET_CHILD_SUBREAPER).
   if (!kMayHaveSymbolizer) {
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   }
@@ -214,12 +223,13 @@ int main(int argc, char** argv) {
   if (const char* runs = std::getenv("GRADWIRE_CHAOS_RUNS")) (void)absl::SimpleAtoi(runs, &chaos::flags.runs);
   for (int i = 1; i < argc; ++i) {
     if (!chaos::parse(argv[i])) {
-      std::cerr << "unknown option " << argv[i] << "; this file's first lines have those there are\n";
+      std::cerr << "unknown option or invalid value: " << argv[i]
+                << "; the first lines of chaos_test.cc describe the options\n";
       return 2;
     }
   }
   if (chaos::flags.runs < 1) {
-    std::cerr << "no runs, no test: got --runs=" << chaos::flags.runs << ", expected 1 or more\n";
+    std::cerr << "invalid number of runs: got --runs=" << chaos::flags.runs << ", expected 1 or more\n";
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);

@@ -1,17 +1,18 @@
-// One worker of a run; chaos_test starts it.
+// One worker of a run. chaos_test, the driver, starts it.
 //   chaos_worker STORE_PORT SEED WORKER DIRECTORY [lose_services]
 //
-// It tells the driver on descriptor 3 how far it is, a line each, and hears on descriptor 4 when to go on:
-//   ready                  <- begin, or end when others are not
-//   played                 <- look DEAD,...     (the workers that are dead; may be none)
-//                          <- states, after a long pause
-//   states DEAD,...        <- look DEAD,..., or end for the one that is dead to the others
-//                             (as this worker sees it)
-//   looked                 <- drop
-//   empty MS | full TABLES <- end
+// The worker writes a status line to descriptor 3 after each step, and reads the next command of the driver
+// from descriptor 4:
+//   status line            next command
+//   ready                  begin, or end if another worker could not join
+//   played                 check DEAD,... (the dead workers; may be empty), or states after a long pause
+//   states DEAD,...        check DEAD,..., or end for the worker that the others declared dead
+//   checked                drop
+//   empty MS | full TABLES end
 //   down MS CODE MESSAGE
 //   census same | census BEFORE -> AFTER
-// Or, when it could not join, "unready CODE MESSAGE" and the census.
+// "states" lists the workers that are dead according to this worker. A worker that could not join writes
+// "unready CODE MESSAGE" and the census.
 
 #include <signal.h>
 #include <unistd.h>
@@ -46,19 +47,19 @@ using gradwire::rpc::Agent;
 using gradwire::rpc::AgentTables;
 using gradwire::rpc::RpcBackendOptions;
 
-constexpr int kSay = 3;
-constexpr int kHear = 4;
+constexpr int kStatusDescriptor = 3;
+constexpr int kCommandDescriptor = 4;
 
-void say(const std::string& line) {
+void write_status(const std::string& line) {
   const std::string text = line + "\n";
-  // Nobody to tell: the driver is gone, and so is the purpose.
-  if (::write(kSay, text.data(), text.size()) < 0) std::_Exit(3);
+  // If the write fails, the driver has ended, and the run has no purpose any more.
+  if (::write(kStatusDescriptor, text.data(), text.size()) < 0) std::_Exit(3);
 }
 
-// What the driver says next: a word, and what is behind it. Exits when the driver is gone.
-std::pair<std::string, std::string> hear() {
+// Returns the next command of the driver: its first word, and the rest. Exits if the driver has ended.
+std::pair<std::string, std::string> read_command() {
   std::string line;
-  for (char c; ::read(kHear, &c, 1) == 1 && c != '\n';) line += c;
+  for (char c; ::read(kCommandDescriptor, &c, 1) == 1 && c != '\n';) line += c;
   if (line.empty()) std::_Exit(3);
   return absl::StrSplit(line, absl::MaxSplits(' ', 1));
 }
@@ -71,20 +72,20 @@ bool empty(const AgentTables& tables) {
          0;
 }
 
-// Whether the agent's tables become empty; says so.
+// Drops all references, and reports whether the agent's tables become empty.
 void drop_all(Agent& agent) {
   const int64_t start = monotonic_us();
-  Keep::instance().close();
+  HeldReferences::instance().close();
   AgentTables tables = agent.tables();
   while (!empty(tables)) {
     if (monotonic_us() - start > 15000000) {
-      say(absl::StrCat("full ", describe(tables)));
+      write_status(absl::StrCat("full ", describe(tables)));
       return;
     }
     absl::SleepFor(absl::Milliseconds(1));
     tables = agent.tables();
   }
-  say(absl::StrCat("empty ", (monotonic_us() - start) / 1000));
+  write_status(absl::StrCat("empty ", (monotonic_us() - start) / 1000));
 }
 
 void end(Agent& agent, bool graceful) {
@@ -95,11 +96,12 @@ void end(Agent& agent, bool graceful) {
   } catch (const gradwire::Error& error) {
     status = error.status();
   }
-  say(absl::StrCat("down ", (monotonic_us() - start) / 1000, " ", static_cast<int>(status.code()), " ",
-                   absl::StrReplaceAll(status.message(), {{"\n", " "}})));
+  write_status(absl::StrCat("down ", (monotonic_us() - start) / 1000, " ", static_cast<int>(status.code()),
+                            " ", absl::StrReplaceAll(status.message(), {{"\n", " "}})));
 }
 
-// Which workers are dead to this one; itself, when it has learnt that it is dead to the others.
+// Returns the workers that are dead according to this one, or only this one if it has learnt that the others
+// declared it dead.
 std::string dead_workers(Agent& agent, const Plan& plan, int worker) {
   const int64_t start = monotonic_us();
   while (true) {
@@ -108,7 +110,8 @@ std::string dead_workers(Agent& agent, const Plan& plan, int worker) {
       const gradwire::rpc::WorkerState state = agent.worker_state(worker_name(other));
       if (other != worker && state == gradwire::rpc::WorkerState::kDead) dead.push_back(other);
     }
-    // The news may be on its way. To an outcast all others are dead.
+    // Wait, because the message about a death may still be in flight. For an outcast all other workers are
+    // dead.
     const std::size_t expected = plan.outcast() == worker ? Plan::kWorkers - 1 : plan.outcast() ? 1 : 0;
     if (dead.size() == expected || monotonic_us() - start > 15000000) {
       if (dead.size() == Plan::kWorkers - 1) dead = {worker};
@@ -118,26 +121,26 @@ std::string dead_workers(Agent& agent, const Plan& plan, int worker) {
   }
 }
 
-// From a started agent to the end of it.
+// Executes the steps of a run, from the started agent to its end.
 void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
   const std::shared_ptr<void> changes =
       agent.on_worker_change([](const gradwire::rpc::WorkerInfo&, gradwire::rpc::WorkerState state) {
         if (state == gradwire::rpc::WorkerState::kSuspect) CallLog::instance().note("suspected", 1);
       });
-  say("ready");
-  if (hear().first == "end") return end(agent, /*graceful=*/false);
+  write_status("ready");
+  if (read_command().first == "end") return end(agent, /*graceful=*/false);
   faults.begin();
   run_program(agent.shared_from_this(), plan, worker);
   faults.end();
-  say("played");
+  write_status("played");
 
-  auto next = hear();
+  auto next = read_command();
   if (next.first == "states") {
-    say(absl::StrCat("states ", dead_workers(agent, plan, worker)));
-    next = hear();
+    write_status(absl::StrCat("states ", dead_workers(agent, plan, worker)));
+    next = read_command();
   }
   if (next.first == "end") {
-    Keep::instance().close();
+    HeldReferences::instance().close();
     return end(agent, plan.graceful);
   }
   std::set<int> dead;
@@ -145,12 +148,12 @@ void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
     int number = 0;
     if (absl::SimpleAtoi(name, &number)) dead.insert(number);
   }
-  look_around(agent.shared_from_this(), worker, dead);
-  say("looked");
-  (void)hear();
+  check_workers_and_references(agent.shared_from_this(), worker, dead);
+  write_status("checked");
+  (void)read_command();
   drop_all(agent);
   CallLog::instance().note("repeated", static_cast<int64_t>(agent.statistics().calls_repeated));
-  (void)hear();
+  (void)read_command();
   end(agent, plan.graceful);
 }
 
@@ -178,16 +181,16 @@ int run(int port, uint64_t seed, int worker, const std::string& directory, bool 
     try {
       agent = Agent::start(worker_name(worker), worker, Plan::kWorkers, options);
     } catch (const gradwire::Error& error) {
-      say(absl::StrCat("unready ", static_cast<int>(error.status().code()), " ",
-                       absl::StrReplaceAll(error.what(), {{"\n", " "}})));
+      write_status(absl::StrCat("unready ", static_cast<int>(error.status().code()), " ",
+                                absl::StrReplaceAll(error.what(), {{"\n", " "}})));
     }
     options.store = nullptr;
     if (agent != nullptr) take_part(*agent, plan, worker, faults);
   }
   Census after;
   const bool same = returns_to(before, after);
-  say(same ? std::string("census same")
-           : absl::StrCat("census ", before.to_string(), " -> ", after.to_string()));
+  write_status(same ? std::string("census same")
+                    : absl::StrCat("census ", before.to_string(), " -> ", after.to_string()));
   return 0;
 }
 

@@ -27,7 +27,7 @@ bool may_be_lost(const Message& message, bool lose_services) {
   }
   if (!envelope.has_response()) return false;
   const gradwire::proto::Response& response = envelope.response();
-  // Only the answer to a program's call has a value.
+  // Only answers to calls of the program have a value. Answers of services do not.
   return response.result().references_size() == 0 && (lose_services || response.result().values_size() > 0);
 }
 

@@ -8,13 +8,15 @@
 
 namespace chaos {
 
-// The faults of one worker, for all its transports.
-//
-// A message may get lost while its connection goes on, if it is a program's request or the answer to one,
-// without references in it: the call then runs into its deadline. Any message may get lost together with its
-// connection: that is how a stream loses what carries references, and what workers tell each other about
-// them. With `lose_services` these get lost by themselves too, which a stream does not do. The worker may
-// also end, by SIGKILL, before a message leaves.
+// The faults of one worker, for all its transports:
+//   - A request of the program, or its answer, may get lost while its connection stays open, if it contains
+//   no
+//     reference. Then the call exceeds its deadline.
+//   - Any message may get lost together with its connection. On a real stream, messages with references and
+//     messages of services get lost only in this way. With `lose_services`, they also get lost while their
+//     connection stays open, which a stream never does.
+//   - The worker may kill itself with SIGKILL before it sends a message.
+// Thread-safe after the constructor.
 class Faults {
  public:
   Faults(const Plan& plan, int worker, bool lose_services);
@@ -22,11 +24,11 @@ class Faults {
   std::unique_ptr<gradwire::transport::Transport> wrap(
       std::unique_ptr<gradwire::transport::Transport> transport);
 
-  // Whether there is anything that wrap() would do.
+  // Whether the plan has any fault for which wrap() is needed.
   bool any() const;
-  // The worker's program begins: from here on messages count and meet faults.
+  // Call when the worker's program begins: messages are counted and faults occur from here on.
   void begin() { active_->store(true); }
-  // Nothing more happens.
+  // No fault occurs after this call.
   void end() { active_->store(false); }
 
  private:

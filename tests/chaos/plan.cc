@@ -20,11 +20,11 @@ Plan make_plan(uint64_t seed) {
     case 1:
       plan.transports = {"tcp"};
       break;
-    default:  // As programs have it: the fastest that works.
+    default:  // All transports, the default of RpcBackendOptions.
       break;
   }
   plan.steps = 8 + below(20);
-  // A third of the runs each: whole transports, one kind of fault, all of them.
+  // A third of the runs have no faults of transports, a third have one kind of fault, a third have all kinds.
   const int faults = below(6);
   if (faults == 2 || faults >= 4) plan.lose = 0.005 * (1 + below(10));
   if (faults == 3 || faults >= 4) plan.cut = 0.002 * (1 + below(5));
@@ -118,7 +118,7 @@ std::string Plan::to_string() const {
   return absl::StrCat("transports ", transports.empty() ? "all" : absl::StrJoin(transports, ","), ", lose ",
                       lose, ", cut ", cut, ", delay ", delay, ", ", steps, " steps, ",
                       events.empty() ? "no kill or pause" : absl::StrJoin(events, ", "),
-                      graceful ? ", graceful end" : ", hasty end");
+                      graceful ? ", graceful shutdown" : ", shutdown not graceful");
 }
 
 std::string worker_name(int worker) { return absl::StrCat("worker", worker); }

@@ -9,74 +9,76 @@
 
 namespace chaos {
 
-// What happens in a run. All of it follows from the seed; driver and workers each make it.
+// The events and faults of a run. The seed determines all of them, so the driver and each worker make the
+// same plan.
 struct Plan {
   static constexpr int kWorkers = 4;
 
   struct Kill {
     int worker = 0;
     enum class When {
-      // By the driver, so long after it was started: it may or may not have joined.
+      // The driver kills the worker `at` after the start of the process, before or after it has joined.
       kInInit,
-      // By the driver, so long after the programs began.
+      // The driver kills the worker `at` after the start of the programs.
       kAtTime,
-      // By itself, when it is about to send its nth message since its program began.
+      // The worker kills itself before it sends its message number `message` since the start of its program.
       kAtMessage,
-      // By the driver, when all have been told to shut down.
+      // The driver kills the worker shortly after it has sent the command to shut down.
       kInShutdown,
     };
     When when = When::kAtTime;
     absl::Duration at;
     int message = 0;
   };
-  // SIGSTOP, and SIGCONT when it is over.
+  // SIGSTOP `at` after the start of the programs, and SIGCONT `length` later.
   struct Pause {
     int worker = 0;
     absl::Duration at;
     absl::Duration length;
   };
 
-  // Of the process that has the store, so long after the programs began. One that is started again has kept
-  // nothing.
+  // A fault of the process that has the store, `at` after the start of the programs. A store that is started
+  // again has lost its data.
   struct StoreFault {
     enum class What { kNone, kPause, kKill, kRestart };
     What what = What::kNone;
     absl::Duration at;
-    // Of a pause, or until it is started again.
+    // Length of the pause, or time until the store is started again.
     absl::Duration length;
 
-    // The group's log is gone, so that nothing is agreed any more.
-    bool for_good() const { return what == What::kKill || what == What::kRestart; }
+    // Whether the group's log is lost, so that the workers cannot agree on a death any more.
+    bool log_lost() const { return what == What::kKill || what == What::kRestart; }
   };
 
   uint64_t seed = 0;
   std::vector<std::string> transports;
-  // Probabilities, for each message (tests/chaos/faults.h).
+  // Probabilities of the faults of each message (faults.h).
   double lose = 0;
   double cut = 0;
   double delay = 0;
   std::vector<Kill> kills;
   std::vector<Pause> pauses;
-  // About as long as kDeadAfterOfLongPause, and then nothing else happens in the run. A worker that is paused
-  // for longer is dead to the others, and learns it.
+  // A pause of half or almost twice kDeadAfterOfLongPause. A run with a long pause has no other faults. After
+  // the longer one, the other workers have declared the worker dead, and it learns that.
   std::optional<Pause> long_pause;
   StoreFault store;
   bool graceful = true;
-  // How long to wait for the others to join.
+  // How long a worker waits for the others to join.
   absl::Duration join_timeout = absl::Seconds(20);
-  // Of each worker's program.
+  // Threads of each worker's program, and operations of each thread.
   int threads = 2;
   int steps = 0;
 
   bool faulty() const { return lose > 0 || cut > 0 || delay > 0; }
-  // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may
-  // run out of it. (A worker that is killed fails calls, at once. No call needs the store.)
-  bool patient() const { return !faulty() && pauses.empty(); }
-  // A worker is suspect after a pause of middling length. Dead is only who was killed, or paused for long.
+  // Whether no fault of the run delays calls. Then calls have long timeouts, and none may exceed its
+  // deadline. (A killed worker does not delay calls: calls to it fail at once. No call needs the store.)
+  bool undelayed() const { return !faulty() && pauses.empty(); }
+  // A worker becomes suspect during a pause of medium length. Only a killed worker or one with a long pause
+  // becomes dead.
   static constexpr absl::Duration kHeartbeat = absl::Milliseconds(40);
   static constexpr absl::Duration kSuspectAfter = absl::Milliseconds(130);
   static constexpr absl::Duration kDeadAfterOfLongPause = absl::Seconds(4);
-  // The worker whose pause is so long that it is dead.
+  // The worker that the others declare dead because of its long pause, although its process lives.
   std::optional<int> outcast() const {
     if (!long_pause || long_pause->length < kDeadAfterOfLongPause) return std::nullopt;
     return long_pause->worker;

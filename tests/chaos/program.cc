@@ -18,21 +18,21 @@ using gradwire::rpc::AgentGuard;
 using gradwire::rpc::Destination;
 using gradwire::rpc::RRef;
 
-// More than any call takes that no fault delays, also on a busy machine.
-constexpr absl::Duration kPatientTimeout = absl::Seconds(20);
+// Longer than any call takes that no fault delays, also on a busy machine.
+constexpr absl::Duration kLongTimeout = absl::Seconds(20);
 
-// One thread of a program.
-class Player {
+// One thread of a program. It executes random steps.
+class ProgramThread {
  public:
-  Player(Agent& agent, const Plan& plan, int worker, int thread)
+  ProgramThread(Agent& agent, const Plan& plan, int worker, int thread)
       : agent_(agent),
         next_tag_((worker * 16 + thread + 1) * 1000000),
         seed_(plan.seed * 64 + worker * 16 + thread),
-        patient_(plan.patient()) {}
+        undelayed_(plan.undelayed()) {}
 
-  void play(int steps) {
+  void run(int steps) {
     for (int step = 0; step < steps; ++step) {
-      // Of its own, so that what earlier steps met does not change what this one is.
+      // Each step has its own seed, so that the results of earlier steps do not change it.
       std::seed_seq mixed{seed_ >> 32, seed_ & 0xffffffffu, static_cast<uint64_t>(step)};
       random_.seed(mixed);
       one_step();
@@ -44,7 +44,7 @@ class Player {
   int below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   int any_worker() { return below(Plan::kWorkers); }
   absl::Duration short_timeout() { return absl::Milliseconds(40 + below(160)); }
-  absl::Duration any_timeout() { return patient_ ? kPatientTimeout : short_timeout(); }
+  absl::Duration any_timeout() { return undelayed_ ? kLongTimeout : short_timeout(); }
   std::vector<int> any_path() {
     std::vector<int> path(1 + below(3));
     for (int& worker : path) worker = any_worker();
@@ -58,11 +58,11 @@ class Player {
   }
 
   template <class T>
-  void later(const Future<T>& call) {
+  void finish_later(const Future<T>& call) {
     calls_.push_back(call.then([](const auto&) {}));
   }
 
-  // Now or later.
+  // Waits for the result and checks it, at random now or at the end of the program.
   template <class T, class Check>
   void finish(const Future<T>& call, Check check) {
     Future<void> checked = call.then([check](const absl::StatusOr<T>& result) {
@@ -105,7 +105,7 @@ class Player {
       case 17:
         return call_once();
       default:
-        return Keep::instance().drop(random_());
+        return HeldReferences::instance().drop(random_());
     }
   }
 
@@ -116,7 +116,7 @@ class Player {
     finish(logged<int64_t>("add", {other}, timeout,
                            [&] { return agent_.rpc_async<&add>(to(other, timeout), a, b); }),
            [a, b](int64_t sum) {
-             if (sum != a + b) complain(absl::StrCat(a, " + ", b, " gave ", sum));
+             if (sum != a + b) report_violation(absl::StrCat("wrong sum of ", a, " and ", b, ": got ", sum));
            });
   }
 
@@ -127,7 +127,9 @@ class Player {
     finish(logged<std::string>("text", {other}, timeout,
                                [&] { return agent_.rpc_async<&text>(to(other, timeout), size); }),
            [size](const std::string& text) {
-             if (text != std::string(static_cast<std::size_t>(size), 'x')) complain("a text came back wrong");
+             if (text != std::string(static_cast<std::size_t>(size), 'x'))
+               report_violation(
+                   absl::StrCat("wrong text: got ", text.size(), " bytes, expected ", size, " times \"x\""));
            });
   }
 
@@ -138,7 +140,8 @@ class Player {
     finish(logged<int64_t>("once", {other}, timeout,
                            [&] { return agent_.rpc_async<&run_once>(to(other, timeout), tag); }),
            [tag](int64_t runs) {
-             if (runs != 1) complain(absl::StrCat("the idempotent call ", tag, " ran ", runs, " times"));
+             if (runs != 1)
+               report_violation(absl::StrCat("the idempotent call ", tag, " ran ", runs, " times"));
            });
   }
 
@@ -157,7 +160,7 @@ class Player {
     Future<void> call =
         logged<void>("hold", {other}, timeout, [&] { return agent_.rpc_async<&hold>(to(other, timeout)); });
     if (below(2) == 0) call.cancel();
-    later(call);
+    finish_later(call);
   }
 
   void call_chain() {
@@ -166,15 +169,17 @@ class Player {
     int64_t sum = 0;
     for (int worker : path) sum += worker;
     const bool blocking = below(2) == 0;
-    finish(logged<int64_t>("chain", path, timeout,
-                           [&] {
-                             const Destination first = to(path[0], timeout);
-                             return blocking ? agent_.rpc_async<&chain>(first, after_first(path))
-                                             : agent_.rpc_async<&chain_async>(first, after_first(path));
-                           }),
-           [sum](int64_t got) {
-             if (sum != got) complain(absl::StrCat("a chain of calls gave ", got, " instead of ", sum));
-           });
+    finish(
+        logged<int64_t>("chain", path, timeout,
+                        [&] {
+                          const Destination first = to(path[0], timeout);
+                          return blocking ? agent_.rpc_async<&chain>(first, after_first(path))
+                                          : agent_.rpc_async<&chain_async>(first, after_first(path));
+                        }),
+        [sum](int64_t got) {
+          if (sum != got)
+            report_violation(absl::StrCat("wrong result of a chain of calls: got ", got, ", expected ", sum));
+        });
   }
 
   void call_fail() {
@@ -182,7 +187,7 @@ class Player {
     const absl::Duration timeout = any_timeout();
     finish(logged<int64_t>("fail", {other}, timeout,
                            [&] { return agent_.rpc_async<&fail>(to(other, timeout), below(10)); }),
-           [](int64_t) { complain("a function that throws returned"); });
+           [](int64_t) { report_violation("a call of a function that throws succeeded"); });
   }
 
   void create() {
@@ -205,24 +210,24 @@ class Player {
       return cell.handle()->created();
     });
     if (cell.handle() == nullptr) return;
-    if (below(3) == 0) return later(made);  // And dropped at once.
+    if (below(3) == 0) return finish_later(made);  // Drops the reference at once.
     if (how > 0 && below(2) == 0) {
       const bool certain = made.result().ok();
-      Keep::instance().add({cell, tag, certain});
+      HeldReferences::instance().add({cell, tag, certain});
     } else {
-      later(made);
+      finish_later(made);
       fetch(Held{cell, tag, false});
-      if (how > 0) Keep::instance().add({cell, tag, false});
+      if (how > 0) HeldReferences::instance().add({cell, tag, false});
     }
   }
 
   void own() {
     const int64_t tag = next_tag_++;
-    Keep::instance().add({RRef<Cell>(Cell(tag)), tag, true});
+    HeldReferences::instance().add({RRef<Cell>(Cell(tag)), tag, true});
   }
 
   void fetch() {
-    if (std::optional<Held> held = Keep::instance().pick(random_())) fetch(*std::move(held));
+    if (std::optional<Held> held = HeldReferences::instance().pick(random_())) fetch(*std::move(held));
   }
 
   void fetch(Held held) {
@@ -234,14 +239,18 @@ class Player {
     if (below(2) == 0) {
       finish(logged<Cell>("fetch_" + certain, {owner}, timeout, [&] { return cell.to_here_async(); }),
              [tag](const Cell& cell) {
-               if (cell.tag() != tag) complain(absl::StrCat("asked for ", tag, ", got ", cell.tag()));
+               if (cell.tag() != tag)
+                 report_violation(
+                     absl::StrCat("wrong value of a reference: got ", cell.tag(), ", expected ", tag));
              });
     } else {
-      finish(logged<int64_t>("method_" + certain, {owner}, timeout,
-                             [&] { return cell.rpc_async<&Cell::plus>(int64_t{1}); }),
-             [tag](int64_t sum) {
-               if (sum != tag + 1) complain(absl::StrCat("asked ", tag, " plus 1, got ", sum));
-             });
+      finish(
+          logged<int64_t>("method_" + certain, {owner}, timeout,
+                          [&] { return cell.rpc_async<&Cell::plus>(int64_t{1}); }),
+          [tag](int64_t sum) {
+            if (sum != tag + 1)
+              report_violation(absl::StrCat("wrong result of Cell::plus: got ", sum, ", expected ", tag + 1));
+          });
     }
   }
 
@@ -250,14 +259,15 @@ class Player {
     if (below(2) == 0) {
       std::vector<Held::Wire> wires;
       for (int i = 1 + below(3); i > 0; --i) {
-        if (std::optional<Held> held = Keep::instance().pick(random_())) wires.push_back(held->to_wire());
+        if (std::optional<Held> held = HeldReferences::instance().pick(random_()))
+          wires.push_back(held->to_wire());
       }
       const int other = any_worker();
-      later(logged<void>("keep", {other}, timeout,
-                         [&] { return agent_.rpc_async<&keep>(to(other, timeout), wires); }));
-    } else if (std::optional<Held> held = Keep::instance().pick(random_())) {
+      finish_later(logged<void>("keep", {other}, timeout,
+                                [&] { return agent_.rpc_async<&keep>(to(other, timeout), wires); }));
+    } else if (std::optional<Held> held = HeldReferences::instance().pick(random_())) {
       const std::vector<int> path = any_path();
-      later(logged<void>("pass_on", path, timeout, [&] {
+      finish_later(logged<void>("pass_on", path, timeout, [&] {
         return agent_.rpc_async<&pass_on>(to(path[0], timeout), held->to_wire(), after_first(path));
       }));
     }
@@ -275,18 +285,19 @@ class Player {
   Agent& agent_;
   int64_t next_tag_;
   const uint64_t seed_;
-  const bool patient_;
+  const bool undelayed_;
   std::mt19937_64 random_;
   std::vector<Future<void>> calls_;
 };
 
-constexpr absl::Duration kLookTimeout = absl::Seconds(15);
+constexpr absl::Duration kCheckTimeout = absl::Seconds(15);
 
-// Repeats what failed because a connection broke; a dead worker answers Unavailable each time.
+// Makes a call, and repeats it while it fails with Unavailable because a connection broke. To a dead worker
+// each attempt fails with Unavailable.
 template <class T, class F>
-absl::Status insist(const std::string& operation, int worker, F start) {
-  const absl::Time end = absl::Now() + kLookTimeout;
-  const uint64_t id = CallLog::instance().begin(operation, {worker}, kLookTimeout);
+absl::Status retry_while_unavailable(const std::string& operation, int worker, F start) {
+  const absl::Time end = absl::Now() + kCheckTimeout;
+  const uint64_t id = CallLog::instance().begin(operation, {worker}, kCheckTimeout);
   absl::Status status;
   do {
     try {
@@ -308,32 +319,34 @@ void run_program(const std::shared_ptr<Agent>& agent, const Plan& plan, int work
   for (int thread = 0; thread < plan.threads; ++thread) {
     threads.emplace_back([&, thread] {
       AgentGuard guard(agent);
-      Player(*agent, plan, worker, thread).play(plan.steps);
+      ProgramThread(*agent, plan, worker, thread).run(plan.steps);
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-void look_around(const std::shared_ptr<Agent>& agent, int worker, const std::set<int>& dead) {
+void check_workers_and_references(const std::shared_ptr<Agent>& agent, int worker,
+                                  const std::set<int>& dead) {
   AgentGuard guard(agent);
   for (int other = 0; other < Plan::kWorkers; ++other) {
-    const Destination to = Destination(other).with_timeout(kLookTimeout);
+    const Destination to = Destination(other).with_timeout(kCheckTimeout);
     if (dead.contains(other)) {
-      (void)logged<int64_t>("call_dead", {other}, kLookTimeout, [&] {
+      (void)logged<int64_t>("call_dead", {other}, kCheckTimeout, [&] {
         return agent->rpc_async<&add>(to, 1, 2);
       }).result();
     } else {
-      (void)insist<int64_t>("call_living", other, [&] { return agent->rpc_async<&add>(to, 1, 2); });
+      (void)retry_while_unavailable<int64_t>("call_living", other,
+                                             [&] { return agent->rpc_async<&add>(to, 1, 2); });
     }
   }
-  for (const Held& held : Keep::instance().all()) {
+  for (const Held& held : HeldReferences::instance().all()) {
     const int owner = held.cell.owner().id;
-    const RRef<Cell> cell = held.cell.with_timeout(kLookTimeout);
+    const RRef<Cell> cell = held.cell.with_timeout(kCheckTimeout);
     if (dead.contains(owner)) {
       const char* const operation = held.certain ? "fetch_from_dead" : "fetch_uncertain";
-      (void)logged<Cell>(operation, {owner}, kLookTimeout, [&] { return cell.to_here_async(); }).result();
+      (void)logged<Cell>(operation, {owner}, kCheckTimeout, [&] { return cell.to_here_async(); }).result();
     } else if (held.certain) {
-      (void)insist<Cell>("fetch_last", owner, [&] { return cell.to_here_async(); });
+      (void)retry_while_unavailable<Cell>("fetch_last", owner, [&] { return cell.to_here_async(); });
     }
   }
 }

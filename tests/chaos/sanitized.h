@@ -2,7 +2,8 @@
 
 namespace chaos {
 
-// Whether this program runs under a sanitizer: several times slower, and with memory of the sanitizer's own.
+// Whether this program runs under a sanitizer. Then it is several times slower, and the sanitizer uses memory
+// of its own.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #elif defined(__has_feature)
@@ -11,8 +12,9 @@ inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_fea
 inline constexpr bool kSanitized = false;
 #endif
 
-// ThreadSanitizer starts a process with two pipes that lives on, to name functions, when it first asks
-// whether a report is to be suppressed (base/tsan_suppressions).
+// Whether the sanitizer may have a symbolizer process. ThreadSanitizer starts one, with two pipes, when it
+// first checks whether to suppress a report (base/tsan_suppressions). The process runs until this program
+// ends.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kMayHaveSymbolizer = true;
 #elif defined(__has_feature)

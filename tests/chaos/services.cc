@@ -23,32 +23,32 @@ int64_t own_id() { return Agent::current()->get_worker_info().id; }
 
 std::vector<int64_t> rest_of(const std::vector<int64_t>& path) { return {path.begin() + 1, path.end()}; }
 
-// What is left of the call that is being served.
+// The time until the deadline of the call that this thread serves.
 absl::Duration time_left() { return CallContext::current()->deadline() - gradwire::Clock::system().now(); }
 
 std::vector<int> ids(const std::vector<int64_t>& path) { return {path.begin(), path.end()}; }
 
 }  // namespace
 
-Keep& Keep::instance() {
-  static auto* const keep = new Keep;
-  return *keep;
+HeldReferences& HeldReferences::instance() {
+  static auto* const held = new HeldReferences;
+  return *held;
 }
 
-void Keep::add(Held held) {
+void HeldReferences::add(Held held) {
   gradwire::MutexLock lock(mutex_);
   if (closed_ || held_.size() >= kMaxHeld) return;
   held_.push_back(std::move(held));
 }
 
-std::optional<Held> Keep::pick(uint64_t random) {
+std::optional<Held> HeldReferences::pick(uint64_t random) {
   gradwire::MutexLock lock(mutex_);
   if (held_.empty()) return std::nullopt;
   return held_[random % held_.size()];
 }
 
-void Keep::drop(uint64_t random) {
-  Held dropped;  // Ends without the lock.
+void HeldReferences::drop(uint64_t random) {
+  Held dropped;  // Destroyed after the lock is released.
   gradwire::MutexLock lock(mutex_);
   if (held_.empty()) return;
   std::swap(held_[random % held_.size()], held_.back());
@@ -56,12 +56,12 @@ void Keep::drop(uint64_t random) {
   held_.pop_back();
 }
 
-std::vector<Held> Keep::all() {
+std::vector<Held> HeldReferences::all() {
   gradwire::MutexLock lock(mutex_);
   return held_;
 }
 
-void Keep::close() {
+void HeldReferences::close() {
   std::vector<Held> dropped;
   gradwire::MutexLock lock(mutex_);
   closed_ = true;
@@ -94,14 +94,14 @@ GRADWIRE_RPC(slow)
 
 Future<void> hold() {
   Promise<void> never;
-  // The token's callback holds the promise until the caller has given up or is gone.
+  // The callback of the token holds the promise until the caller cancels the call or is lost.
   CallContext::current()->cancellation().on_cancelled(
-      [never] { never.set_error(absl::CancelledError("given up")); });
+      [never] { never.set_error(absl::CancelledError("cancelled by the caller")); });
   return never.future();
 }
 GRADWIRE_RPC(hold)
 
-int64_t fail(int64_t n) { throw std::runtime_error(absl::StrCat("failing as told, ", n)); }
+int64_t fail(int64_t n) { throw std::runtime_error(absl::StrCat("failing on purpose: ", n)); }
 GRADWIRE_RPC(fail)
 
 int64_t chain(const std::vector<int64_t>& path) {
@@ -134,16 +134,16 @@ Cell make_slowly(int64_t tag, int64_t milliseconds) {
 }
 GRADWIRE_RPC(make_slowly)
 
-Cell make_failing(int64_t tag) { throw std::runtime_error(absl::StrCat("not made, ", tag)); }
+Cell make_failing(int64_t tag) { throw std::runtime_error(absl::StrCat("failing on purpose: cell ", tag)); }
 GRADWIRE_RPC(make_failing)
 
 void keep(const std::vector<Held::Wire>& held) {
-  for (const Held::Wire& one : held) Keep::instance().add(Held::from_wire(one));
+  for (const Held::Wire& one : held) HeldReferences::instance().add(Held::from_wire(one));
 }
 GRADWIRE_RPC(keep)
 
 void pass_on(const Held::Wire& held, const std::vector<int64_t>& path) {
-  Keep::instance().add(Held::from_wire(held));
+  HeldReferences::instance().add(Held::from_wire(held));
   if (path.empty()) return;
   gradwire::throw_if_error(logged<void>("passed", ids(path), time_left(), [&] {
                              return gradwire::rpc::rpc_async<&pass_on>(static_cast<int32_t>(path[0]), held,
@@ -154,7 +154,7 @@ GRADWIRE_RPC(pass_on)
 
 std::vector<Held::Wire> lend(int64_t count) {
   std::vector<Held::Wire> lent;
-  for (const Held& held : Keep::instance().all()) {
+  for (const Held& held : HeldReferences::instance().all()) {
     if (static_cast<int64_t>(lent.size()) == count) break;
     lent.push_back(held.to_wire());
   }
@@ -162,8 +162,8 @@ std::vector<Held::Wire> lend(int64_t count) {
 }
 GRADWIRE_RPC(lend)
 
-void complain(const std::string& what) {
-  const uint64_t id = CallLog::instance().begin("complaint", {}, absl::ZeroDuration());
+void report_violation(const std::string& what) {
+  const uint64_t id = CallLog::instance().begin("violation", {}, absl::ZeroDuration());
   CallLog::instance().end(id, absl::InternalError(what));
 }
 

@@ -12,10 +12,10 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/tests/chaos/call_log.h"
 
-// What the workers of a run register, and keep.
+// The functions and classes that the workers of a run register, and the references that they hold.
 namespace chaos {
 
-// An object that knows who it is: a handle that reaches another one, or none, shows.
+// An object with a unique tag. A reference that reaches a wrong object is noticed by the tag.
 class Cell {
  public:
   explicit Cell(int64_t tag) : tag_(tag) {}
@@ -46,32 +46,33 @@ struct Codec<chaos::Cell> {
 
 namespace chaos {
 
-// A reference and what is known of it.
+// A reference, and what its holder knows about the value.
 struct Held {
   gradwire::rpc::RRef<Cell> cell;
   int64_t tag = 0;
-  // The owner has made the value and knew of the handle that this one descends from: as long as the owner
-  // lives the value must be there.
+  // Whether the owner has created the value, and knew of the handle from which this one was copied. Then the
+  // value must be available while the owner lives.
   bool certain = false;
 
-  // As an argument: the reference, and the rest as one number.
+  // The form of a Held as an argument of a call: the reference, and a number that contains the other members.
   using Wire = std::pair<gradwire::rpc::RRef<Cell>, int64_t>;
   Wire to_wire() const { return {cell, tag * 2 + (certain ? 1 : 0)}; }
   static Held from_wire(Wire wire) { return {std::move(wire.first), wire.second / 2, wire.second % 2 != 0}; }
 };
 
-// The references that this process keeps. Thread-safe.
-class Keep {
+// The references that this process holds. Thread-safe.
+class HeldReferences {
  public:
-  static Keep& instance();
+  static HeldReferences& instance();
 
-  // Drops it instead once the keep was closed, or is full.
+  // Adds a reference, or drops it if the set is full or closed.
   void add(Held held);
+  // Returns a random reference, or nullopt if the set is empty.
   std::optional<Held> pick(uint64_t random);
-  // Drops one, if there is any.
+  // Drops a random reference, if the set is not empty.
   void drop(uint64_t random);
   std::vector<Held> all();
-  // Drops everything, now and from now on.
+  // Drops all references. References that are added later are dropped, too.
   void close();
 
  private:
@@ -81,31 +82,33 @@ class Keep {
 };
 
 int64_t add(int64_t a, int64_t b);
-// `size` bytes; each is 'x'.
+// Returns `size` times 'x'.
 std::string text(int64_t size);
-// How often this process has run it for `tag`, with this time. Idempotent: a caller sees 1, however often its
-// call is repeated.
+// Returns how often this process has run it for `tag`, including this time. Idempotent, so a caller must get
+// 1 also if its call is repeated.
 int64_t run_once(int64_t tag);
-// Takes so long, unless the caller gives up.
+// Returns after this time, or earlier if the call is cancelled.
 int64_t slow(int64_t milliseconds);
-// Is never answered.
+// Never completes, unless the call is cancelled.
 gradwire::Future<void> hold();
 // Throws.
 int64_t fail(int64_t n);
-// Each worker calls the next of `path`; the sum of all ids. The first blocks a thread, the second does not.
+// Each worker calls the next one of `path`. Returns the sum of all ids. The first function blocks a thread,
+// the second one does not.
 int64_t chain(const std::vector<int64_t>& path);
 gradwire::Future<int64_t> chain_async(const std::vector<int64_t>& path);
-// An object, after a while; or an error.
+// Returns a cell after a while.
 Cell make_slowly(int64_t tag, int64_t milliseconds);
+// Throws.
 Cell make_failing(int64_t tag);
-// Keeps the references.
+// Adds the references to those that the callee holds.
 void keep(const std::vector<Held::Wire>& held);
-// Keeps the reference, and has the workers of `path` keep it too, one after the other.
+// As keep() for one reference, and then calls pass_on() on the next worker of `path`.
 void pass_on(const Held::Wire& held, const std::vector<int64_t>& path);
-// Up to `count` of the references that the callee keeps.
+// Returns up to `count` of the references that the callee holds.
 std::vector<Held::Wire> lend(int64_t count);
 
-// Makes a call that appears in the log; `start` returns its future, or throws.
+// Makes a call and writes it to the CallLog. `start` returns the future of the call, or throws.
 template <class T, class F>
 gradwire::Future<T> logged(const std::string& operation, const std::vector<int>& path, absl::Duration timeout,
                            F start) {
@@ -123,7 +126,7 @@ gradwire::Future<T> logged(const std::string& operation, const std::vector<int>&
   return future;
 }
 
-// What must not be, for the driver to find.
-void complain(const std::string& what);
+// Writes a violation of a guarantee to the CallLog, so that the driver fails the run.
+void report_violation(const std::string& what);
 
 }  // namespace chaos

@@ -10,14 +10,14 @@
 
 namespace chaos {
 
-// Notices when the machine as a whole stood still, or gave this process nothing for long: a virtual machine
-// that is moved, a laptop that slept. What is measured meanwhile says nothing of the programs. Thread-safe.
+// Notices when this process could not run for a long time, for example because a virtual machine was moved or
+// a laptop slept. Times that were measured meanwhile say nothing about the programs. Thread-safe.
 class StallWatch {
  public:
   StallWatch();
   ~StallWatch();
 
-  // How much of the time since `start` (on chaos::monotonic_us) was lost.
+  // Returns how much of the time since `start_us` (on chaos::monotonic_us) the process could not run.
   absl::Duration since(int64_t start_us);
 
  private:

@@ -23,6 +23,6 @@ void StoreHost::kill() { process_ = nullptr; }
 
 void StoreHost::pause() { process_->signal(SIGSTOP); }
 
-void StoreHost::carry_on() { process_->signal(SIGCONT); }
+void StoreHost::resume() { process_->signal(SIGCONT); }
 
 }  // namespace chaos

@@ -8,17 +8,17 @@
 
 namespace chaos {
 
-// The store of one run in a process of its own, which can be paused, killed and started again.
+// The store of one run, in a process of its own that can be paused, killed and started again.
 class StoreHost {
  public:
-  // `program`: of the store. `output_path`: for what it writes.
+  // `program`: the store's program. `output_path`: the file for its standard output and error.
   StoreHost(std::string program, std::string output_path);
 
   int port() const { return port_; }
   void start();
   void kill();
   void pause();
-  void carry_on();
+  void resume();
 
  private:
   const std::string program_;

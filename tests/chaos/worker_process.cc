@@ -27,12 +27,13 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, 1, output_path.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
   ::posix_spawn_file_actions_adddup2(&files, 1, 2);
-  // Over 4, so that what is put there is not one of them: the pipes' ends are above, or moved onto
-  // themselves.
-  const int say_end = ::fcntl(from[1], F_DUPFD_CLOEXEC, 10);
-  const int hear_end = ::fcntl(to[0], F_DUPFD_CLOEXEC, 10);
-  ::posix_spawn_file_actions_adddup2(&files, say_end, 3);
-  ::posix_spawn_file_actions_adddup2(&files, hear_end, 4);
+  // The child expects the pipes at descriptors 3 and 4. First duplicate their ends to numbers of 10 or more.
+  // Otherwise an end that is already 3 or 4 would be overwritten by the other one, or duplicated onto itself,
+  // which would not clear its close-on-exec flag.
+  const int child_output = ::fcntl(from[1], F_DUPFD_CLOEXEC, 10);
+  const int child_input = ::fcntl(to[0], F_DUPFD_CLOEXEC, 10);
+  ::posix_spawn_file_actions_adddup2(&files, child_output, 3);
+  ::posix_spawn_file_actions_adddup2(&files, child_input, 4);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -47,7 +48,7 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
   }
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
-  for (int descriptor : {to[0], from[1], say_end, hear_end}) ::close(descriptor);
+  for (int descriptor : {to[0], from[1], child_output, child_input}) ::close(descriptor);
 }
 
 WorkerProcess::~WorkerProcess() {
@@ -59,26 +60,26 @@ WorkerProcess::~WorkerProcess() {
   ::close(from_);
 }
 
-void WorkerProcess::say(const std::string& line) {
+void WorkerProcess::send_line(const std::string& line) {
   const std::string text = line + "\n";
-  // A worker that was killed hears nothing.
+  // The write fails if the worker was killed. That is not an error.
   (void)!::write(to_, text.data(), text.size());
 }
 
-std::optional<std::string> WorkerProcess::line() {
+std::optional<std::string> WorkerProcess::read_line() {
   while (true) {
     if (const std::size_t end = buffer_.find('\n'); end != std::string::npos) {
       std::string line = buffer_.substr(0, end);
       buffer_.erase(0, end + 1);
       return line;
     }
-    if (ended_) return std::nullopt;
+    if (output_closed_) return std::nullopt;
     char bytes[4096];
     const ssize_t count = ::read(from_, bytes, sizeof(bytes));
     if (count > 0) {
       buffer_.append(bytes, static_cast<std::size_t>(count));
     } else if (count == 0) {
-      ended_ = true;
+      output_closed_ = true;
     } else if (errno != EINTR) {
       return std::nullopt;
     }

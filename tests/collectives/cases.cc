@@ -1,4 +1,4 @@
-// What every group does with tensors.
+// The cases of the conformance suite that check reductions and copies.
 #include "gradwire/tests/collectives/cases.h"
 
 #include <ATen/TensorOperators.h>
@@ -31,7 +31,7 @@ const std::vector<int64_t> kShapes[] = {{}, {0}, {1}, {5}, {3, 4}, {2, 0, 3}, {7
 
 std::string name_of_reduction(const Reduction& op) { return op.multiplies ? "premul_sum" : to_string(op.op); }
 
-// What reductions of one shape and dtype must give.
+// Checks the reductions with one operation, dtype and shape.
 class ReductionCase {
  public:
   ReductionCase(ProcessGroup& group, const Reduction& op, c10::ScalarType dtype, std::vector<int64_t> shape)
@@ -39,12 +39,12 @@ class ReductionCase {
 
   void check() {
     const int size = group_.size(), self = group_.rank();
-    const at::Tensor mine = brought(self, shape_, dtype_);
+    const at::Tensor mine = input_of(self, shape_, dtype_);
     Tensors all, inputs, theirs;
     for (int rank = 0; rank < size; ++rank) {
-      all.push_back(brought(rank, shape_, dtype_));
-      inputs.push_back(brought(self, shape_, dtype_, rank));
-      theirs.push_back(brought(rank, shape_, dtype_, self));
+      all.push_back(input_of(rank, shape_, dtype_));
+      inputs.push_back(input_of(self, shape_, dtype_, rank));
+      theirs.push_back(input_of(rank, shape_, dtype_, self));
     }
     at::Tensor tensor = mine.clone();
     group_.all_reduce(tensor, op_);
@@ -81,7 +81,8 @@ class ReductionCase {
   const std::vector<int64_t> shape_;
 };
 
-// The last rank alone calls: what is refused is refused before the others are needed.
+// Checks that an unsupported reduction is refused. Only the last rank calls it: the refusal must not need the
+// others.
 void check_refused(ProcessGroup& group, const Reduction& op, c10::ScalarType dtype) {
   if (group.rank() != group.size() - 1) return;
   const std::string what = absl::StrCat(name_of_reduction(op), " of ", c10::toString(dtype));
@@ -98,7 +99,7 @@ void check_refused(ProcessGroup& group, const Reduction& op, c10::ScalarType dty
     } catch (const Error& error) {
       refused = error.status().code() == absl::StatusCode::kInvalidArgument;
     }
-    expect(refused, what + " is not refused");
+    expect(refused, what + " was not refused");
   }
 }
 
@@ -121,7 +122,8 @@ void check_reductions(ProcessGroup& group) {
 
 namespace {
 
-// Each pair of ranks has a number of rows of its own, some none.
+// The number of rows that rank `src` sends to rank `dst`. It differs between pairs, and is 0 for some of
+// them.
 int64_t rows_between(int src, int dst) { return (src * 2 + dst) % 3 == 0 ? 0 : 1 + src + 2 * dst; }
 
 void check_uneven_exchange(ProcessGroup& group, c10::ScalarType dtype) {
@@ -131,9 +133,9 @@ void check_uneven_exchange(ProcessGroup& group, c10::ScalarType dtype) {
   for (int rank = 0; rank < size; ++rank) {
     in_rows.push_back(rows_between(self, rank));
     out_rows.push_back(rows_between(rank, self));
-    inputs.push_back(brought(self, {in_rows.back(), 3}, dtype, rank));
-    outputs.push_back(brought(0, {out_rows.back(), 3}, dtype));
-    wanted.push_back(brought(rank, {out_rows.back(), 3}, dtype, self));
+    inputs.push_back(input_of(self, {in_rows.back(), 3}, dtype, rank));
+    outputs.push_back(input_of(0, {out_rows.back(), 3}, dtype));
+    wanted.push_back(input_of(rank, {out_rows.back(), 3}, dtype, self));
   }
   group.all_to_all(outputs, inputs);
   for (int rank = 0; rank < size; ++rank) expect_equal(outputs[rank], wanted[rank], "uneven all_to_all");
@@ -149,9 +151,9 @@ void check_copies_of(ProcessGroup& group, c10::ScalarType dtype, const std::vect
   };
   Tensors all, inputs, exchanged;
   for (int rank = 0; rank < size; ++rank) {
-    all.push_back(brought(rank, shape, dtype));
-    inputs.push_back(brought(self, shape, dtype, rank));
-    exchanged.push_back(brought(rank, shape, dtype, self));
+    all.push_back(input_of(rank, shape, dtype));
+    inputs.push_back(input_of(self, shape, dtype, rank));
+    exchanged.push_back(input_of(rank, shape, dtype, self));
   }
   const auto blank = [&](bool one_buffer) {
     if (one_buffer) {
@@ -199,8 +201,8 @@ void check_copies(ProcessGroup& group) {
     check_uneven_exchange(group, dtype);
   }
   for (const c10::ScalarType dtype : kOtherDtypes) {
-    const at::Tensor wanted = brought(group.size() - 1, {5}, at::kFloat).to(dtype);
-    const at::Tensor tensor = brought(group.rank(), {5}, at::kFloat).to(dtype);
+    const at::Tensor wanted = input_of(group.size() - 1, {5}, at::kFloat).to(dtype);
+    const at::Tensor tensor = input_of(group.rank(), {5}, at::kFloat).to(dtype);
     group.broadcast(tensor, group.ranks().back());
     expect_equal(tensor.to(at::kComplexFloat), wanted.to(at::kComplexFloat),
                  absl::StrCat("broadcast of ", c10::toString(dtype)));
@@ -213,9 +215,10 @@ void check_nan(ProcessGroup& group) {
       const at::Tensor tensor = at::full({37}, group.rank(), dtype);
       if (group.rank() == group.size() / 2) tensor[11] = std::numeric_limits<double>::quiet_NaN();
       group.all_reduce(tensor, op);
-      expect(tensor.isnan().sum().item<int64_t>() == 1, "a NaN is lost in " + to_string(op));
+      expect(tensor.isnan().sum().item<int64_t>() == 1,
+             "NaN in the input but not in the result of " + to_string(op));
       const double wanted = op == ReduceOp::kMin ? 0 : group.size() - 1;
-      expect(tensor[12].item<double>() == wanted, to_string(op) + " beside a NaN");
+      expect(tensor[12].item<double>() == wanted, to_string(op) + " of an element next to a NaN");
     }
   }
 }
@@ -227,8 +230,9 @@ void check_strided_and_long(ProcessGroup& group) {
   strided.copy_(at::arange(30, at::kDouble).reshape({5, 6}) * (self + 1));
   group.all_reduce(strided);
   expect_equal(strided, at::arange(30, at::kDouble).reshape({5, 6}) * (size * (size + 1) / 2.0), "strided");
-  expect(base.slice(1, 1, 10, 2).abs().sum().item<double>() == 0, "what lies between is not the operation's");
-  // More than any buffer holds at once, and no multiple of anything.
+  expect(base.slice(1, 1, 10, 2).abs().sum().item<double>() == 0,
+         "all_reduce of a strided tensor changed memory between its elements");
+  // The tensor is larger than any internal buffer, and its size is not a multiple of a power of two.
   const int64_t count = (int64_t{5} << 20) / 8 + 3;
   const at::Tensor numbers = at::arange(count, at::kLong);
   at::Tensor tensor = numbers + self;

@@ -4,28 +4,29 @@
 
 namespace gradwire::collectives {
 
-// The conformance suite: what each rank of a world does, of whatever backend and size, in whatever thread or
-// process. Called by all ranks at once, in this order or another that is the same for all; each leaves the
-// world as it was. A wrong result throws std::runtime_error that says which.
+// A case of the conformance suite. It runs on a world with any backend and of any size; the ranks may be
+// threads or processes. All ranks must call the cases in the same order. A case leaves the world usable. For
+// a wrong result it throws std::runtime_error, which names the operation.
 struct Case {
   const char* name;
   void (*run)(ProcessGroup& world);
 };
 
-// All reductions that the backend has (support.h) for all dtypes, against a reference; the others are
-// refused.
+// Compares all reductions that the backend supports (support.h) with a reference, for all dtypes; checks that
+// the others are refused.
 void check_reductions(ProcessGroup& group);
-// What brings data from rank to rank, for all dtypes.
+// Checks the operations that copy data between ranks, for all dtypes.
 void check_copies(ProcessGroup& group);
-// NaN wins over numbers in minimum and maximum.
+// Checks that a minimum or maximum is NaN if one of the inputs is NaN.
 void check_nan(ProcessGroup& group);
-// Tensors with strides, and such as are longer than any buffer.
+// Checks tensors with strides, and tensors that are larger than any internal buffer.
 void check_strided_and_long(ProcessGroup& group);
-// Every operation does what support.h says of it: it works, or one rank alone that calls it is refused.
+// Checks every operation: if support.h lists it as supported, it works; otherwise it is refused, even if only
+// one rank calls it.
 void check_every_operation(ProcessGroup& group);
-// Parts of the world do as the world does, and side by side.
+// Checks groups that contain only some ranks of the world, also two of them at the same time.
 void check_groups(ProcessGroup& world);
-// Order, tags, sources.
+// Checks the order, the tags and the sources of messages.
 void check_messages(ProcessGroup& group);
 
 inline constexpr Case kCases[] = {{"Reductions", &check_reductions},

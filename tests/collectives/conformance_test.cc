@@ -1,4 +1,4 @@
-// The conformance suite over the cpu backend, whose ranks are threads here; collectives/mpi has it over MPI.
+// Runs the conformance suite on the cpu backend, with threads as ranks. collectives/mpi runs it on MPI.
 #include <tuple>
 
 #include "absl/strings/str_cat.h"

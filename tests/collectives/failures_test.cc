@@ -1,4 +1,4 @@
-// What becomes of operations when ranks, real processes here, die or do not come.
+// Tests operations when ranks are killed, do not arrive, or leave. The ranks are processes.
 #include <ATen/ATen.h>
 #include <signal.h>
 #include <unistd.h>
@@ -22,15 +22,15 @@ class Failures : public testing::TestWithParam<int> {
 };
 
 TEST_P(Failures, AKilledRankEndsTheOperationOnAllSurvivors) {
-  const RankProcesses ranks({.size = 3, .world = world()}, [](ProcessGroup& group, std::FILE* says) {
+  const RankProcesses ranks({.size = 3, .world = world()}, [](ProcessGroup& group, std::FILE* out) {
     at::Tensor tensor = at::ones({1000});
     group.all_reduce(tensor);
-    std::fprintf(says, "ready\n");
+    std::fprintf(out, "ready\n");
     if (group.rank() == 2) {
       while (true) pause();
     }
     group.all_reduce(tensor);
-    std::fprintf(says, "it went well\n");
+    std::fprintf(out, "no error\n");
   });
   for (int rank : {0, 1, 2}) ASSERT_EQ(ranks.line(rank), "ready\n");
   const absl::Time killed = Clock::system().now();
@@ -39,21 +39,21 @@ TEST_P(Failures, AKilledRankEndsTheOperationOnAllSurvivors) {
     const std::string error = ranks.line(survivor);
     EXPECT_TRUE(absl::StrContains(error, "rank 2")) << error;
   }
-  // A second is what users are promised; the machine may be busy.
+  // The documentation promises one second; the limit is larger because the machine may be busy.
   EXPECT_LT(Clock::system().now() - killed, absl::Seconds(20));
 }
 
-TEST_P(Failures, ATimeoutNamesThoseThatDidNotCome) {
+TEST_P(Failures, ATimeoutNamesTheRanksThatDidNotArrive) {
   const RankProcesses ranks({.size = 3, .world = world(), .timeout = absl::Seconds(6)},
-                            [](ProcessGroup& group, std::FILE* says) {
+                            [](ProcessGroup& group, std::FILE* out) {
                               at::Tensor tensor = at::ones({1000});
                               group.all_reduce(tensor);
-                              std::fprintf(says, "ready\n");
+                              std::fprintf(out, "ready\n");
                               if (group.rank() == 1) {
                                 while (true) pause();
                               }
                               group.all_reduce(tensor);
-                              std::fprintf(says, "it went well\n");
+                              std::fprintf(out, "no error\n");
                             });
   for (int rank : {0, 1, 2}) ASSERT_EQ(ranks.line(rank), "ready\n");
   for (int waiting : {0, 2}) {
@@ -62,17 +62,17 @@ TEST_P(Failures, ATimeoutNamesThoseThatDidNotCome) {
   }
 }
 
-TEST_P(Failures, OneThatLeavesInGoodOrderIsNoticedToo) {
-  const RankProcesses ranks({.size = 2, .world = world()}, [](ProcessGroup& group, std::FILE* says) {
+TEST_P(Failures, ARankThatLeavesEndsTheOperationOfTheOthers) {
+  const RankProcesses ranks({.size = 2, .world = world()}, [](ProcessGroup& group, std::FILE* out) {
     at::Tensor tensor = at::ones({1});
     group.all_reduce(tensor);
     if (group.rank() == 1) {
       group.destroy();
-      std::fprintf(says, "left\n");
+      std::fprintf(out, "left\n");
       return;
     }
     group.all_reduce(tensor);
-    std::fprintf(says, "it went well\n");
+    std::fprintf(out, "no error\n");
   });
   ASSERT_EQ(ranks.line(1), "left\n");
   const std::string error = ranks.line(0);

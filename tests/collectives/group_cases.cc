@@ -1,4 +1,4 @@
-// What groups can do, and what several do beside one another.
+// The cases of the conformance suite that check every operation, several groups, and messages.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
@@ -27,7 +27,7 @@ Tensors list_for(const ProcessGroup& group, bool given, const at::Tensor& tensor
   return given ? Tensors(static_cast<std::size_t>(group.size()), tensor) : Tensors();
 }
 
-// The object operations of all ranks' names.
+// Runs an operation of objects; each rank's object is its name.
 void exchange_objects(ProcessGroup& group, Operation operation) {
   const std::shared_ptr<ProcessGroup> shared = group.shared_from_this();
   const int root = group.ranks().back();
@@ -125,12 +125,13 @@ void expect_refused(ProcessGroup& group, Operation operation, const at::Tensor& 
 void check_every_operation(ProcessGroup& group) {
   const Backend backend = group.backend();
   for (const Operation operation : kOperations) {
-    const at::Tensor here = at::full({2 * group.size(), 3}, group.rank(), at::kFloat);
+    const at::Tensor tensor = at::full({2 * group.size(), 3}, group.rank(), at::kFloat);
     const bool works = support_of(backend, TensorDevice::kCpu, operation) == Support::kYes;
-    if (works) call(group, operation, here);
+    if (works) call(group, operation, tensor);
     if (group.rank() != group.size() - 1) continue;
-    if (!works) expect_refused(group, operation, here);
-    // The suite is for tensors of the CPU; those of a GPU are refused where no GPU is.
+    if (!works) expect_refused(group, operation, tensor);
+    // The suite uses CPU tensors. GPU tensors are only checked in builds without CUDA, which must refuse
+    // them.
     const Support on_gpu = support_of(backend, TensorDevice::kCuda, operation);
     if (on_gpu == Support::kYes || is_nccl_available()) continue;
     expect_refused(group, operation, without_memory_on_gpu(at::kFloat));
@@ -148,19 +149,20 @@ void check_groups(ProcessGroup& world) {
   }
   for (int i = 0; i < 2; ++i) {
     const int rank = groups[i] == nullptr ? -1 : groups[i]->rank();
-    const auto place = std::find(parts[i].begin(), parts[i].end(), self);
-    expect(rank == (place == parts[i].end() ? -1 : place - parts[i].begin()), "the rank in a group");
+    const auto own = std::find(parts[i].begin(), parts[i].end(), self);
+    expect(rank == (own == parts[i].end() ? -1 : own - parts[i].begin()), "the rank in a group");
   }
   ProcessGroup& own = *groups[self % 2];
   check_reductions(own);
   check_copies(own);
   check_messages(own);
-  // Operations of several groups interleave as they like.
+  // Operations of two groups may run in any order relative to each other.
   std::vector<std::pair<std::shared_ptr<Work>, at::Tensor>> works;
   for (int i = 0; i < 20; ++i) {
-    const at::Tensor here = at::full({100}, self + i, at::kLong), there = at::full({3}, self - i, at::kLong);
-    works.emplace_back(world.all_reduce_async(here), here);
-    works.emplace_back(own.all_reduce_async(there), there);
+    const at::Tensor in_world = at::full({100}, self + i, at::kLong);
+    const at::Tensor in_part = at::full({3}, self - i, at::kLong);
+    works.emplace_back(world.all_reduce_async(in_world), in_world);
+    works.emplace_back(own.all_reduce_async(in_part), in_part);
   }
   int64_t sum_of_mates = 0;
   for (const int rank : mates) sum_of_mates += rank;
@@ -183,8 +185,8 @@ void check_messages(ProcessGroup& group) {
     return at::full({count}, 10 * world_rank + number, at::kLong);
   };
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{100000}}) {
-    // Two with one tag, which do not overtake one another, and one of any source with another tag that is
-    // sent first.
+    // Two messages with one tag, which must keep their order. A third message with another tag is sent first,
+    // and is received from any source.
     Tensors received;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < 3; ++i) received.push_back(at::zeros({count}, at::kLong));

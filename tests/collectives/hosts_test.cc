@@ -1,5 +1,5 @@
-// Two hosts with two ranks each: network namespaces with a link between them. Skipped, saying why, where
-// these cannot be made (they take root).
+// Tests a group on two hosts with two ranks each. The hosts are network namespaces with a link between them.
+// Skipped with the reason if the namespaces cannot be made: that needs root.
 #include <ATen/ATen.h>
 #include <sched.h>
 
@@ -26,25 +26,25 @@ TEST(Hosts, RanksOfTwoHostsWorkTogetherUntilTheLinkIsCut) {
   };
   const RankProcesses ranks(
       {.size = 4, .world = {"hosts", "cpu", {}}, .timeout = absl::Seconds(30), .enter = enter},
-      [](ProcessGroup& group, std::FILE* says) {
+      [](ProcessGroup& group, std::FILE* out) {
         const int mine = group.rank();
         for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{1} << 20}) {
           at::Tensor tensor = at::full({count}, mine + 1, at::kLong);
           group.all_reduce(tensor);
-          if (!tensor.eq(10).all().item<bool>()) std::fprintf(says, "wrong sum\n");
+          if (!tensor.eq(10).all().item<bool>()) std::fprintf(out, "wrong sum\n");
           for (int root = 0; root < 4; ++root) {
             tensor = at::full({count}, mine, at::kLong);
             group.broadcast(tensor, root);
-            if (!tensor.eq(root).all().item<bool>()) std::fprintf(says, "wrong broadcast\n");
+            if (!tensor.eq(root).all().item<bool>()) std::fprintf(out, "wrong broadcast\n");
           }
           std::vector<at::Tensor> list(4);
           for (at::Tensor& each : list) each = at::zeros({count}, at::kLong);
           group.all_gather(list, at::full({count}, mine, at::kLong));
           for (int rank = 0; rank < 4; ++rank) {
-            if (!list[rank].eq(rank).all().item<bool>()) std::fprintf(says, "wrong gather\n");
+            if (!list[rank].eq(rank).all().item<bool>()) std::fprintf(out, "wrong gather\n");
           }
         }
-        std::fprintf(says, "ready\n");
+        std::fprintf(out, "ready\n");
         at::Tensor tensor = at::ones({100});
         while (true) group.all_reduce(tensor);
       });

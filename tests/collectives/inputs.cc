@@ -23,7 +23,7 @@ DtypeClass class_of(c10::ScalarType dtype) {
   return c10::isFloatingType(dtype) ? DtypeClass::kFloating : DtypeClass::kInteger;
 }
 
-at::Tensor brought(int rank, const std::vector<int64_t>& shape, c10::ScalarType dtype, int salt) {
+at::Tensor input_of(int rank, const std::vector<int64_t>& shape, c10::ScalarType dtype, int salt) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   const at::Tensor numbers = (at::arange(count, at::kLong) * (rank + 3) + rank + salt).remainder(4);
@@ -44,7 +44,7 @@ void expect(bool good, const std::string& what) {
 void expect_equal(const at::Tensor& got, const at::Tensor& wanted, const std::string& what) {
   if (at::equal(got, wanted)) return;
   throw std::runtime_error(wanted.numel() > 20
-                               ? what + " gives something else"
+                               ? what + ": wrong result"
                                : absl::StrCat(what, ": got ", c10::str(got), "\nwanted ", c10::str(wanted)));
 }
 

@@ -15,10 +15,10 @@ using Random = std::mt19937_64;
 
 constexpr int kRounds = 6;
 constexpr int kStepsPerRound = 30;
-// Tags of messages from any source are nobody else's.
+// Each message from any source has its own tag, from this number on.
 constexpr int kFirstOwnTag = 100;
 
-// Not std::uniform_int_distribution, whose numbers differ from library to library.
+// std::uniform_int_distribution is not used, because its numbers differ between standard libraries.
 std::size_t below(Random& random, std::size_t bound) { return random() % bound; }
 
 std::vector<int> random_members(Random& random, int world_size) {
@@ -39,12 +39,12 @@ Interleaving::Step random_step(Random& random, const Interleaving& program, std:
   step.count = kCounts[below(random, std::size(kCounts))];
   step.root = members[below(random, members.size())];
   const std::size_t kinds = static_cast<std::size_t>(Kind::kMessage);
-  // A third are messages.
+  // One third of the steps are messages.
   step.kind = static_cast<Kind>(below(random, kinds + kinds / 2));
   if (step.kind < Kind::kMessage) return step;
   step.kind = Kind::kMessage;
   step.receiver = members[below(random, members.size())];
-  // Nobody can wait for a message to himself.
+  // A rank that waits for each step could not wait for a message to itself.
   if (step.receiver == step.root) step.kind = Kind::kBarrier;
   step.from_any = below(random, 4) == 0;
   step.tag = step.from_any ? kFirstOwnTag + number : static_cast<int>(below(random, 2));
@@ -79,7 +79,8 @@ bool Interleaving::takes_part(const Step& step, int rank) const {
 }
 
 std::vector<std::size_t> Interleaving::order(std::size_t round, int rank) const {
-  // What must stay in order, by group; collectives and each kind of message apart.
+  // The steps that must stay in order are in one queue: the collectives of a group, and the messages of a
+  // group with the same sender, receiver and tag.
   std::map<std::tuple<std::size_t, int, int, int>, std::deque<std::size_t>> queues;
   std::vector<std::size_t> given;
   const std::vector<Step>& steps = rounds[round].steps;

@@ -1,4 +1,5 @@
-// Random programs of collectives and messages on several groups at once, by ranks that are processes.
+// Runs random programs of collectives and messages on several groups at the same time. The ranks are
+// processes.
 #include "gradwire/tests/collectives/interleaving.h"
 
 #include <ATen/Parallel.h>
@@ -28,7 +29,7 @@ using Kind = Interleaving::Kind;
 using testing::reduce_reference;
 using Tensors = std::vector<at::Tensor>;
 
-// What a rank of the world brings to a step, for its `part`-th mate.
+// The input of a rank of the world in a step, for the member `part` of the group.
 at::Tensor value(int world_rank, std::size_t number, int64_t count, std::size_t part = 0) {
   return at::arange(count, at::kLong) * 31 + world_rank * 1009 + static_cast<int64_t>(number * 7 + part * 3);
 }
@@ -59,11 +60,11 @@ class Member {
 
  private:
   struct Pending {
-    // None when it was synchronous.
+    // nullptr if the step was synchronous.
     std::shared_ptr<Work> work;
     std::string name;
     Tensors got, wanted;
-    // Of a message that is received; else -1.
+    // The expected sender of a received message; -1 for other steps.
     int source = -1;
   };
 
@@ -157,16 +158,16 @@ class Member {
 
 class Interleavings : public ::testing::TestWithParam<std::tuple<World, int>> {};
 
-TEST_P(Interleavings, GiveWhatOneAfterTheOtherWouldGive) {
+TEST_P(Interleavings, GiveTheResultsOfASequentialRun) {
   const auto& [world, seed] = GetParam();
   constexpr int kSize = 4;
   const Interleaving program = Interleaving::make(static_cast<uint64_t>(seed), kSize);
-  const RankProcesses ranks({.size = kSize, .world = world}, [&](ProcessGroup& group, std::FILE* says) {
+  const RankProcesses ranks({.size = kSize, .world = world}, [&](ProcessGroup& group, std::FILE* out) {
     at::set_num_threads(1);
     Member member(group, program);
     member.run();
-    std::fprintf(says, "done\n");
-    // Nobody leaves while others are in the last operation.
+    std::fprintf(out, "done\n");
+    // Wait for the others: no rank may leave while another is in the last operation.
     group.barrier();
   });
   for (int rank = 0; rank < kSize; ++rank) {

@@ -20,14 +20,14 @@ std::string new_path() {
   return absl::StrCat(testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
 }
 
-[[noreturn]] void be_rank(int rank, std::FILE* says, const std::function<void(int, std::FILE*)>& run) {
-  setlinebuf(says);
+[[noreturn]] void run_rank(int rank, std::FILE* out, const std::function<void(int, std::FILE*)>& run) {
+  setlinebuf(out);
   try {
-    run(rank, says);
+    run(rank, out);
   } catch (const std::exception& error) {
-    std::fprintf(says, "%s\n", error.what());
+    std::fprintf(out, "%s\n", error.what());
   }
-  std::fflush(says);
+  std::fflush(out);
   _exit(0);
 }
 
@@ -36,7 +36,7 @@ std::string new_path() {
 RankProcesses::RankProcesses(const Options& options,
                              const std::function<void(ProcessGroup&, std::FILE*)>& run)
     : path_(new_path()) {
-  start(options.size, [&](int rank, std::FILE* says) {
+  start(options.size, [&](int rank, std::FILE* out) {
     if (options.enter) options.enter(rank);
     const auto group = ProcessGroup::create({.backend = options.world.backend,
                                              .timeout = options.timeout,
@@ -44,7 +44,7 @@ RankProcesses::RankProcesses(const Options& options,
                                              .rank = rank,
                                              .store = std::make_shared<store::FileStore>(path_),
                                              .options = options.world.options});
-    run(*group, says);
+    run(*group, out);
   });
 }
 
@@ -55,7 +55,7 @@ void RankProcesses::start(int size, const std::function<void(int, std::FILE*)>& 
     int ends[2];
     if (pipe(ends) != 0) std::abort();
     const pid_t process = fork();
-    if (process == 0) be_rank(rank, fdopen(ends[1], "w"), run);
+    if (process == 0) run_rank(rank, fdopen(ends[1], "w"), run);
     close(ends[1]);
     ranks_.push_back({process, fdopen(ends[0], "r")});
   }
@@ -65,7 +65,7 @@ RankProcesses::~RankProcesses() {
   for (const Rank& rank : ranks_) {
     kill(rank.process, SIGKILL);
     waitpid(rank.process, nullptr, 0);
-    std::fclose(rank.says);
+    std::fclose(rank.lines);
   }
   std::error_code ignored;
   if (!path_.empty()) std::filesystem::remove(path_, ignored);
@@ -73,7 +73,7 @@ RankProcesses::~RankProcesses() {
 
 std::string RankProcesses::line(int rank) const {
   char text[4096] = {};
-  return std::fgets(text, sizeof text, ranks_[rank].says) == nullptr ? "" : std::string(text);
+  return std::fgets(text, sizeof text, ranks_[rank].lines) == nullptr ? "" : std::string(text);
 }
 
 }  // namespace gradwire::collectives

@@ -13,38 +13,41 @@
 
 namespace gradwire::collectives {
 
-// The ranks of a world, each in a process of its own, which says what it has to say in lines.
+// The ranks of a world, each in its own process. A process reports to the test in lines of text, which it
+// writes to the FILE that `run` gets.
 class RankProcesses {
  public:
   struct Options {
     int size = 1;
     World world;
     absl::Duration timeout = absl::Minutes(2);
-    // Called first in rank `rank`'s process.
+    // Called in the process of rank `rank` before it joins the world; may be empty.
     std::function<void(int rank)> enter;
   };
-  // Before anything in this process has started a thread. An error of `run` is what the rank says last.
+  // Starts the processes; each joins the world and calls `run`. The last line of a rank is the error that
+  // `run` throws. REQUIRES: this process has not started a thread, because the processes are forks of it.
   RankProcesses(const Options& options, const std::function<void(ProcessGroup&, std::FILE*)>& run);
-  // Processes that find one another by themselves.
-  RankProcesses(int size, const std::function<void(int rank, std::FILE* says)>& run);
-  // Kills who is left.
+  // As above, but the processes do not join a world: `run` does that itself.
+  RankProcesses(int size, const std::function<void(int rank, std::FILE* out)>& run);
+  // Kills the processes that are still running.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  // The next line; empty when there is none any more.
+  // Waits for the next line of a rank; empty if the process has ended without another line.
   std::string line(int rank) const;
   pid_t process(int rank) const { return ranks_[rank].process; }
 
  private:
   struct Rank {
     pid_t process = -1;
-    std::FILE* says = nullptr;
+    // The reading end of the pipe.
+    std::FILE* lines = nullptr;
   };
-  void start(int size, const std::function<void(int rank, std::FILE* says)>& run);
+  void start(int size, const std::function<void(int rank, std::FILE* out)>& run);
 
-  // Of the store that a world of ours meets at.
+  // The file of the store that the world uses; empty if the processes do not join a world.
   std::string path_;
   std::vector<Rank> ranks_;
 };

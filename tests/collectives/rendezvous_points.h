@@ -4,12 +4,12 @@
 
 namespace gradwire::collectives {
 
-// Where worlds can meet that nobody else has: init methods with their address.
+// Init methods with an address that no other test uses.
 std::string tcp_method();
 std::string multicast_method();
 std::string file_method();
 
-// As a launcher sets it for env://, on this host.
+// Sets the environment variables that a launcher sets for env://, for this host.
 void set_environment(int port, int rank, int world_size);
 
 }  // namespace gradwire::collectives

@@ -65,7 +65,7 @@ std::string operations_table() {
         [operation](Backend backend, TensorDevice device) { return support_of(backend, device, operation); });
     if (operation != Operation::kReceive) continue;
     add_message("`recv` from any rank", &receives_from_any);
-    add_message("`send` to oneself", &sends_to_itself);
+    add_message("`send` to the same rank", &sends_to_itself);
   }
   return text;
 }
@@ -77,11 +77,11 @@ std::string reductions_table() {
   const auto add = [&text](const std::string& name, const Reduction& op) {
     std::vector<std::string> cells = {absl::StrCat("`", name, "`")};
     for (const DtypeClass dtype : kDtypeClasses) {
-      std::vector<std::string> who;
+      std::vector<std::string> backends;
       for (const Backend backend : kBackends) {
-        if (reduces(backend, op, dtype)) who.push_back(to_string(backend));
+        if (reduces(backend, op, dtype)) backends.push_back(to_string(backend));
       }
-      cells.push_back(who.empty() ? text_of(Support::kNo) : absl::StrJoin(who, ", "));
+      cells.push_back(backends.empty() ? text_of(Support::kNo) : absl::StrJoin(backends, ", "));
     }
     text += row(cells);
   };
@@ -133,12 +133,13 @@ bool reduces(Backend backend, const Reduction& op, DtypeClass dtype) {
 }
 
 std::string support_tables() {
-  return absl::StrCat(
-      operations_table(),
-      "\n*staged*: in a CUDA build, by way of pinned memory. *aware*: where Open MPI says that it can. –: "
-      "refused with\n"
-      "InvalidArgument before anything is sent. All dtypes are moved; these are reduced, by\n\n",
-      reductions_table());
+  return absl::StrCat(operations_table(),
+                      "\n*staged*: supported in a CUDA build, through pinned memory. *aware*: supported if "
+                      "Open MPI reports that it\n"
+                      "supports CUDA. –: refused with InvalidArgument before anything is sent. All "
+                      "operations except reductions support\n"
+                      "all dtypes. These backends support reductions:\n\n",
+                      reductions_table());
 }
 
 }  // namespace gradwire::collectives

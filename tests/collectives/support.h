@@ -8,22 +8,22 @@
 
 namespace gradwire::collectives {
 
-// What each backend can do: the tables of docs/collectives.md. The conformance suite does what stands here as
-// done, and sees the rest refused.
+// The operations and reductions that each backend supports: the tables of docs/collectives.md. The
+// conformance suite runs everything that is supported, and checks that the rest is refused.
 
-// Where the caller's tensors are.
+// The device of the caller's tensors.
 enum class TensorDevice { kCpu, kCuda };
 
-// kOther: those that libtorch has no arithmetic for on every device, like complex32 and uint16.
+// kOther: dtypes that lack arithmetic on some device of libtorch, for example complex32 and uint16.
 enum class DtypeClass { kInteger, kBool, kFloating, kComplex, kOther };
 
 enum class Support {
-  // InvalidArgument, before anything is sent.
+  // Refused with InvalidArgument before anything is sent.
   kNo,
   kYes,
-  // In a CUDA build, by way of the host; else kNo.
+  // Supported in a CUDA build, through the memory of the host; else kNo.
   kStaged,
-  // Where Open MPI says that it can; else kNo.
+  // Supported if Open MPI reports that it supports CUDA; else kNo.
   kIfAware,
 };
 
@@ -34,8 +34,9 @@ inline constexpr DtypeClass kDtypeClasses[] = {DtypeClass::kInteger, DtypeClass:
 inline constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum,  ReduceOp::kProduct, ReduceOp::kMin,
                                           ReduceOp::kMax,  ReduceOp::kBand,    ReduceOp::kBor,
                                           ReduceOp::kBxor, ReduceOp::kAvg};
-// Of tensors of all dtypes, but for reductions. What has no tensor of the caller's is the same for every
-// device. kNewGroup is of no backend.
+// The operations in the table, in its order. All of them except reductions support all dtypes. Operations
+// without tensors of the caller have the same support for every device. kNewGroup is not in it: no backend is
+// involved.
 inline constexpr Operation kOperations[] = {Operation::kBroadcast,
                                             Operation::kReduce,
                                             Operation::kAllReduce,
@@ -61,13 +62,14 @@ inline constexpr Operation kOperations[] = {Operation::kBroadcast,
                                             Operation::kAllGatherMultigpu};
 
 Support support_of(Backend backend, TensorDevice device, Operation operation);
-// Whether recv takes any source, and whether a rank can send to itself.
+// Whether recv supports any source.
 bool receives_from_any(Backend backend);
+// Whether a rank can send to itself.
 bool sends_to_itself(Backend backend);
-// Whether the reductions that the backend has take such an `op` of such a dtype.
+// Whether the backend supports this reduction for this class of dtypes.
 bool reduces(Backend backend, const Reduction& op, DtypeClass dtype);
 
-// All of this in Markdown, as docs/collectives.md has it between its marks.
+// The tables in Markdown, as they are between the marks in docs/collectives.md.
 std::string support_tables();
 
 }  // namespace gradwire::collectives

@@ -1,5 +1,5 @@
-// The tables of support.h are those of the documentation, and those of the checks that refuse calls; where a
-// backend runs, the conformance suite compares what it does.
+// Compares the tables of support.h with the documentation and with the checks that refuse calls. The
+// conformance suite compares them with the behaviour of the backends.
 #include "gradwire/tests/collectives/support.h"
 
 #include <ATen/ops/zeros.h>
@@ -29,14 +29,15 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-// GRADWIRE_WRITE_DOCS: the root of the tree to write to.
-TEST(Support, TablesAreThoseOfTheDocumentation) {
+// If GRADWIRE_WRITE_DOCS is set to the root of the source tree, the test writes the tables to the
+// documentation.
+TEST(Support, TablesEqualTheDocumentation) {
   const char* const root = std::getenv("GRADWIRE_WRITE_DOCS");
   const std::string path = root == nullptr ? kPage : absl::StrCat(root, "/", kPage);
   const std::string page = contents(path);
   const std::size_t begin = page.find(kBegin), end = page.find(kEnd);
   ASSERT_TRUE(begin != std::string::npos && end != std::string::npos && begin < end)
-      << path << " lacks the lines\n"
+      << path << ": marks not found, expected the lines\n"
       << kBegin << kEnd;
   const std::size_t from = begin + sizeof kBegin - 1;
   const std::string wanted = absl::StrCat("\n", support_tables(), "\n");
@@ -45,9 +46,9 @@ TEST(Support, TablesAreThoseOfTheDocumentation) {
     return;
   }
   EXPECT_TRUE(page.substr(from, end - from) == wanted)
-      << "Between the marks of " << kPage << " should stand:\n"
+      << "wrong tables between the marks in " << kPage << ", expected:\n"
       << wanted
-      << "which is written by\n  GRADWIRE_WRITE_DOCS=$PWD bazel run //tests/collectives:support_test\n";
+      << "To write them, run\n  GRADWIRE_WRITE_DOCS=$PWD bazel run //tests/collectives:support_test\n";
 }
 
 ArgumentChecks::Group group_of(Backend backend, bool takes_cuda) {
@@ -62,10 +63,10 @@ at::Tensor tensor_on(TensorDevice device, c10::ScalarType dtype) {
   return device == TensorDevice::kCpu ? at::zeros({2}, dtype) : without_memory_on_gpu(dtype);
 }
 
-// In the build that has what `support` asks for.
+// Whether some build supports it.
 bool possible(Support support) { return support != Support::kNo; }
 
-TEST(Support, TensorsAreTakenAsItSays) {
+TEST(Support, ChecksAcceptTheTensorsOfTheTable) {
   for (const Backend backend : kBackends) {
     for (const TensorDevice device : kTensorDevices) {
       const Support support = support_of(backend, device, Operation::kBroadcast);
@@ -80,7 +81,7 @@ TEST(Support, TensorsAreTakenAsItSays) {
   }
 }
 
-TEST(Support, ReductionsAreThoseOfTheChecks) {
+TEST(Support, ChecksAcceptTheReductionsOfTheTable) {
   std::vector<Reduction> ops(std::begin(kReduceOps), std::end(kReduceOps));
   ops.push_back(premul_sum(2));
   std::vector<c10::ScalarType> dtypes(std::begin(kDtypes), std::end(kDtypes));
@@ -96,7 +97,8 @@ TEST(Support, ReductionsAreThoseOfTheChecks) {
           EXPECT_EQ(status.ok(), wanted) << to_string(backend) << " " << status;
           EXPECT_TRUE(wanted || absl::IsInvalidArgument(status)) << status;
           if (backend != Backend::kNccl || op.multiplies) continue;
-          // Beside the cpu backend it is the only one to ask. Premultiplication is not its business.
+          // In a group with cpu and nccl, plan() is the only check for nccl. It does not see
+          // premultiplication.
           EXPECT_EQ(nccl::plan(dtype, op.op).ok(), wanted);
         }
       }
@@ -104,7 +106,7 @@ TEST(Support, ReductionsAreThoseOfTheChecks) {
   }
 }
 
-TEST(Support, MessagesOfNcclAreThoseOfItsChecks) {
+TEST(Support, ChecksOfNcclAcceptTheMessagesOfTheTable) {
   EXPECT_EQ(nccl::check_peer(-1, 0).ok(), receives_from_any(Backend::kNccl));
   EXPECT_EQ(nccl::check_peer(1, 1).ok(), sends_to_itself(Backend::kNccl));
   EXPECT_TRUE(nccl::check_peer(0, 1).ok());

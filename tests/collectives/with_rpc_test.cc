@@ -1,5 +1,5 @@
-// A process group and an rpc agent in one job: they find the others at one address, whichever begins and
-// whichever ends first.
+// Tests a process group and an rpc agent in one job. Both use one address to find the other processes. Either
+// may begin first, and either may end first.
 #include <ATen/ops/full.h>
 
 #include <cstdio>
@@ -27,7 +27,7 @@ constexpr int kSize = 2;
 int64_t twice(int64_t number) { return 2 * number; }
 GRADWIRE_RPC(twice)
 
-// What one process does of both.
+// The group and the agent of one process.
 class Job {
  public:
   Job(std::string method, std::shared_ptr<store::Store> store, int rank)
@@ -74,25 +74,26 @@ class Job {
   std::shared_ptr<rpc::Agent> agent_;
 };
 
-enum class Meeting { kEnv, kTcp, kFile, kStore };
+enum class Rendezvous { kEnv, kTcp, kFile, kStore };
 
-// Whether the group begins first, and whether it ends first.
-class WithRpc : public ::testing::TestWithParam<std::tuple<Meeting, bool, bool>> {};
+// The parameters: how the processes find one another, whether the group begins first, and whether it ends
+// first.
+class WithRpc : public ::testing::TestWithParam<std::tuple<Rendezvous, bool, bool>> {};
 
-TEST_P(WithRpc, BothMeetAtOneAddress) {
-  const auto [meeting, group_begins, group_ends] = GetParam();
+TEST_P(WithRpc, BothUseOneAddress) {
+  const auto [rendezvous, group_begins, group_ends] = GetParam();
   const int port = free_port();
   const std::string file = file_method();
-  const RankProcesses ranks(kSize, [&, meeting = meeting, group_begins = group_begins,
-                                    group_ends = group_ends](int rank, std::FILE* says) {
+  const RankProcesses ranks(kSize, [&, rendezvous = rendezvous, group_begins = group_begins,
+                                    group_ends = group_ends](int rank, std::FILE* out) {
     std::string method = file;
     std::shared_ptr<store::Store> store;
-    if (meeting == Meeting::kEnv) {
+    if (rendezvous == Rendezvous::kEnv) {
       set_environment(port, rank, kSize);
       method = "env://";
-    } else if (meeting == Meeting::kTcp) {
+    } else if (rendezvous == Rendezvous::kTcp) {
       method = absl::StrCat("tcp://127.0.0.1:", port);
-    } else if (meeting == Meeting::kStore) {
+    } else if (rendezvous == Rendezvous::kStore) {
       store = std::make_shared<store::FileStore>(file.substr(std::string("file://").size()));
     }
     Job job(method, store, rank);
@@ -103,21 +104,21 @@ TEST_P(WithRpc, BothMeetAtOneAddress) {
     group_ends ? job.leave_group() : job.stop_agent();
     group_ends ? job.use_agent() : job.use_group();
     group_ends ? job.stop_agent() : job.leave_group();
-    std::fprintf(says, "done\n");
+    std::fprintf(out, "done\n");
   });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.line(rank), "done\n") << "rank " << rank;
 }
 
 std::string name_of_job(const ::testing::TestParamInfo<WithRpc::ParamType>& info) {
   constexpr const char* kNames[] = {"Env", "Tcp", "File", "Store"};
-  const auto [meeting, group_begins, group_ends] = info.param;
-  return absl::StrCat(kNames[static_cast<int>(meeting)], group_begins ? "GroupBegins" : "AgentBegins",
+  const auto [rendezvous, group_begins, group_ends] = info.param;
+  return absl::StrCat(kNames[static_cast<int>(rendezvous)], group_begins ? "GroupBegins" : "AgentBegins",
                       group_ends ? "GroupEnds" : "AgentEnds");
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, WithRpc,
-                         ::testing::Combine(::testing::Values(Meeting::kEnv, Meeting::kTcp, Meeting::kFile,
-                                                              Meeting::kStore),
+                         ::testing::Combine(::testing::Values(Rendezvous::kEnv, Rendezvous::kTcp,
+                                                              Rendezvous::kFile, Rendezvous::kStore),
                                             ::testing::Bool(), ::testing::Bool()),
                          &name_of_job);
 

@@ -8,15 +8,15 @@
 
 namespace gradwire::collectives {
 
-// A way of making a world whose ranks all live in this process.
+// The backend and the options of a world. `name` is for messages.
 struct World {
   std::string name;
   std::string backend = "cpu";
   std::map<std::string, std::string> options;
 };
 
-// Calls `member` for each rank of a new world, each in a thread of its own; what one throws is a failure of
-// the test. The groups end when all have returned.
+// Makes a world in this process and calls `member` for each rank, each in its own thread. An exception of
+// `member` fails the test. The world is destroyed after all ranks have returned.
 void in_world(int size, const World& world, const std::function<void(ProcessGroup&)>& member);
 
 }  // namespace gradwire::collectives

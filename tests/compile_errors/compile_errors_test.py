@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""compile_errors_test.py PROGRAM_H: compiles snippets that include it, and reads the first error of each."""
+"""compile_errors_test.py PROGRAM_H: compiles snippets that include PROGRAM_H and checks the first error of each."""
 import os
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 PROGRAM = sys.argv.pop(1)
-# Continuous integration's compiler, which writes template arguments into its messages.
+# The compiler of continuous integration. Its messages contain the template arguments.
 COMPILER = ["clang++", "-std=c++20"]
 
 
@@ -15,10 +15,10 @@ class CompileErrors(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
-        # The headers are included as "gradwire/...", as Bazel has it.
+        # Headers are included as "gradwire/...", as in Bazel.
         os.symlink(os.getcwd(), os.path.join(cls.folder.name, "gradwire"))
         cls.compiler = COMPILER + ["-I" + cls.folder.name, "-x"]
-        # Compiled once: the headers take seconds.
+        # A precompiled header, because compiling the headers takes seconds.
         cls.prefix = os.path.join(cls.folder.name, "program.pch")
         subprocess.run(cls.compiler + ["c++-header", PROGRAM, "-o", cls.prefix], check=True)
 
@@ -27,7 +27,7 @@ class CompileErrors(unittest.TestCase):
         cls.folder.cleanup()
 
     def compile(self, snippet):
-        """The lines that are errors."""
+        """Compiles the snippet and returns the lines of the output that are errors."""
         done = subprocess.run(
             self.compiler + ["c++", "-include-pch", self.prefix, "-fsyntax-only", "-Wno-unused-result", "-"],
             input=snippet, stderr=subprocess.PIPE, universal_newlines=True, check=False)
@@ -37,14 +37,14 @@ class CompileErrors(unittest.TestCase):
 
     def refused(self, snippet, *expected):
         errors = self.compile(snippet)
-        self.assertTrue(errors, f"compiles: {snippet}")
+        self.assertTrue(errors, f"the snippet compiles, expected an error: {snippet}")
         for text in expected:
             self.assertIn(text, errors[0])
 
     def accepted(self, snippet):
         self.assertEqual(self.compile(snippet), [])
 
-    def test_CallsThatAreRightCompile(self):
+    def test_CorrectCallsCompile(self):
         self.accepted("""
             void calls(RRef<Counter> counter, const std::vector<double>& values) {
               rpc_sync<&twice>("a", 5);
@@ -76,7 +76,7 @@ class CompileErrors(unittest.TestCase):
         self.refused("""void call() { remote<Counter>("a", "abc", "name"); }""",
                      "ParameterTakes<1, long, const char (&)[4]>", "does not convert implicitly")
         self.refused("""void call(Agent& agent) { agent.remote<Counter>("a", 5); }""",
-                     "another number of arguments")
+                     "the number of arguments of the call differs")
 
     def test_OtherParametersThanDeclaredAreRefused(self):
         self.refused("GRADWIRE_RPC_CLASS(Counter, int64_t)", "GRADWIRE_RPC_CONSTRUCTOR and the registration")

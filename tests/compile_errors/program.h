@@ -9,7 +9,7 @@
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/registration.h"
 
-// What the snippets of compile_errors_test.py call.
+// The functions and classes that the snippets of compile_errors_test.py use.
 using namespace gradwire::rpc;  // NOLINT
 
 inline int64_t twice(int64_t n) { return 2 * n; }

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""kubernetes_run_test.py LAUNCH ETCD JOB ELASTIC: the Jobs' pods as processes of this machine; one of them is killed.
+"""kubernetes_run_test.py LAUNCH ETCD JOB ELASTIC: runs the pods of the Jobs as processes, and kills one of them.
 
-What Kubernetes does for them is done here: JOB_COMPLETION_INDEX, a variable in the arguments, names that resolve.
+The test replaces Kubernetes: it sets JOB_COMPLETION_INDEX, and replaces variables and host names in the arguments.
 """
 import os
 import random
@@ -14,8 +14,9 @@ import time
 
 import yaml
 
-PATIENCE = 120
-# Says who it is, waits for its end in the first round, and ends well in the next.
+TIMEOUT = 120
+# The program prints its round, rank and world size. In the first round it runs until it is killed; in the next one it
+# exits with 0.
 TRAINER = (
     'echo "$TORCHELASTIC_RESTART_COUNT: $RANK/$WORLD_SIZE"; '
     '[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0; exec sleep 1000'
@@ -23,7 +24,8 @@ TRAINER = (
 
 
 def free_port():
-    # Below those that the system gives to connections, which could take it before it is listened on.
+    # Below the range from which the system takes ports for connections: a connection could take such a port before the
+    # test listens on it.
     while True:
         port = random.randrange(12000, 32000)
         with socket.socket() as listener:
@@ -40,23 +42,23 @@ class Pods:
             (self.job,) = [o for o in yaml.safe_load_all(file) if o["kind"] == "Job"]
         (container,) = self.job["spec"]["template"]["spec"]["containers"]
         words = container["command"] + container["args"]
-        # What follows the launcher's options is the program.
+        # Replace the program, which follows the options of the launcher.
         words = words[: words.index("trainer")] + ["sh", "-c", TRAINER]
         for old, new in replace.items():
             if not any(old in word for word in words):
-                sys.exit(f"FAIL: {path} has no {old}")
-            # The launcher's name is a word of its own; the others are parts of words.
+                sys.exit(f"FAIL: {path} does not contain {old}")
+            # The name of the launcher is a whole word. The other texts may be parts of words.
             words = [word.replace(old, new) if old != "launch" or word == old else word for word in words]
         self.words = words
         self.running = {}
         self.output = tempfile.TemporaryFile("w+")
 
     def start(self, index):
-        # Lost nodes are noticed, and missed, for a shorter time than by default, for the test's sake.
+        # Shorter times than the defaults until a lost node is noticed and the group is formed again: a faster test.
         environment = {
             "PATH": os.environ["PATH"],
             "TMPDIR": os.environ.get("TEST_TMPDIR", "/tmp"),
-            # The launcher links gRPC, whose own synchronisation ThreadSanitizer cannot see; no other sanitizer reads this.
+            # The launcher links gRPC, which is not instrumented. ThreadSanitizer does not see its synchronisation.
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
             "JOB_COMPLETION_INDEX": str(index),
             "PET_RDZV_CONF": "keep_alive_interval=1,last_call_timeout=0.3",
@@ -64,28 +66,28 @@ class Pods:
         self.running[index] = subprocess.Popen(self.words, env=environment, stdout=self.output, stderr=self.output)
 
     def text(self):
-        # Not by reading the file itself, whose position the pods share.
+        # os.pread does not change the position in the file, which the pods share.
         return os.pread(self.output.fileno(), 1 << 20, 0).decode()
 
     def fail(self, message):
         sys.exit(f"FAIL: {self.job['metadata']['name']}: {message}\n{self.text()}")
 
     def wait_for(self, lines):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not lines <= set(self.text().splitlines()):
             if time.monotonic() > deadline:
-                self.fail(f"waited for {sorted(lines)} in vain")
+                self.fail(f"the pods did not print {sorted(lines)} within {TIMEOUT} s")
             time.sleep(0.02)
 
     def kill(self, index):
         pod = self.running.pop(index)
         pod.send_signal(signal.SIGKILL)
-        pod.wait(PATIENCE)
+        pod.wait(TIMEOUT)
 
     def end(self):
         for index, pod in self.running.items():
-            if pod.wait(PATIENCE) != 0:
-                self.fail(f"pod {index} has ended with {pod.returncode}")
+            if pod.wait(TIMEOUT) != 0:
+                self.fail(f"exit code of pod {index}: got {pod.returncode}, expected 0")
 
     def close(self):
         for pod in self.running.values():
@@ -140,7 +142,7 @@ def main(launch, etcd, job, elastic):
     run_static(os.path.abspath(launch), job)
     etcd = os.path.abspath(etcd)
     if not os.access(etcd, os.X_OK):
-        # The file says why (third_party/etcd).
+        # Without etcd the file contains the reason (third_party/etcd).
         with open(etcd, encoding="utf-8") as file:
             print("SKIPPED:", file.read())
         return

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""kubernetes_test.py SCHEMA FILE...: the files have only fields that Kubernetes knows, and agree with themselves."""
+"""kubernetes_test.py SCHEMA FILE...: checks that the files agree with the schema of Kubernetes and with each other."""
 import os
 import sys
 
 import jsonschema
 import yaml
 
-# A kind, and its definition in the schema.
+# Maps a kind of object to its definition in the schema.
 KINDS = {"Job": "job", "Service": "service", "StatefulSet": "stateful_set"}
 
 errors = []
@@ -18,7 +18,7 @@ def check(good, where, message):
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """Refuses what YAML forbids and its parsers let through."""
+    """Refuses duplicate keys, which YAML forbids but its parsers accept."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -35,10 +35,10 @@ def option(args, name):
 def check_container(where, spec, container):
     volumes = {volume["name"] for volume in spec.get("volumes", [])}
     mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
-    check(mounts >= volumes, where, f"volumes that are mounted nowhere: {volumes - mounts}")
+    check(mounts >= volumes, where, f"volumes that are not mounted: {volumes - mounts}")
     requests, limits = (container["resources"].get(what, {}) for what in ("requests", "limits"))
-    check({"cpu", "memory"} <= set(requests), where, "requests neither cpu nor memory, or one of them only")
-    check(requests.get("memory") == limits.get("memory"), where, "memory above what is requested may be taken away")
+    check({"cpu", "memory"} <= set(requests), where, f"requests: got {sorted(requests)}, expected cpu and memory")
+    check(requests.get("memory") == limits.get("memory"), where, "the request and the limit of memory differ")
     return mounts - volumes
 
 
@@ -47,7 +47,7 @@ def check_job(where, job, services):
     (container,) = pod["containers"]
     args = container["args"]
     unknown = check_container(where, pod, container)
-    check(not unknown, where, f"mounts of no volume: {unknown}")
+    check(not unknown, where, f"mounts of unknown volumes: {unknown}")
     nodes = option(args, "nnodes").split(":")
     most = int(nodes[-1])
     check(spec["completions"] == spec["parallelism"] == most, where, "completions, parallelism and --nnodes differ")
@@ -55,7 +55,7 @@ def check_job(where, job, services):
     check(pod["terminationGracePeriodSeconds"] > grace, where, "pods are killed before --grace_period is over")
     for rule in spec["podFailurePolicy"]["rules"]:
         named = rule.get("onExitCodes", {}).get("containerName", container["name"])
-        check(named == container["name"], where, f"there is no container {named}")
+        check(named == container["name"], where, f"unknown container {named} in podFailurePolicy")
     if option(args, "rdzv_backend") == "etcd":
         host, port = option(args, "rdzv_endpoint").split(":")
         ports = [p["port"] for p in services[host]["spec"]["ports"]] if host in services else []
@@ -63,15 +63,16 @@ def check_job(where, job, services):
         variables = {variable["name"] for variable in container["env"]}
         wanted = option(args, "rdzv_id")
         known = wanted.startswith("$(") and wanted[2:-1] in variables
-        check(known, where, f"--rdzv_id={wanted} is no variable's value")
+        check(known, where, f"--rdzv_id: got {wanted}, expected a variable of the container")
         return
     service = services.get(pod.get("subdomain"))
     if service is None:
-        return check(False, where, "subdomain names no Service of this file")
+        return check(False, where, f"subdomain {pod.get('subdomain')}: Service not found in the files")
     check(service["spec"].get("clusterIP") == "None", where, "the Service is not headless, so pods have no names")
     selector = {"batch.kubernetes.io/job-name": name}
     check(service["spec"]["selector"] == selector, where, "the Service selects other pods")
-    check(option(args, "master_addr") == f"{name}-0.{pod['subdomain']}", where, "--master_addr is not pod 0's name")
+    pod0 = f"{name}-0.{pod['subdomain']}"
+    check(option(args, "master_addr") == pod0, where, f"--master_addr: expected the name of pod 0, {pod0}")
     port = int(option(args, "master_port"))
     check(port in [p["port"] for p in service["spec"]["ports"]], where, f"the Service has no port {port}")
     check(port in [p["containerPort"] for p in container["ports"]], where, f"the container has no port {port}")
@@ -84,7 +85,7 @@ def check_stateful_set(where, stateful, services):
     check(spec["selector"]["matchLabels"] == template["metadata"]["labels"], where, "selects other pods than its own")
     for container in template["spec"]["containers"]:
         unknown = check_container(where, template["spec"], container) - claims
-        check(not unknown, where, f"mounts of no volume: {unknown}")
+        check(not unknown, where, f"mounts of unknown volumes: {unknown}")
 
 
 def main(schema_path, paths):
@@ -100,7 +101,7 @@ def main(schema_path, paths):
             where = f"{os.path.basename(path)}: {document.get('kind')}"
             definition = KINDS.get(document.get("kind"))
             if definition is None:
-                errors.append(f"{where}: the schema has no such kind")
+                errors.append(f"{where}: unknown kind, expected one of {sorted(KINDS)}")
                 continue
             kind = {"$ref": f"#/definitions/{definition}", "definitions": schema["definitions"]}
             found = list(jsonschema.Draft7Validator(kind).iter_errors(document))

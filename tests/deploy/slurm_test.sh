@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# slurm_test.sh LAUNCH FAKE_SRUN JOB ELASTIC: the templates run jobs of two nodes, with an srun that has only this
-# machine.
+# slurm_test.sh LAUNCH FAKE_SRUN JOB ELASTIC: runs the templates as jobs of two nodes. fake_srun.sh starts both nodes on
+# this machine.
 set -euo pipefail
 launch=$(realpath "$1") job=$3 elastic=$4
 mkdir "$TEST_TMPDIR/bin"
@@ -8,20 +8,20 @@ ln -s "$(realpath "$2")" "$TEST_TMPDIR/bin/srun"
 export TMPDIR=$TEST_TMPDIR
 fail() { echo "FAIL: $*"; exit 1; }
 
-# The options that sbatch is given stand before the first command, where it stops reading, and it knows them.
+# The scripts have only options that sbatch knows. All are before the first command, because sbatch ignores later ones.
 known='job-name|output|nodes|ntasks-per-node|cpus-per-task|gpus-per-node|time|signal|no-kill'
 for script in "$job" "$elastic"; do
   bash -n "$script"
-  [[ $(head -n 1 "$script") == "#!/bin/bash" ]] || fail "$script: sbatch wants an interpreter in the first line"
+  [[ $(head -n 1 "$script") == "#!/bin/bash" ]] || fail "$script: the first line must be #!/bin/bash"
   options=$(grep -E '^#+SBATCH' "$script")
   wrong=$(grep -vE "^##?SBATCH --($known)(=[^ ]+)?$" <<<"$options" || true)
-  [[ -z $wrong ]] || fail "$script: $wrong"
+  [[ -z $wrong ]] || fail "$script: unknown or malformed options: $wrong"
   header=$(grep -vnE '^(#|$)' "$script" | head -n 1 | cut -d: -f1)
   ! tail -n "+$header" "$script" | grep -q '^#*SBATCH' || fail "$script: options after the first command"
-  grep -qx '#SBATCH --ntasks-per-node=1' <<<"$options" || fail "$script: more than one launcher on a node"
+  grep -qx '#SBATCH --ntasks-per-node=1' <<<"$options" || fail "$script: --ntasks-per-node=1 is missing"
 done
 
-# A job id whose port (20000 + id modulo 10000) is free.
+# A job id whose port is free. The templates use the port 20000 + id modulo 10000.
 job_id=$(python3 - <<'PYTHON'
 import random, socket
 while True:
@@ -36,7 +36,7 @@ while True:
 PYTHON
 )
 
-# submit SCRIPT PROGRAM...: as the first node runs the script. The list's first host must be this machine.
+# submit SCRIPT PROGRAM...: runs the script as Slurm does on the first node. The first host of the list is this machine.
 submit() {
   local script=$1
   shift
@@ -49,7 +49,7 @@ submit() {
 expect() {
   local wanted
   wanted=$(printf '%s\n' "${@:2}")
-  [[ $(sort <<<"$1") == "$wanted" ]] || fail "$(printf 'wanted\n%s\nand got\n%s' "$wanted" "$1")"
+  [[ $(sort <<<"$1") == "$wanted" ]] || fail "$(printf 'wrong output: got\n%s\nexpected\n%s' "$1" "$wanted")"
 }
 
 # shellcheck disable=SC2016
@@ -61,12 +61,12 @@ expect() {
   variables=()
   code=0
   submit "$job" sh -c 'exit 5' || code=$?
-  ((code == 5)) || fail "the failed job's exit code is $code"
+  ((code == 5)) || fail "exit code of a failed job: got $code, expected 5"
   code=0
   submit "$job" || code=$?
-  ((code == 2)) || fail "without a program the exit code is $code"
+  ((code == 2)) || fail "exit code without a program: got $code, expected 2"
 
-  # The second node is lost and the first one, which has the store, goes on.
+  # The second node is lost. The first one, which hosts the store, goes on alone.
   variables=("PET_RDZV_CONF=keep_alive_interval=1,last_call_timeout=0.3")
   code=0
   output=$(submit "$elastic" sh -c '
@@ -75,6 +75,6 @@ expect() {
     [ "$SLURM_NODEID" = 1 ] && kill -KILL "$PPID"
     exec sleep 1000') || code=$?
   grep -qx "1: 0/1" <<<"$output" || fail "$output"
-  ((code == 137)) || fail "the lost node's exit code is gone: $code"
+  ((code == 137)) || fail "exit code after a lost node: got $code, expected 137"
 }
 echo "all good"

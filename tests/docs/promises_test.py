@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Every row of docs/failure.md's table of promises names TEST cases that exist.
+"""Checks that every row in the table of promises of docs/failure.md names TEST cases that exist.
 
-The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test` and then the cases of that target,
-`Retry.LostRequestIsSentAgain`. A case is looked for in the source file of the target's name beside its BUILD file.
-Instances of a parameterised suite (TEST_P) are named without their prefix. Anything else in backquotes is a command.
+The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test`, followed by cases of that
+target, `Retry.LostRequestIsSentAgain`. The test searches a case in the .cc file that has the name of the target and
+is in its folder. Cases of a parameterised suite (TEST_P) are named without their prefix. Any other text in backquotes
+is a command.
 """
 import os
 import re
@@ -12,7 +13,7 @@ import sys
 HEADER = "| what happens | what is promised | shown by |"
 TARGET = re.compile(r"//([\w/]*):(\w+)")
 CASE = re.compile(r"([A-Z]\w*)\.([A-Z]\w*)")
-# A disabled case shows nothing.
+# The name of a disabled case begins with DISABLED_, so it does not match the name in the table.
 DEFINITION = re.compile(r"\bTEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 
 
@@ -30,7 +31,7 @@ def rows(text):
 
 
 def cases_of(package, target):
-    """The cases in a target's source file; none if there is no such file."""
+    """The cases in the source file of a target. Empty if the file does not exist."""
     path = os.path.join(package, target + ".cc")
     if not os.path.exists(path):
         return set()
@@ -39,29 +40,29 @@ def cases_of(package, target):
 
 
 def check_row(cells):
-    """What is wrong with a row, a line each."""
+    """The errors of a row, a line each."""
     if len(cells) != 3:
         return [f"got {len(cells)} columns, expected 3"]
-    wrong = []
-    here = None  # the target that was named last, and what it has
+    errors = []
+    current = None  # the target that was named last, and its cases
     named = 0
     for word in re.findall(r"`([^`]*)`", cells[2]):
         target = TARGET.fullmatch(word)
         if target:
-            here = (word, cases_of(*target.groups()))
-            if not here[1]:
-                wrong.append(f"{word} has no source with a TEST; its BUILD file lists those in promise_tests")
+            current = (word, cases_of(*target.groups()))
+            if not current[1]:
+                errors.append(f"no TEST found for {word}: its BUILD file must list the .cc file in promise_tests")
         elif CASE.fullmatch(word):
             named += 1
-            if here is None:
-                wrong.append(f"no target stands before {word}")
-            elif word not in here[1]:
-                wrong.append(f"{here[0]} has no case {word}")
-    return wrong or ([] if named else ["names no TEST case"])
+            if current is None:
+                errors.append(f"{word} must follow the name of its target")
+            elif word not in current[1]:
+                errors.append(f"{current[0]} has no case {word}")
+    return errors or ([] if named else ["got no TEST case, expected one or more"])
 
 
 def self_check():
-    """This test finds what it is for."""
+    """Checks that check_row() accepts a good row and refuses bad ones."""
     good = "`//rpc/agent:shutdown_test` `Shutdown.DeadMemberIsNamedByAllSoon`"
     assert check_row(["a", "b", good]) == [], check_row(["a", "b", good])
     for bad in (

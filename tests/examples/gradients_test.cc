@@ -12,14 +12,15 @@
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/testing/group.h"
 
-// One step of each example: the gradients that a distributed pass leaves with the owners of the parameters
-// are, bit for bit, those of the same model and batch in one process.
+// One step of each example. After a distributed backward pass, the gradients at the owners of the parameters
+// equal, bit for bit, the gradients of the same model and batch in one process.
 namespace gradwire::examples {
 namespace {
 
 constexpr int64_t kHidden = 128;
 
-// Runs on the owner: the gradients of the module's parameters in the context, in the parameters' order.
+// Runs on the owner of the module. Returns the gradients of the module's parameters in the context, in the
+// order of the parameters.
 template <class M>
 std::vector<at::Tensor> gradients_of(const rpc::RRef<M>& module, int64_t context) {
   const autograd::Gradients gradients = autograd::get_gradients(context);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The server is killed with SIGKILL while it trains, with no launcher to end the others: every trainer exits non-zero,
-# with a message that names the server, and before silence alone would have told of the death (HeartbeatOptions).
+# Kills the server with SIGKILL during the training. No launcher ends the trainers. Every trainer must exit with an
+# error that names the server, earlier than its silence alone would show the death (HeartbeatOptions).
 set -euo pipefail
 parameter_server=$1
 work=$(mktemp -d)
 trap 'kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 
 export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 GROUP_RANK=0 ROLE_NAME=default OMP_NUM_THREADS=1
-# A free port, of those that the kernel gives to no connection.
+# A free port, outside the range from which the kernel takes ports for connections.
 MASTER_PORT=$(python3 - <<'PYTHON'
 import random
 import socket
@@ -42,11 +42,12 @@ kill -KILL "${pids[0]}"
 killed=$SECONDS
 for rank in 1 2; do
   code=0
-  timeout 60 tail --pid="${pids[rank]}" -s 0.1 -f /dev/null || { echo "FAIL: trainer $rank lives on"; exit 1; }
+  timeout 60 tail --pid="${pids[rank]}" -s 0.1 -f /dev/null ||
+    { echo "FAIL: trainer $rank still runs 60 s after the death of the server"; exit 1; }
   wait "${pids[rank]}" || code=$?
   took=$((SECONDS - killed))
   echo "trainer $rank exited with $code after $took s: $(tail -n 1 "$work/err$rank")"
-  ((code != 0 && code < 128)) || { echo "FAIL: exit code $code"; exit 1; }
-  ((took < 20)) || { echo "FAIL: it took $took s"; exit 1; }
+  ((code != 0 && code < 128)) || { echo "FAIL: exit code of trainer $rank: got $code, expected 1 to 127"; exit 1; }
+  ((took < 20)) || { echo "FAIL: trainer $rank exited after $took s, expected less than 20 s"; exit 1; }
   grep -q '"ps"' "$work/err$rank" || { echo "FAIL: the message does not name the server"; cat "$work/err$rank"; exit 1; }
 done

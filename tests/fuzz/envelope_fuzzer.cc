@@ -24,7 +24,7 @@ namespace rpc = gradwire::rpc;
 
 using Nested = std::map<std::string, std::vector<std::pair<int64_t, std::optional<std::string>>>>;
 
-// How many values there are in it: what is decoded may not be more than that, nor bytes than came.
+// Number of values or bytes in a decoded value, which must not exceed the number of input bytes.
 std::size_t count(const std::vector<int64_t>& value) { return value.size(); }
 std::size_t count(const std::string& value) { return value.size(); }
 std::size_t count(const Nested& value) {
@@ -36,17 +36,18 @@ std::size_t count(const Nested& value) {
   return all;
 }
 
-// What is decoded as a T is no more than came, and survives another round.
+// A value decoded as a T is not larger than the input, and survives a round trip.
 template <class T>
 void check_container(const rpc::IncomingPayload& in, std::size_t bytes) {
   const absl::StatusOr<T> value = rpc::decode_first<T>(in);
   if (!value.ok()) return;
-  require(count(*value) <= bytes, "more was decoded than came");
-  const absl::StatusOr<T> again = rpc::round_trip<T>(*value);
-  require(again.ok() && *again == *value, "a decoded value does not survive a round trip");
+  require(count(*value) <= bytes, "more was decoded than the input has");
+  const absl::StatusOr<T> decoded_again = rpc::round_trip<T>(*value);
+  require(decoded_again.ok() && *decoded_again == *value, "a decoded value does not survive a round trip");
 }
 
-// A number is the one that was sent, if the type holds it, and nothing else.
+// A decoded number equals the one in the input. Decoding fails if the type cannot hold it, or if the input is
+// not a number.
 template <class T>
 void check_integer(const rpc::IncomingPayload& in) {
   const absl::StatusOr<T> value = rpc::decode_first<T>(in);
@@ -54,8 +55,8 @@ void check_integer(const rpc::IncomingPayload& in) {
   const bool fits = sent.kind_case() == proto::Value::kInteger &&
                     sent.integer() >= std::numeric_limits<T>::min() &&
                     sent.integer() <= std::numeric_limits<T>::max();
-  require(value.ok() == fits, "an integer is taken for another than it is");
-  require(!fits || *value == sent.integer(), "another integer");
+  require(value.ok() == fits, "an integer is accepted or refused wrongly");
+  require(!fits || *value == sent.integer(), "the wrong integer");
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const proto::Payload* payload = nullptr;
   if (envelope->has_request()) payload = &envelope->request().arguments();
   if (envelope->has_response()) payload = &envelope->response().result();
-  // Tensors and references are for layers above this one.
+  // Tensors and references are handled by layers above this one.
   if (payload == nullptr || payload->values_size() == 0 || payload->tensors_size() != 0) return 0;
   rpc::IncomingPayload in;
   in.payload = std::make_shared<const proto::Payload>(*payload);

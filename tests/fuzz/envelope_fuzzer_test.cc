@@ -16,7 +16,7 @@ namespace {
 
 using Nested = std::map<std::string, std::vector<std::pair<int64_t, std::optional<std::string>>>>;
 
-TEST(EnvelopeFuzzer, SeededMutationsDecodeToNoMoreThanCame) {
+TEST(EnvelopeFuzzer, SeededMutationsDecodeToNoMoreThanTheInput) {
   for (unsigned seed = 0; seed < 5'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

@@ -23,21 +23,22 @@ using gradwire::fuzzing::number_at;
 using gradwire::fuzzing::require;
 using gradwire::store::FileLog;
 
-constexpr uint64_t kMostBytes = (uint64_t{64} << 20) + (uint64_t{64} << 10) + 256;
+constexpr uint64_t kMaxBodyBytes = (uint64_t{64} << 20) + (uint64_t{64} << 10) + 256;
 
-// The bodies of the records, and where the whole ones end; none for damage.
+// Returns the bodies of the records; nullopt if the file is damaged. `whole` is set to the end of the last
+// complete record.
 std::optional<std::vector<std::string>> expected(const std::string& file, std::size_t& whole) {
   std::vector<std::string> bodies;
   whole = 16;
   while (file.size() >= whole + 16) {
     const uint64_t size = number_at(file.data() + whole, 8);
     const uint64_t sum = number_at(file.data() + whole + 8, 8);
-    const std::size_t left = file.size() - whole - 16;
-    if (size > kMostBytes) return std::nullopt;
-    if (size > left) break;
+    const std::size_t remaining = file.size() - whole - 16;
+    if (size > kMaxBodyBytes) return std::nullopt;
+    if (size > remaining) break;
     const std::string body = file.substr(whole + 16, size);
     if (gradwire::stable_hash(body) != sum) {
-      if (size == left) break;
+      if (size == remaining) break;
       return std::nullopt;
     }
     bodies.push_back(body);
@@ -64,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     const absl::Status opened = log.open(path, Clock::system(), deadline);
     const std::string magic = "gradwire store 1";
     const bool is_store = file.substr(0, 16) == magic.substr(0, file.size());
-    require(opened.ok() == is_store, "a file is taken for another than it is");
+    require(opened.ok() == is_store, "a file is accepted or refused wrongly");
     if (!is_store) {
       require(absl::IsInvalidArgument(opened), "an error that is not InvalidArgument");
       require(contents(path) == file, "a foreign file was changed");
@@ -72,10 +73,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       std::size_t whole = 16;
       const auto bodies = expected(file.size() < 16 ? magic : file, whole);
       const absl::StatusOr<std::vector<std::string>> read = log.read();
-      require(read.ok() == bodies.has_value(), "a log is taken for another than it is");
+      require(read.ok() == bodies.has_value(), "a log is accepted or refused wrongly");
       if (read.ok()) {
-        require(*read == *bodies, "other records");
-        require(log.has_torn_tail() == (file.size() > whole), "a tail that is torn, or is not, is not seen");
+        require(*read == *bodies, "wrong records");
+        require(log.has_torn_tail() == (file.size() > whole), "a torn tail is detected wrongly");
         require(log.append("new").ok() && contents(path).size() == whole + 16 + 3,
                 "the tail was not cut off");
       } else {

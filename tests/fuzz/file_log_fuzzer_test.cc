@@ -14,7 +14,7 @@ std::string number(uint64_t value) {
   return bytes;
 }
 
-TEST(FileLogFuzzer, SeededMutationsAreWhatTheFormatSays) {
+TEST(FileLogFuzzer, SeededMutationsMatchTheFormat) {
   for (unsigned seed = 0; seed < 2'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

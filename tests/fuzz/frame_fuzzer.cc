@@ -17,7 +17,7 @@ using gradwire::transport::BufferPool;
 using gradwire::transport::FrameParser;
 using gradwire::transport::Message;
 
-// Small, so that mutated lengths fall on both sides of them.
+// Small limits, so that mutated lengths fall on both sides of them.
 Limits small_limits() {
   Limits limits;
   limits.max_header_bytes = 100'000;
@@ -28,7 +28,7 @@ Limits small_limits() {
 }
 
 constexpr int kStripes = 2;
-// What comes on them.
+// Content of the shares that are sent on the stripes.
 constexpr char kShare = 's';
 
 struct Outcome {
@@ -39,15 +39,15 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Reads a stream as the comment in transport/tcp/frame.h says, with nothing of the parser's: whole frames
-// only, so that it knows no states.
+// Reads a stream as the comment in transport/tcp/frame.h specifies, without code of the parser. It reads only
+// whole frames, so it needs no states.
 class Reference {
  public:
   Reference(const char* data, std::size_t size, const Limits& limits, int stripes)
-      : data_(data), left_(size), limits_(limits), stripes_(stripes) {}
+      : data_(data), remaining_(size), limits_(limits), stripes_(stripes) {}
 
   Outcome read() {
-    while (left_ > 0 && read_frame()) {
+    while (remaining_ > 0 && read_frame()) {
     }
     return std::move(outcome_);
   }
@@ -58,7 +58,7 @@ class Reference {
   uint64_t at(std::size_t offset, int size) const {
     return gradwire::fuzzing::number_at(data_ + offset, size);
   }
-  bool wrong() {
+  bool malformed() {
     outcome_.code = absl::StatusCode::kInvalidArgument;
     return false;
   }
@@ -67,56 +67,56 @@ class Reference {
     return false;
   }
 
-  // False at the end.
+  // Returns false at the end of the stream, or after an error.
   bool read_frame() {
     const std::string start("GWf1\2", 5);
-    if (start.compare(0, std::min(left_, start.size()), data_, std::min(left_, start.size())) != 0)
-      return wrong();
-    if (left_ < kPrefix) return incomplete();
+    if (start.compare(0, std::min(remaining_, start.size()), data_, std::min(remaining_, start.size())) != 0)
+      return malformed();
+    if (remaining_ < kPrefix) return incomplete();
     const uint64_t kind = at(5, 1), stripes = at(6, 1), header = at(8, 8), count = at(16, 4);
     if (kind > 1 || stripes > static_cast<uint64_t>(stripes_) || at(7, 1) != 0 || at(20, 4) != 0)
-      return wrong();
-    if (kind == 1 && (stripes > 0 || count > 0 || header > 64)) return wrong();
-    if (header > limits_.max_header_bytes || count > limits_.max_buffers) return wrong();
-    if (left_ < kPrefix + 8 * count) return incomplete();
+      return malformed();
+    if (kind == 1 && (stripes > 0 || count > 0 || header > 64)) return malformed();
+    if (header > limits_.max_header_bytes || count > limits_.max_buffers) return malformed();
+    if (remaining_ < kPrefix + 8 * count) return incomplete();
 
     struct Part {
-      uint64_t here = 0;
-      uint64_t elsewhere = 0;
+      uint64_t in_stream = 0;
+      uint64_t on_stripes = 0;
     };
     std::vector<Part> parts;
     uint64_t total = header;
-    uint64_t here = header;
+    uint64_t stream_bytes = header;
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t field = at(kPrefix + 8 * i, 8);
       const bool striped = field >= uint64_t{1} << 63;
       const uint64_t size = striped ? field - (uint64_t{1} << 63) : field;
-      if (striped && (stripes == 0 || size < 65536)) return wrong();
-      if (size > limits_.max_buffer_bytes) return wrong();
+      if (striped && (stripes == 0 || size < 65536)) return malformed();
+      if (size > limits_.max_buffer_bytes) return malformed();
       total += size;
       Part part{size, 0};
       if (striped) {
         const uint64_t each = (size + stripes) / (stripes + 1);
-        part.here = std::min(size, (each + 4095) / 4096 * 4096);
-        part.elsewhere = size - part.here;
+        part.in_stream = std::min(size, (each + 4095) / 4096 * 4096);
+        part.on_stripes = size - part.in_stream;
       }
-      here += part.here;
+      stream_bytes += part.in_stream;
       parts.push_back(part);
     }
-    if (total > limits_.max_message_bytes) return wrong();
-    if (left_ - kPrefix - 8 * count < here) return incomplete();
+    if (total > limits_.max_message_bytes) return malformed();
+    if (remaining_ - kPrefix - 8 * count < stream_bytes) return incomplete();
 
     skip(kPrefix + 8 * count);
     outcome_.text += text(header) + "|";
     for (const Part& part : parts) {
-      outcome_.text += text(part.here) + std::string(part.elsewhere, kShare) + "/";
+      outcome_.text += text(part.in_stream) + std::string(part.on_stripes, kShare) + "/";
     }
     return true;
   }
 
   void skip(std::size_t size) {
     data_ += size;
-    left_ -= size;
+    remaining_ -= size;
   }
   std::string text(std::size_t size) {
     const std::string text(data_, size);
@@ -125,7 +125,7 @@ class Reference {
   }
 
   const char* data_;
-  std::size_t left_;
+  std::size_t remaining_;
   const Limits& limits_;
   const int stripes_;
   Outcome outcome_;
@@ -140,16 +140,17 @@ void record(const Message& message, Outcome& outcome) {
   }
 }
 
-// As if the stripes' bytes had come.
+// Fills the shares as if they had arrived on the stripes.
 void fill_shares(FrameParser& parser, const Limits& limits) {
   for (const FrameParser::Place& place : parser.take_stripe_places()) {
-    require(place.stripe >= 1 && place.stripe <= kStripes, "a share on no stripe");
+    require(place.stripe >= 1 && place.stripe <= kStripes, "a share on an unknown stripe");
     require(place.size > 0 && place.size <= limits.max_buffer_bytes, "a share of a wrong size");
     std::memset(place.data, kShare, place.size);
   }
 }
 
-// As a connection does between frames: from one piece of memory, at most `step` bytes at a time.
+// Reads the stream as a connection does between frames: from one piece of memory, at most `step` bytes at a
+// time.
 Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, BufferPool& pool) {
   const Limits limits = small_limits();
   FrameParser parser(limits, pool);
@@ -171,7 +172,8 @@ Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, Buffe
   return outcome;
 }
 
-// As a connection does within a frame: into `max_places` places at once, at most `step` bytes at a time.
+// Reads the stream as a connection does within a frame: into up to `max_places` pieces of memory at once, at
+// most `step` bytes at a time.
 Outcome parse(const char* data, std::size_t size, std::size_t step, int max_places, BufferPool& pool) {
   const Limits limits = small_limits();
   FrameParser parser(limits, pool);
@@ -181,13 +183,13 @@ Outcome parse(const char* data, std::size_t size, std::size_t step, int max_plac
   while (offset < size) {
     iovec places[16];
     auto count = parser.places(places, max_places);
-    require(count.ok() && *count >= 1 && *count <= max_places, "no place for bytes");
+    require(count.ok() && *count >= 1 && *count <= max_places, "no memory for bytes");
     std::size_t taken = 0;
-    std::size_t now = std::min(step, size - offset);
-    for (int i = 0; i < *count && taken < now; ++i) {
+    std::size_t chunk = std::min(step, size - offset);
+    for (int i = 0; i < *count && taken < chunk; ++i) {
       require(places[i].iov_len > 0 && places[i].iov_len <= limits.max_message_bytes,
-              "a place of a wrong size");
-      std::size_t part = std::min(now - taken, places[i].iov_len);
+              "memory of a wrong size");
+      std::size_t part = std::min(chunk - taken, places[i].iov_len);
       std::memcpy(places[i].iov_base, data + offset + taken, part);
       taken += part;
     }
@@ -212,11 +214,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
   const char* data = reinterpret_cast<const char*>(bytes);
   const Limits limits = small_limits();
   const Outcome whole = parse(data, size, size, 16, pool);
-  require(whole == Reference(data, size, limits, kStripes).read(), "not what the format's description says");
+  require(whole == Reference(data, size, limits, kStripes).read(),
+          "the result differs from the description of the format");
   for (std::size_t step : {std::size_t{1}, std::size_t{7}, std::size_t{1'000}, std::size_t{60'000}}) {
     Outcome pieces = parse(data, size, step, step == 7 ? 2 : 16, pool);
     require(pieces == whole, "the pieces change the outcome");
-    require(parse_pieces(data, size, step, pool) == whole, "another way of reading changes the outcome");
+    require(parse_pieces(data, size, step, pool) == whole,
+            "reading from one piece of memory changes the outcome");
   }
   return 0;
 }

@@ -24,7 +24,7 @@ std::string random_stream(std::mt19937& random) {
     }
     Striping striping;
     if (random() % 8 == 0) {
-      // Its other shares do not travel in this stream.
+      // The other shares are not sent in this stream.
       striping.stripes = static_cast<int>(random() % 2) + 1;
       auto bytes = std::make_shared<std::string>(kMinStripedBytes + random() % 30'000, 's');
       message.buffers.emplace_back(bytes->data(), bytes->size(), bytes);

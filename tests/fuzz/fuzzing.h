@@ -8,57 +8,57 @@
 #include <random>
 #include <string>
 
-// What the fuzzers of this folder, and the tests that run them, have in common.
+// Helpers for the fuzzers of this folder and for the tests that run them.
 
-// libFuzzer's entry point; each fuzzer defines it.
+// libFuzzer's entry point. Each fuzzer defines it.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size);
 
 namespace gradwire::fuzzing {
 
-// Stops the process unless `condition` holds, as libFuzzer wants it.
+// Aborts the process unless `condition` is true, as libFuzzer expects.
 inline void require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "fuzzer: %s\n", what);
   std::abort();
 }
 
-// A little-endian integer, for oracles: written apart from what the parsers use.
+// Reads a little-endian integer, for oracles: it is independent of the code under test.
 inline uint64_t number_at(const char* bytes, int size) {
   uint64_t value = 0;
   for (int i = size - 1; i >= 0; --i) value = value * 256 + static_cast<unsigned char>(bytes[i]);
   return value;
 }
 
-// Takes an input apart; what is beyond its end is zero.
+// Splits an input into numbers and texts. Bytes beyond its end are zero.
 class Input {
  public:
-  Input(const uint8_t* data, std::size_t size) : data_(data), left_(size) {}
-  bool empty() const { return left_ == 0; }
+  Input(const uint8_t* data, std::size_t size) : data_(data), remaining_(size) {}
+  bool empty() const { return remaining_ == 0; }
   uint64_t number(int size) {
     const std::string bytes = text(static_cast<std::size_t>(size));
     char all[8] = {};
     bytes.copy(all, sizeof(all));
     return number_at(all, 8);
   }
-  // Shorter at the end.
+  // Returns fewer bytes at the end of the input.
   std::string text(std::size_t size) {
-    size = std::min(size, left_);
+    size = std::min(size, remaining_);
     std::string result(reinterpret_cast<const char*>(data_), size);
     data_ += size;
-    left_ -= size;
+    remaining_ -= size;
     return result;
   }
-  std::string rest() { return text(left_); }
+  std::string rest() { return text(remaining_); }
 
  private:
   const uint8_t* data_;
-  std::size_t left_;
+  std::size_t remaining_;
 };
 
-// Changes up to three places of `bytes`.
+// Makes up to three random changes to `bytes`.
 inline void mutate(std::string& bytes, std::mt19937& random) {
   for (int count = static_cast<int>(random() % 4); count > 0 && !bytes.empty(); --count) {
-    // Most of what matters lies in the first bytes.
+    // Most of the important fields are in the first bytes.
     const std::size_t at =
         random() % (random() % 2 == 0 ? std::min<std::size_t>(bytes.size(), 80) : bytes.size());
     switch (random() % 5) {

@@ -1,5 +1,5 @@
-// Reads the input as a message between ranks of a mesh (collectives/cpu/mesh/mesh_wire.h): a byte that says
-// how many buffers there are, for each a byte with its size, and the header.
+// Reads the input as a message between ranks of a mesh (collectives/cpu/mesh/mesh_wire.h): a byte with the
+// number of buffers, for each buffer a byte with its size, and the header.
 
 #include <map>
 #include <string>
@@ -14,8 +14,8 @@ using gradwire::fuzzing::number_at;
 using gradwire::fuzzing::require;
 using gradwire::transport::Message;
 
-// Which fields each kind may use, from the comments of FrameKind: c a code, m channel and tag, t the tag, s a
-// size, i an id, p a payload, h a token behind it.
+// The fields that each kind may use, from the comments of FrameKind: c = a code, m = channel and tag, t = the
+// tag, s = a size, i = an id, p = a payload, h = a token behind the frame.
 const std::map<int, std::string>& fields() {
   static const auto& all = *new std::map<int, std::string>{
       {1, "tsh"}, {2, ""},    {3, "msp"}, {4, "msi"}, {5, "i"},
@@ -40,11 +40,11 @@ bool is_frame(const Message& message) {
   if (!uses('m') && !uses('t') && tag != 0) return false;
   if (!uses('s') && size != 0) return false;
   if (uses('i') != (id != 0)) return false;
-  const uint64_t behind = header.size() - 40;
-  if (uses('h')) return message.buffers.empty() && behind == 64;
-  if (!uses('p')) return message.buffers.empty() && behind == 0;
-  if (message.buffers.empty()) return behind == size;
-  return message.buffers.size() == 1 && behind == 0 && message.buffers[0].size() == size;
+  const uint64_t rest = header.size() - 40;
+  if (uses('h')) return message.buffers.empty() && rest == 64;
+  if (!uses('p')) return message.buffers.empty() && rest == 0;
+  if (message.buffers.empty()) return rest == size;
+  return message.buffers.size() == 1 && rest == 0 && message.buffers[0].size() == size;
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     message.buffers.emplace_back(memory, input.number(1), nullptr);
   message.header = input.rest();
   const absl::StatusOr<Frame> frame = gradwire::collectives::cpu::parse_frame(message);
-  require(frame.ok() == is_frame(message), "a frame is taken for another than it is");
+  require(frame.ok() == is_frame(message), "a frame is accepted or refused wrongly");
   if (!frame.ok()) {
     require(absl::IsInvalidArgument(frame.status()), "an error that is not InvalidArgument");
     return 0;

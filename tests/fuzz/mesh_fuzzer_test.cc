@@ -8,12 +8,12 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-TEST(MeshFuzzer, SeededMutationsAreWhatTheFormatSays) {
+TEST(MeshFuzzer, SeededMutationsMatchTheFormat) {
   for (unsigned seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Frame frame{.kind = static_cast<FrameKind>(random() % 12)};
-    // A kind has its own fields with every second chance each, so that some have just those.
+    // Each field is set with probability 1/2, so that some frames have exactly the fields of their kind.
     if (random() % 2 == 0) frame.code = random() % 20;
     if (random() % 2 == 0) frame.channel = random();
     if (random() % 2 == 0) frame.tag = static_cast<int64_t>(random()) - 1'000;

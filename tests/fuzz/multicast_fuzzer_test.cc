@@ -9,7 +9,7 @@
 namespace gradwire::store {
 namespace {
 
-TEST(MulticastFuzzer, SeededDatagramsLeadToTheHostThatTheRulesName) {
+TEST(MulticastFuzzer, SeededDatagramsElectTheHostOfTheRules) {
   for (unsigned seed = 0; seed < 5'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

@@ -1,6 +1,6 @@
-// Takes the input for what a hostile writer puts into the cells of a ring
-// (collectives/cpu/shm_p2p/p2p_ring.h), one after the other, 56 bytes each behind the stamp; what a hostile
-// reader says goes to a writer.
+// Depending on its first byte, the input is used in one of two ways (collectives/cpu/shm_p2p/p2p_ring.h): as
+// the words that a hostile writer stores in the cells of a ring, 56 bytes for each cell behind the stamp; or
+// as the actions of a hostile reader, against which a writer must keep its bounds.
 
 #include <algorithm>
 #include <memory>
@@ -24,7 +24,7 @@ using gradwire::fuzzing::require;
 
 constexpr std::size_t kDataBytes = 4 * kRingPieceBytes;
 
-// Memory of a ring, with a margin that nothing may touch.
+// The memory of a ring. The bytes behind it must not be used.
 struct Memory {
   Memory() : bytes(new Aligned[P2pRing::bytes(kDataBytes) / sizeof(Aligned) + 1]()) {}
   char* begin() const { return bytes.get()->bytes; }
@@ -40,7 +40,7 @@ struct Memory {
   const std::unique_ptr<Aligned[]> bytes;
 };
 
-// Whether the words are a record, from the comments of ring.h and frame.h.
+// Checks the parsed record against the words of its cell, by the comments of p2p_ring.h and frame.h.
 void check_record(const uint64_t (&words)[8], const absl::StatusOr<RingRecord>& record,
                   const Memory& memory) {
   const uint64_t kind = words[1] & 0xff;
@@ -50,16 +50,16 @@ void check_record(const uint64_t (&words)[8], const absl::StatusOr<RingRecord>& 
   bool valid = kind >= 3 && kind <= 11 && kind != 10;
   if (valid && !in_cell && bytes > 0)
     valid = carries && bytes <= 16'384 && words[5] <= kDataBytes && words[5] + bytes <= kDataBytes;
-  require(record.ok() == valid, "a record is taken for another than it is");
+  require(record.ok() == valid, "a record is accepted or refused wrongly");
   if (!valid) {
     require(absl::IsInvalidArgument(record.status()), "an error that is not InvalidArgument");
     return;
   }
   require(static_cast<uint64_t>(record->kind) == kind && record->code == ((words[1] >> 8) & 0xff) &&
               static_cast<uint64_t>(record->tag) == words[2],
-          "other fields");
-  require(record->size == (carries ? bytes : words[3]), "another size");
-  if (!in_cell) require(record->id == words[4], "another id");
+          "wrong fields");
+  require(record->size == (carries ? bytes : words[3]), "the wrong size");
+  if (!in_cell) require(record->id == words[4], "the wrong id");
   if (!carries || bytes == 0) return;
   const char* const low = in_cell ? memory.begin() : memory.data();
   const char* const high = in_cell ? memory.data() : memory.data() + kDataBytes;
@@ -73,9 +73,9 @@ void read_from_hostile_writer(Input& input) {
     uint64_t words[8] = {};
     for (int i = 1; i < 8; ++i) words[i] = input.number(8);
     for (int i = 1; i < 8; ++i) memory.cell(number).words[i].store(words[i]);
-    require(!reader.has_record(), "a cell without its stamp is news");
+    require(!reader.has_record(), "a cell without its stamp is taken for a record");
     memory.cell(number).words[0].store(number + 1);
-    require(reader.has_record(), "a cell with its stamp is no news");
+    require(reader.has_record(), "a cell with its stamp is not taken for a record");
     const absl::StatusOr<RingRecord> record = reader.peek();
     check_record(words, record, memory);
     if (!record.ok()) return;
@@ -83,41 +83,43 @@ void read_from_hostile_writer(Input& input) {
   }
 }
 
-// Whatever the reader says, the writer writes into the ring, and no faster than it was read.
+// The writer must write only into the ring, regardless of what the reader stores in `consumed`. As long as
+// the reader is honest, the writer must not overwrite unread data.
 void write_to_hostile_reader(Input& input) {
   const Memory memory;
   P2pRingWriter writer(P2pRing(memory.begin(), kDataBytes));
   const std::string payload(kRingPieceBytes, 'p');
   struct Unread {
-    uint64_t number, place, size;
+    uint64_t number, position, size;
   };
   std::vector<Unread> unread;
   uint64_t written = 0;
-  uint64_t said = 0;
+  uint64_t consumed_so_far = 0;
   bool lied = false;
-  while (!input.empty() && !writer.spoilt()) {
+  while (!input.empty() && !writer.corrupt()) {
     const uint64_t step = input.number(1);
     if (step % 4 == 0) {
-      const uint64_t consumed = step < 128 ? said + std::min(step / 4, written - said) : input.number(8);
-      lied = lied || consumed < said || consumed > written;
-      if (!lied) said = consumed;
+      const uint64_t consumed =
+          step < 128 ? consumed_so_far + std::min(step / 4, written - consumed_so_far) : input.number(8);
+      lied = lied || consumed < consumed_so_far || consumed > written;
+      if (!lied) consumed_so_far = consumed;
       memory.head().consumed.store(consumed);
       continue;
     }
     const std::size_t size = input.number(2) % (kRingPieceBytes + 1);
     if (!writer.fits(size)) continue;
-    require(lied || written - said < kRingCells, "a cell is written again that was not read");
+    require(lied || written - consumed_so_far < kRingCells, "an unread cell is overwritten");
     writer.write({.kind = FrameKind::kData, .size = size, .id = 1, .payload = payload.data()});
-    require(memory.cell(written).words[0].load() == written + 1, "a record lies in another cell");
-    const uint64_t place = memory.cell(written).words[5].load();
-    require(size == 0 || place + size <= kDataBytes, "a payload lies outside of the ring");
-    // What an honest reader has not done with stays as it is.
-    std::erase_if(unread, [said](const Unread& each) { return each.number < said; });
+    require(memory.cell(written).words[0].load() == written + 1, "a record is in the wrong cell");
+    const uint64_t position = memory.cell(written).words[5].load();
+    require(size == 0 || position + size <= kDataBytes, "a payload is written outside of the ring");
+    // Data that an honest reader has not released must not change.
+    std::erase_if(unread, [consumed_so_far](const Unread& each) { return each.number < consumed_so_far; });
     for (const Unread& each : unread) {
-      require(lied || place + size <= each.place || each.place + each.size <= place,
-              "a payload was written over");
+      require(lied || position + size <= each.position || each.position + each.size <= position,
+              "an unread payload is overwritten");
     }
-    if (size > 0) unread.push_back({written, place, size});
+    if (size > 0) unread.push_back({written, position, size});
     ++written;
   }
 }

@@ -7,7 +7,7 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Cells that are nearly records: small numbers, and places around the end of the ring.
+// A cell that is nearly a record: small numbers, and positions around the end of the ring.
 std::string random_cell(std::mt19937& random) {
   uint64_t words[7] = {};
   const uint64_t sizes[] = {0, 1, 40, 41, 16'384, 16'385, random() % 20'000};
@@ -20,7 +20,7 @@ std::string random_cell(std::mt19937& random) {
   return std::string(reinterpret_cast<const char*>(words), sizeof(words));
 }
 
-TEST(P2pRingFuzzer, WhatAHostileWriterPutsIntoCellsIsBounded) {
+TEST(P2pRingFuzzer, RecordsOfAHostileWriterAreBounded) {
   for (unsigned seed = 0; seed < 3'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -31,12 +31,12 @@ TEST(P2pRingFuzzer, WhatAHostileWriterPutsIntoCellsIsBounded) {
   }
 }
 
-TEST(P2pRingFuzzer, WhatAHostileReaderSaysKeepsTheWriterInTheRing) {
+TEST(P2pRingFuzzer, HostileReaderKeepsTheWriterInBounds) {
   for (unsigned seed = 0; seed < 3'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     std::string bytes(1, '\1');
-    // Mostly as an honest reader would.
+    // Mostly actions of an honest reader.
     for (std::size_t steps = random() % 600; steps > 0; --steps) {
       bytes.push_back(static_cast<char>(random() % (random() % 20 == 0 ? 256 : 128)));
     }

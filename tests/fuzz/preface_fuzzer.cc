@@ -24,20 +24,20 @@ void check_preface(const std::string& bytes) {
   const bool is_stripe = at(5) == 1 && at(6) >= 1 && at(6) <= at(7) && at(7) <= 8;
   const bool valid = bytes.compare(0, 4, "GWt1") == 0 && at(4) == 1 && (is_connection || is_stripe);
   const absl::StatusOr<Preface> preface = Preface::parse(bytes);
-  require(preface.ok() == valid, "a preface is taken for another than it is");
+  require(preface.ok() == valid, "a preface is accepted or refused wrongly");
   if (!valid) {
     require(absl::IsInvalidArgument(preface.status()), "an error that is not InvalidArgument");
     return;
   }
-  require((preface->kind == Preface::Kind::kStripe) == is_stripe, "a preface of the other kind");
-  require(preface->stripe == at(6) && preface->stripes == at(7), "another stripe");
+  require((preface->kind == Preface::Kind::kStripe) == is_stripe, "a preface of the wrong kind");
+  require(preface->stripe == at(6) && preface->stripes == at(7), "the wrong stripe");
   require(preface->token[0] == number_at(bytes.data() + 8, 8) &&
               preface->token[1] == number_at(bytes.data() + 16, 8),
-          "another token");
+          "the wrong token");
   require(preface->encode() == bytes, "a preface does not survive encoding");
 }
 
-// The shares lie one behind the other, and are all of the buffer.
+// The shares are consecutive and together form the whole buffer.
 void check_shares(uint64_t size, int stripes) {
   uint64_t next = 0;
   for (int index = 0; index <= stripes; ++index) {
@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   std::string bytes(reinterpret_cast<const char*>(data), size);
   bytes.resize(Preface::kBytes);
   check_preface(bytes);
-  // As much as any limit on a buffer allows.
+  // Sizes up to the largest that any limit on a buffer allows.
   check_shares(number_at(bytes.data() + 8, 8) >> 8,
                1 + static_cast<int>(number_at(bytes.data(), 1) % kMaxStripes));
   return 0;

@@ -8,7 +8,7 @@
 namespace gradwire::transport {
 namespace {
 
-TEST(PrefaceFuzzer, SeededMutationsAreWhatTheFormatSays) {
+TEST(PrefaceFuzzer, SeededMutationsMatchTheFormat) {
   for (unsigned seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

@@ -17,8 +17,8 @@ namespace rendezvous = gradwire::rendezvous;
 
 bool within(int64_t value, int64_t least, int64_t most) { return value >= least && value <= most; }
 
-// As people would see it: no byte that controls a terminal.
-std::string seen(std::string text) {
+// Replaces the bytes that control a terminal, as the decoder must.
+std::string printable(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 32 || c == 127) c = '?';
   }
@@ -44,10 +44,10 @@ bool is_failure(const proto::RendezvousFailure& failure) {
          within(failure.exit_code(), 0, 255) && within(failure.signal(), 0, 64) && failure.pid() >= 0;
 }
 
-// What proto/rendezvous.proto and record.h say of a record.
+// Whether the record is valid by proto/rendezvous.proto and record.h.
 bool is_record(const proto::RendezvousState& state) {
   const proto::RendezvousSettings& settings = state.settings();
-  const std::string run_id = seen(state.run_id().substr(0, 255));
+  const std::string run_id = printable(state.run_id().substr(0, 255));
   if (state.origin().empty() || state.version() == 0) return false;
   if (run_id == "." || run_id == ".." || run_id.find('/') != std::string::npos) return false;
   if (!within(settings.min_nodes(), 1, settings.max_nodes()) || settings.max_nodes() > 4096) return false;
@@ -62,7 +62,7 @@ bool is_record(const proto::RendezvousState& state) {
   int ready = 0, done = 0;
   for (const auto* nodes : {&state.participants(), &state.waiting()}) {
     for (const proto::RendezvousNode& node : *nodes) {
-      if (!is_node(node, settings) || !ids.insert(seen(node.id())).second) return false;
+      if (!is_node(node, settings) || !ids.insert(printable(node.id())).second) return false;
       if (settings.fixed_ranks() && !ranks.insert(node.rank()).second) return false;
       if (nodes == &state.waiting() && (!node.ready() || node.done())) return false;
       if (nodes == &state.participants()) {
@@ -87,17 +87,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   proto::RendezvousState state;
   const bool valid = state.ParseFromString(bytes) && is_record(state);
   const absl::StatusOr<rendezvous::Record> record = rendezvous::decode(bytes);
-  require(record.ok() == valid, "a record is taken for another than it is");
+  require(record.ok() == valid, "a record is accepted or refused wrongly");
   if (!valid) {
     require(absl::IsInvalidArgument(record.status()), "an error that is not InvalidArgument");
     return 0;
   }
   for (const auto* members : {&record->participants, &record->waiting}) {
     for (const rendezvous::Member& member : *members)
-      require(member.id == seen(member.id) && member.node.host == seen(member.node.host),
-              "a control character");
+      require(member.id == printable(member.id) && member.node.host == printable(member.node.host),
+              "a control character was not replaced");
   }
-  const absl::StatusOr<rendezvous::Record> again = rendezvous::decode(rendezvous::encode(*record));
-  require(again.ok() && *again == *record, "a record does not survive encoding");
+  const absl::StatusOr<rendezvous::Record> decoded_again = rendezvous::decode(rendezvous::encode(*record));
+  require(decoded_again.ok() && *decoded_again == *record, "a record does not survive encoding");
   return 0;
 }

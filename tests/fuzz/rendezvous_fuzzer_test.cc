@@ -8,7 +8,7 @@
 namespace gradwire::rendezvous {
 namespace {
 
-// One of a few numbers around the bounds, mostly a good one.
+// Mostly a valid number, sometimes one near a bound.
 int number(std::mt19937& random) {
   const int odd[] = {-1, 0, 255, 256, 4096, 4097, 65'535, 65'536, 1 << 20, 1 << 30};
   return random() % 8 == 0 ? odd[random() % 10] : 1 + static_cast<int>(random() % 3);
@@ -47,7 +47,7 @@ Record random_record(std::mt19937& random) {
   return record;
 }
 
-TEST(RendezvousFuzzer, SeededMutationsAreWhatTheFormatSays) {
+TEST(RendezvousFuzzer, SeededMutationsMatchTheFormat) {
   int valid = 0;
   for (unsigned seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(seed);
@@ -57,7 +57,7 @@ TEST(RendezvousFuzzer, SeededMutationsAreWhatTheFormatSays) {
     fuzzing::run(bytes);
     if (decode(bytes).ok()) ++valid;
   }
-  // Both kinds come.
+  // Both valid and invalid records occur.
   EXPECT_GT(valid, 500);
   EXPECT_LT(valid, 19'500);
 }

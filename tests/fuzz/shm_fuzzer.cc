@@ -20,7 +20,7 @@ namespace gradwire::transport {
 namespace {
 
 constexpr std::size_t kRing = kMinRingBytes;
-// Of polls, in which a connection whose other end is gone must have ended.
+// Number of polls within which a connection must end after its other end has closed.
 constexpr int kPollsToEnd = 10'000;
 
 void require(bool condition, const char* what) {
@@ -29,7 +29,7 @@ void require(bool condition, const char* what) {
   std::abort();
 }
 
-// Small, so that lengths fall on both sides of them.
+// Small limits, so that lengths fall on both sides of them.
 ShmOptions small_options() {
   ShmOptions options;
   options.limits.max_header_bytes = 20'000;
@@ -42,7 +42,7 @@ ShmOptions small_options() {
   return options;
 }
 
-// Keeps some of what it receives, and looks at all of it.
+// Keeps some of the received messages, and checks all of them.
 class Keeper : public ConnectionListener {
  public:
   void on_message(Connection&, Message message) override {
@@ -51,11 +51,11 @@ class Keeper : public ConnectionListener {
     require(message.header.size() <= limits.max_header_bytes &&
                 message.buffers.size() <= limits.max_buffers &&
                 message.byte_size() <= limits.max_message_bytes,
-            "a message over the limits came through");
+            "a message over the limits was delivered");
     for (const Buffer& buffer : message.buffers) {
-      require(buffer.size() <= limits.max_buffer_bytes, "a buffer over the limits came through");
+      require(buffer.size() <= limits.max_buffer_bytes, "a buffer over the limits was delivered");
       require(reinterpret_cast<uintptr_t>(buffer.data()) % 64 == 0, "a buffer is not aligned");
-      // All of it is there to be written.
+      // The whole buffer must be writable.
       if (buffer.size() > 0) std::memset(buffer.data(), 0x5a, buffer.size());
     }
     if (kept.size() < 20) kept.push_back(std::move(message));
@@ -64,7 +64,7 @@ class Keeper : public ConnectionListener {
     require(!closed, "closed twice");
     require(reason.code() == absl::StatusCode::kInvalidArgument ||
                 reason.code() == absl::StatusCode::kUnavailable,
-            "an end for another reason");
+            "closed for another reason");
     closed = true;
   }
 
@@ -72,7 +72,7 @@ class Keeper : public ConnectionListener {
   bool closed = false;
 };
 
-// A listening transport, driven by this thread alone.
+// A listening transport, driven only by this thread.
 struct World {
   World() : loop(*EventLoop::create()), transport(make_shm_transport(small_options(), loop)) {
     auto listening = transport->listen([this](const std::shared_ptr<Connection>& accepted) {
@@ -84,27 +84,27 @@ struct World {
   }
 
   void drive(int polls) {
-    require(loop->try_enter(), "somebody else drives");
+    require(loop->try_enter(), "another thread drives the loop");
     for (int i = 0; i < polls; ++i) loop->poll();
     loop->leave();
   }
 
-  // A peer that has shaken hands, and `connection` is the other end.
-  std::unique_ptr<RawPeer> meet() {
+  // Returns a peer that has finished its handshake; `connection` is the other end.
+  std::unique_ptr<RawPeer> connect() {
     keeper = std::make_shared<Keeper>();
     auto peer = std::make_unique<RawPeer>(address);
-    peer->say_hello(kRing, std::size_t{4} << 20);
+    peer->send_hello(kRing, std::size_t{4} << 20);
     for (int i = 0; i < kPollsToEnd && connection == nullptr; ++i) drive(1);
     require(connection != nullptr && peer->receive(), "no connection");
     return peer;
   }
 
-  void part(RawPeer& peer) {
+  void disconnect(RawPeer& peer) {
     peer.close();
     for (int i = 0; i < kPollsToEnd && !keeper->closed; ++i) drive(1);
     require(keeper->closed, "the connection does not end");
     connection.reset();
-    // What was received outlives it.
+    // Received messages outlive the connection.
     for (const Message& message : keeper->kept) {
       for (const Buffer& buffer : message.buffers) {
         if (buffer.size() > 0) std::memset(buffer.data(), 1, buffer.size());
@@ -124,7 +124,7 @@ World& world() {
   return *instance;
 }
 
-// The input, taken apart; zeros when it is used up.
+// Splits the input into numbers and texts; zeros after its end.
 class Input {
  public:
   Input(const uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -147,7 +147,7 @@ class Input {
     size_ -= part;
     return result;
   }
-  // Small ones mostly, and some at the ends of what there is.
+  // Mostly small numbers, and some at the ends of the range.
   uint64_t number() {
     switch (byte() % 6) {
       case 0:
@@ -185,7 +185,7 @@ Message some_message(Input& input) {
   return message;
 }
 
-// A record as it should be, or nearly.
+// Writes a record that is valid or nearly valid.
 void put_record(RawPeer& peer, Input& input) {
   if (peer.own_ring().size() == 0) return;
   std::string payload;
@@ -213,7 +213,7 @@ void put_record(RawPeer& peer, Input& input) {
   }
 }
 
-void announce(RawPeer& peer, Input& input) {
+void send_segment(RawPeer& peer, Input& input) {
   SegmentPacket packet;
   packet.segment = input.byte() % 4;
   packet.block_bytes = 64 * (1 + input.byte());
@@ -263,11 +263,11 @@ void act(World& w, RawPeer& peer, Input& input) {
       write_word(peer.other_ring(), input.number(), input.number());
       break;
     case 7:
-      // The tail, armed and room.
+      // The words for the tail, `armed` and `room`.
       write_word(peer.other_ring(), input.byte() % 3 * 128, input.number());
       break;
     case 8:
-      announce(peer, input);
+      send_segment(peer, input);
       break;
     case 9: {
       DropPacket drop;
@@ -288,7 +288,7 @@ void act(World& w, RawPeer& peer, Input& input) {
       }
       for (const SharedMemory& segment : peer.other_segments()) {
         for (int i = 0; i < 4; ++i) write_word(segment, input.number(), input.number());
-        // All marks.
+        // Sets all marks.
         if (input.byte() % 2 == 0) std::memset(segment.data(), 1, segment.size());
       }
       break;
@@ -304,27 +304,27 @@ void act(World& w, RawPeer& peer, Input& input) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace gradwire::transport;
   World& w = world();
-  const std::unique_ptr<RawPeer> peer = w.meet();
+  const std::unique_ptr<RawPeer> peer = w.connect();
   Input input(data, size);
   while (!input.empty() && !w.keeper->closed) act(w, *peer, input);
   w.drive(3);
-  w.part(*peer);
+  w.disconnect(*peer);
   return 0;
 }
 
 void run_shm_storm(unsigned seed) {
   using namespace gradwire::transport;
   World& w = world();
-  const std::unique_ptr<RawPeer> peer = w.meet();
+  const std::unique_ptr<RawPeer> peer = w.connect();
   std::atomic<bool> stop{false};
   const bool gentle = seed % 2 == 0;
-  const SharedMemory own_ring = peer->own_ring_again();
+  const SharedMemory own_ring = peer->second_mapping_of_own_ring();
   std::thread storm([&] {
     std::mt19937_64 random(seed);
     while (!stop.load(std::memory_order_relaxed)) {
       const uint64_t value = random() % 3 == 0 ? random() : random() % 4;
       if (gentle) {
-        // What it sends is right, but the bytes change behind the first word.
+        // The records are valid, but their bytes after the first word change while they are read.
         write_word(own_ring, (kLinesOffset + random() % kRing / 64 * 64) + 8 + random() % 7 * 8, value);
         if (random() % 8 == 0) write_word(peer->other_ring(), 128 * (1 + random() % 2), random() % 2);
       } else {
@@ -334,12 +334,12 @@ void run_shm_storm(unsigned seed) {
     }
   });
   std::mt19937_64 random(seed + 1);
-  for (int turn = 0; turn < 300 && !w.keeper->closed; ++turn) {
+  for (int step = 0; step < 300 && !w.keeper->closed; ++step) {
     uint8_t bytes[64];
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
     Input input(bytes, sizeof(bytes));
     if (gentle) {
-      if (turn % 3 == 0) {
+      if (step % 3 == 0) {
         const auto ticket = w.connection->send(some_message(input));
         if (ticket.ok()) w.connection->capture(*ticket);
       } else {
@@ -352,5 +352,5 @@ void run_shm_storm(unsigned seed) {
   }
   stop = true;
   storm.join();
-  w.part(*peer);
+  w.disconnect(*peer);
 }

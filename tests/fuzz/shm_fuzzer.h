@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
-// Plays the other end of a connection through shared memory: `data` says what it writes into both rings, the
-// marks of blocks and the socket, and when the transport looks, sends and lets go of what it has received.
-// Stops the process when a message over the limits comes through, or the connection does not end. Linked with
-// -fsanitize=fuzzer it is libFuzzer's entry point.
+// Plays the other end of a connection through shared memory. `data` determines what that end writes into both
+// rings, into the marks of blocks and to the socket, and when the transport polls, sends and releases
+// received messages. Aborts the process if a message over the limits is delivered, or if the connection does
+// not end. Linked with -fsanitize=fuzzer it is libFuzzer's entry point.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size);
 
-// The same, while another thread writes at arbitrary times what follows from `seed`.
+// Does the same while another thread writes at arbitrary times; `seed` determines what it writes.
 void run_shm_storm(unsigned seed);

@@ -1,6 +1,6 @@
 // Reads the input as requests to the server of a TcpStore (proto/store.proto), from three clients that have
-// said Hello: for each a byte that names the client, a byte with its length, and its bytes. A model beside it
-// says what each answer has to be.
+// sent Hello. For each request: a byte that selects the client, a byte with the length, and the bytes. A
+// model determines what each answer must be.
 
 #include <cerrno>
 #include <cstdlib>
@@ -36,7 +36,7 @@ std::optional<std::vector<std::string>> keys_of(const proto::KeyList& list) {
   return keys;
 }
 
-// The store as its documentation has it, with nothing but a map.
+// A model of the store as documented, which is only a map.
 class Model {
  public:
   struct Waiting {
@@ -46,16 +46,16 @@ class Model {
     bool watches = false;
     std::optional<std::string> last;
   };
-  // What the answers of this request are to be; the others are those of calls that waited.
+  // Checks the answers that a request caused: its own, and those of calls that waited.
   void expect(Session session, const proto::Request& request, TcpStoreService::Answers answers) {
     if (may_wait(request)) {
       waiting_.push_back(waiting_of(session, request));
     } else {
-      // Its own comes last.
+      // The request's own answer is the last one.
       require(!answers.empty(), "a request was not answered");
       const TcpStoreService::Answer own = std::move(answers.back());
       answers.pop_back();
-      require(own.session == session && own.response.id() == request.id(), "an answer to another");
+      require(own.session == session && own.response.id() == request.id(), "an answer to the wrong request");
       check(request, own.response);
     }
     expect_woken(answers);
@@ -89,7 +89,7 @@ class Model {
     if (request.has_wait() ? !keys_of(request.wait().keys()).has_value() : !request.has_watch()) return false;
     return !satisfied(waiting_of(0, request));
   }
-  // Those that waited and need not any more are answered, and no others.
+  // Calls that waited and are now satisfied must be answered, and no others.
   void expect_woken(const TcpStoreService::Answers& answers) {
     std::multiset<std::pair<Session, uint64_t>> woken, expected;
     for (const auto& answer : answers) {
@@ -101,7 +101,7 @@ class Model {
       expected.emplace(each.session, each.id);
       return true;
     });
-    require(woken == expected, "others were woken than those whose keys came");
+    require(woken == expected, "the wrong calls were woken");
   }
   void check(const proto::Request& request, const proto::Response& response) {
     const auto value_of = [this](const std::string& key) -> const std::string* {
@@ -144,20 +144,20 @@ class Model {
         for (const std::string& key : *keys) {
           if (value_of(key) == nullptr) missing.insert(key);
         }
-        const auto said = keys_of(response.wait().missing());
-        require(said.has_value() && std::set<std::string>(said->begin(), said->end()) == missing,
+        const auto reported = keys_of(response.wait().missing());
+        require(reported.has_value() && std::set<std::string>(reported->begin(), reported->end()) == missing,
                 "missing keys");
         return;
       }
       case proto::Request::kWatch: {
         const std::string* const value = value_of(request.watch().key());
-        const bool has_come = satisfied(waiting_of(0, request));
-        require(ok && response.watch().has_value() == has_come, "watch");
-        require(!has_come || response.watch().value() == *value, "a watched value");
+        const bool changed = satisfied(waiting_of(0, request));
+        require(ok && response.watch().has_value() == changed, "watch");
+        require(!changed || response.watch().value() == *value, "a watched value");
         return;
       }
       default:
-        require(response.code() == kInvalid, "a request that is none");
+        require(response.code() == kInvalid, "an empty request is not refused");
     }
   }
   void check_add(const proto::AddRequest& request, const proto::Response& response) {
@@ -168,14 +168,15 @@ class Model {
     const int64_t number = std::strtoll(before.c_str(), &end, 10);
     int64_t sum = 0;
     const bool fits = errno == 0 && !__builtin_add_overflow(number, request.n(), &sum);
-    // Only what the store writes itself is surely a number, and only what no C function reads surely none.
-    const bool number_for_sure = before == std::to_string(number);
-    const bool none_for_sure = end == before.c_str();
+    // Only a number in the form that the store writes is surely valid, and only a text that C functions
+    // cannot read is surely invalid.
+    const bool surely_number = before == std::to_string(number);
+    const bool surely_not_number = end == before.c_str();
     if (response.code() != 0) {
-      require(response.code() == kInvalid && !(number_for_sure && fits), "add of a number failed");
+      require(response.code() == kInvalid && !(surely_number && fits), "add of a number failed");
       return;
     }
-    require(!none_for_sure && fits && response.add().sum() == sum, "add");
+    require(!surely_not_number && fits && response.add().sum() == sum, "add");
     values_[request.key()] = std::to_string(sum);
   }
 
@@ -183,7 +184,7 @@ class Model {
   std::vector<Waiting> waiting_;
 };
 
-void greet(TcpStoreService& service, Session session) {
+void send_hello(TcpStoreService& service, Session session) {
   proto::Request request;
   request.mutable_hello()->set_magic(gradwire::store::kStoreMagic);
   request.mutable_hello()->set_version(gradwire::store::kStoreVersion);
@@ -198,25 +199,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   gradwire::fuzzing::Input input(data, size);
   TcpStoreService service(/*number=*/7);
   Model model;
-  for (Session session = 0; session < 3; ++session) greet(service, session);
+  for (Session session = 0; session < 3; ++session) send_hello(service, session);
   while (!input.empty()) {
     const Session session = input.number(1) % 3;
     proto::Request request;
     if (!request.ParseFromString(input.text(input.number(1)))) continue;
     TcpStoreService::Answers answers;
     const absl::Status status = service.handle(session, request, kNow, answers);
-    require(status.ok() != request.has_hello(), "a second Hello, or what is none, is taken for the other");
+    require(status.ok() != request.has_hello(), "a second Hello is accepted, or another request is refused");
     if (status.ok()) {
       model.expect(session, request, std::move(answers));
     } else {
       service.close(session);
       model.close(session);
-      greet(service, session);
+      send_hello(service, session);
     }
-    require(service.num_waiters() == model.num_waiting(), "calls wait that should not, or the reverse");
+    require(service.num_waiters() == model.num_waiting(), "the number of waiting calls is wrong");
   }
   TcpStoreService::Answers answers;
   service.stop(answers);
-  require(answers.size() == model.num_waiting(), "a call that waited was not answered at the end");
+  require(answers.size() == model.num_waiting(), "a waiting call was not answered at the end");
   return 0;
 }

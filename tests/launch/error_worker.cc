@@ -1,4 +1,4 @@
-// Rank 1 dies of an Error that nobody catches; the others wait for their end.
+// Rank 1 ends with an uncaught Error; the other ranks wait until they are ended.
 
 #include <unistd.h>
 

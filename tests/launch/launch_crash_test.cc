@@ -1,4 +1,5 @@
-// A worker that crashes while it serves a call. Sanitizers have crash handlers of their own.
+// Tests of a worker that crashes while it serves a call. Not with sanitizers, which have crash handlers of
+// their own.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -8,7 +9,7 @@
 namespace gradwire::tests {
 namespace {
 
-TEST(LaunchCrash, ACrashSaysWhatWasServedAndForWhom) {
+TEST(LaunchCrash, CrashNamesTheCallAndItsCaller) {
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "tests/launch/rpc_worker", "crash"});
   EXPECT_EQ(launch.wait(), 128 + SIGSEGV);
   for (const char* part :
@@ -17,8 +18,8 @@ TEST(LaunchCrash, ACrashSaysWhatWasServedAndForWhom) {
         "for worker \"default1\"", "  @ 0x"}) {
     EXPECT_TRUE(absl::StrContains(launch.err(), part)) << launch.err() << "\n  lacks " << part;
   }
-  // In the summary's message and on standard error: the function, and in the stack once more.
-  EXPECT_TRUE(absl::StrContains(launch.err(), "crash_as_told\" for worker \"default1\"\n  @ 0x"))
+  // The function is named in the summary's message, on standard error and in the stack.
+  EXPECT_TRUE(absl::StrContains(launch.err(), "crash_on_call\" for worker \"default1\"\n  @ 0x"))
       << launch.err();
 }
 

@@ -1,4 +1,4 @@
-// Nodes that come and go: launchers that play nodes on one machine.
+// Tests of elastic jobs: several launchers on one machine act as nodes that join and leave.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,8 +15,8 @@ namespace {
 
 class LaunchElastic : public testing::Test {
  protected:
-  // Says how large the job is and how often it was started again, and works until it is told to end; with
-  // USR1 well.
+  // Starts a node. Its worker writes the size of the job and the number of restarts, and runs until it is
+  // ended; SIGUSR1 makes it exit with 0.
   std::unique_ptr<LaunchProcess> node(const std::string& nnodes, std::vector<std::string> options = {}) {
     options.insert(options.begin(),
                    {absl::StrCat("--nnodes=", nnodes), absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_),
@@ -27,56 +27,56 @@ class LaunchElastic : public testing::Test {
                     "while :; do sleep 0.02; done"));
   }
 
-  // For tests in which one is lost: after three such seconds, so that a loaded machine makes none that is
-  // not.
-  static constexpr char kSoonMissed[] = "--rdzv_conf=keep_alive_interval=1";
+  // For tests in which a node is lost: it is lost after three such intervals. They are long enough that a
+  // loaded machine does not lose a node by mistake.
+  static constexpr char kShortKeepAlive[] = "--rdzv_conf=keep_alive_interval=1";
 
-  struct Said {
-    std::string job;  // world size and restarts
+  struct Event {
+    std::string job;  // World size and number of restarts.
     pid_t worker = 0;
   };
-  static Said next(LaunchProcess& node) {
+  static Event next(LaunchProcess& node) {
     const std::string line = node.events(1).at(0);
     const size_t space = line.rfind(' ');
     return {line.substr(0, space), std::stoi(line.substr(space + 1))};
   }
-  static void end_well(const std::vector<LaunchProcess*>& nodes, const std::vector<Said>& said) {
-    for (const Said& each : said) kill(each.worker, SIGUSR1);
+  static void end_well(const std::vector<LaunchProcess*>& nodes, const std::vector<Event>& events) {
+    for (const Event& each : events) kill(each.worker, SIGUSR1);
     for (LaunchProcess* each : nodes) EXPECT_EQ(each->wait(), 0) << each->err();
   }
 
   const int port_ = free_port();
 };
 
-TEST_F(LaunchElastic, ANodeThatArrivesGetsInWithoutARestartCounted) {
+TEST_F(LaunchElastic, NewNodeJoinsWithoutARestart) {
   auto first = node("1:2");
   EXPECT_EQ(next(*first).job, "1 0");
   auto second = node("1:2");
-  const std::vector<Said> said = {next(*first), next(*second)};
-  EXPECT_EQ(said[0].job, "2 0");
-  EXPECT_EQ(said[1].job, "2 0");
-  end_well({first.get(), second.get()}, said);
+  const std::vector<Event> events = {next(*first), next(*second)};
+  EXPECT_EQ(events[0].job, "2 0");
+  EXPECT_EQ(events[1].job, "2 0");
+  end_well({first.get(), second.get()}, events);
 }
 
-TEST_F(LaunchElastic, ALostNodeIsARestartOfTheOthers) {
-  auto first = node("1:3", {"--max_restarts=1", kSoonMissed});
+TEST_F(LaunchElastic, LostNodeRestartsTheOthers) {
+  auto first = node("1:3", {"--max_restarts=1", kShortKeepAlive});
   EXPECT_EQ(next(*first).job, "1 0");
-  auto second = node("1:3", {"--max_restarts=1", kSoonMissed});
+  auto second = node("1:3", {"--max_restarts=1", kShortKeepAlive});
   EXPECT_EQ(next(*first).job, "2 0");
   EXPECT_EQ(next(*second).job, "2 0");
   second->send(SIGKILL);
   EXPECT_EQ(second->wait(), -SIGKILL);
-  const std::vector<Said> said = {next(*first)};
-  EXPECT_EQ(said[0].job, "1 1");
-  end_well({first.get()}, said);
-  // Nobody has to look for the reason on the node that is gone.
-  EXPECT_TRUE(absl::StrContains(first->err(), "; before: node ")) << first->err();
+  const std::vector<Event> events = {next(*first)};
+  EXPECT_EQ(events[0].job, "1 1");
+  end_well({first.get()}, events);
+  // The other node must print the reason, because the lost node cannot.
+  EXPECT_TRUE(absl::StrContains(first->err(), "; the previous round ended: node ")) << first->err();
 }
 
-TEST_F(LaunchElastic, WithoutRestartsALostNodeEndsTheJob) {
-  auto first = node("1:3", {kSoonMissed});
+TEST_F(LaunchElastic, LostNodeWithoutRestartsEndsTheJob) {
+  auto first = node("1:3", {kShortKeepAlive});
   EXPECT_EQ(next(*first).job, "1 0");
-  auto second = node("1:3", {kSoonMissed});
+  auto second = node("1:3", {kShortKeepAlive});
   EXPECT_EQ(next(*first).job, "2 0");
   EXPECT_EQ(next(*second).job, "2 0");
   second->send(SIGKILL);
@@ -84,7 +84,7 @@ TEST_F(LaunchElastic, WithoutRestartsALostNodeEndsTheJob) {
   EXPECT_TRUE(absl::StrContains(first->err(), "was lost")) << first->err();
 }
 
-TEST_F(LaunchElastic, ANodeThatIsStoppedLeavesTheOthersAtWork) {
+TEST_F(LaunchElastic, StoppedNodeDoesNotEndTheJob) {
   auto first = node("1:2");
   EXPECT_EQ(next(*first).job, "1 0");
   auto second = node("1:2");
@@ -92,12 +92,12 @@ TEST_F(LaunchElastic, ANodeThatIsStoppedLeavesTheOthersAtWork) {
   EXPECT_EQ(next(*second).job, "2 0");
   second->send(SIGTERM);
   EXPECT_EQ(second->wait(), 128 + SIGTERM) << second->err();
-  const std::vector<Said> said = {next(*first)};
-  EXPECT_EQ(said[0].job, "1 0");
-  end_well({first.get()}, said);
+  const std::vector<Event> events = {next(*first)};
+  EXPECT_EQ(events[0].job, "1 0");
+  end_well({first.get()}, events);
 }
 
-TEST_F(LaunchElastic, ANodeTooManyWaitsForItsTurn) {
+TEST_F(LaunchElastic, ExtraNodeWaitsForRoom) {
   auto first = node("1:2");
   EXPECT_EQ(next(*first).job, "1 0");
   auto second = node("1:2");
@@ -106,22 +106,22 @@ TEST_F(LaunchElastic, ANodeTooManyWaitsForItsTurn) {
   auto third = node("1:2");
   second->send(SIGTERM);
   EXPECT_EQ(second->wait(), 128 + SIGTERM) << second->err();
-  // The third takes the place, at once or after a round of the first alone.
-  Said mine = next(*first);
+  // The third node joins, at once or after a round of the first alone.
+  Event mine = next(*first);
   if (mine.job == "1 0") mine = next(*first);
-  const std::vector<Said> said = {mine, next(*third)};
-  EXPECT_EQ(said[0].job, "2 0");
-  EXPECT_EQ(said[1].job, "2 0");
-  end_well({first.get(), third.get()}, said);
+  const std::vector<Event> events = {mine, next(*third)};
+  EXPECT_EQ(events[0].job, "2 0");
+  EXPECT_EQ(events[1].job, "2 0");
+  end_well({first.get(), third.get()}, events);
 }
 
-TEST_F(LaunchElastic, ANodeOfAnotherJobIsTold) {
+TEST_F(LaunchElastic, NodeWithOtherSettingsIsRefused) {
   auto first = node("1:2");
-  const Said said = next(*first);
+  const Event event = next(*first);
   auto stranger = node("2:2");
   EXPECT_EQ(stranger->wait(), 2) << stranger->err();
   EXPECT_TRUE(absl::StrContains(stranger->err(), "nnodes")) << stranger->err();
-  end_well({first.get()}, {said});
+  end_well({first.get()}, {event});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Launchers that meet in a real etcd, and live through its and one another's end.
+// Tests of launchers whose rendezvous is in a real etcd, with failures of etcd and of launchers.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -46,13 +46,13 @@ class LaunchEtcd : public testing::Test {
   std::optional<store::EtcdProcess> etcd_;
 };
 
-TEST_F(LaunchEtcd, WorkersMeetInTheStoreOfTheFirstNode) {
+TEST_F(LaunchEtcd, WorkersUseTheStoreOfTheFirstNode) {
   auto a = node("2"), b = node("2");
   const std::vector<LaunchProcess*> nodes = {a.get(), b.get()};
   end_well(nodes, next_meeting(nodes, any));
 }
 
-TEST_F(LaunchEtcd, OthersGoOnWithoutTheNodeThatServedTheStore) {
+TEST_F(LaunchEtcd, OthersContinueWithoutTheNodeThatServedTheStore) {
   std::vector<std::unique_ptr<LaunchProcess>> three;
   std::vector<LaunchProcess*> nodes;
   for (int i = 0; i < 3; ++i) nodes.push_back(three.emplace_back(node("1:3", {"--max_restarts=1"})).get());
@@ -67,7 +67,7 @@ TEST_F(LaunchEtcd, OthersGoOnWithoutTheNodeThatServedTheStore) {
   end_well(nodes, after);
 }
 
-TEST_F(LaunchEtcd, ANewNodeTakesTheLostOnesPlace) {
+TEST_F(LaunchEtcd, NewNodeReplacesALostOne) {
   auto a = node("2", {"--max_restarts=1"}), b = node("2", {"--max_restarts=1"});
   const std::vector<Met> before = next_meeting({a.get(), b.get()}, any);
   std::unique_ptr<LaunchProcess>& lost = first_of(before) == 0 ? a : b;
@@ -78,7 +78,7 @@ TEST_F(LaunchEtcd, ANewNodeTakesTheLostOnesPlace) {
   end_well(nodes, next_meeting(nodes, started_again));
 }
 
-TEST_F(LaunchEtcd, AFailureIsDealtWithOnceEtcdIsBack) {
+TEST_F(LaunchEtcd, FailureIsHandledWhenEtcdIsBack) {
   auto a = node("2", {"--max_restarts=1"}), b = node("2", {"--max_restarts=1"});
   const std::vector<LaunchProcess*> nodes = {a.get(), b.get()};
   const std::vector<Met> before = next_meeting(nodes, any);
@@ -92,20 +92,20 @@ TEST_F(LaunchEtcd, AFailureIsDealtWithOnceEtcdIsBack) {
   end_well(nodes, after);
 }
 
-TEST_F(LaunchEtcd, ATimeWithoutEtcdIsHeldAgainstNobody) {
+TEST_F(LaunchEtcd, TimeWithoutEtcdDoesNotCountAsLoss) {
   const std::vector<std::string> options = {"--rdzv_conf=keep_alive_interval=2"};
   auto a = node("2", options), b = node("2", options);
   const std::vector<LaunchProcess*> nodes = {a.get(), b.get()};
   const std::vector<Met> met = next_meeting(nodes, any);
   etcd_->kill();
-  // Longer than a node that is lost is waited for. That in turn is longer than one node may find etcd again
-  // behind another.
+  // Longer than the time after which a node is lost. That time in turn is longer than the time between the
+  // reconnections of two nodes.
   absl::SleepFor(absl::Seconds(7));
   etcd_->start();
   end_well(nodes, met);
 }
 
-TEST_F(LaunchEtcd, TheNodeThatServesTheStoreMayLeave) {
+TEST_F(LaunchEtcd, NodeThatServesTheStoreMayLeave) {
   auto a = node("1:2"), b = node("1:2");
   const std::vector<Met> before =
       next_meeting({a.get(), b.get()}, [](const Met& met) { return met.world_size == 2; });
@@ -118,12 +118,12 @@ TEST_F(LaunchEtcd, TheNodeThatServesTheStoreMayLeave) {
   end_well({&other}, after);
 }
 
-TEST_F(LaunchEtcd, AMemberThatNobodyKnowsIsPassedOver) {
+TEST_F(LaunchEtcd, UnknownMemberOfEtcdIsSkipped) {
   auto alone = node("1", {absl::StrCat("--rdzv_endpoint=nobody.invalid:1,", address())}, "true");
   EXPECT_EQ(alone->wait(), 0) << alone->err();
 }
 
-TEST_F(LaunchEtcd, EtcdThatIsGoneForGoodEndsTheJob) {
+TEST_F(LaunchEtcd, LostEtcdEndsTheJob) {
   auto a = node("2", {"--rdzv_conf=read_timeout=5"}), b = node("2", {"--rdzv_conf=read_timeout=5"});
   next_meeting({a.get(), b.get()}, any);
   etcd_->kill();
@@ -135,7 +135,7 @@ TEST_F(LaunchEtcd, EtcdThatIsGoneForGoodEndsTheJob) {
   }
 }
 
-TEST_F(LaunchEtcd, EtcdThatDoesNotComeIsNamed) {
+TEST_F(LaunchEtcd, EtcdThatDoesNotStartIsNamed) {
   etcd_->kill();
   auto a = node("2", {"--join_timeout=0.5"});
   EXPECT_EQ(a->wait(), 1);
@@ -144,7 +144,7 @@ TEST_F(LaunchEtcd, EtcdThatDoesNotComeIsNamed) {
   EXPECT_TRUE(absl::StrContains(a->err(), address())) << a->err();
 }
 
-TEST_F(LaunchEtcd, AnIdIsForOneJob) {
+TEST_F(LaunchEtcd, AnIdCanBeUsedForOneJobOnly) {
   EXPECT_EQ(node("1", {}, "true")->wait(), 0);
   auto again = node("1", {}, "true");
   EXPECT_EQ(again->wait(), 1);
@@ -159,12 +159,12 @@ TEST_F(LaunchEtcd, AnIdIsForOneJob) {
   EXPECT_EQ(node("1", {"--rdzv_id=third"}, "true")->wait(), 0);
 }
 
-TEST_F(LaunchEtcd, NodesThatHaveToMeetNeedAnId) {
+TEST_F(LaunchEtcd, SeveralNodesNeedAnId) {
   LaunchProcess launch({"--nnodes=2", "--rdzv_backend=etcd", "--rdzv_endpoint=" + address(), "true"});
   EXPECT_EQ(launch.wait(), 2);
   EXPECT_EQ(lines(launch.err()).size(), 1u) << launch.err();
   EXPECT_TRUE(absl::StrContains(launch.err(), "--rdzv_id")) << launch.err();
-  // One node has a job of its own each time.
+  // A single node runs a new job each time.
   for (int i = 0; i < 2; ++i) {
     LaunchProcess alone({"--rdzv_backend=etcd", "--rdzv_endpoint=" + address(), "true"});
     EXPECT_EQ(alone.wait(), 0) << alone.err();

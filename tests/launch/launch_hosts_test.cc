@@ -1,4 +1,4 @@
-// Two hosts: network namespaces with a link between them.
+// Tests with two hosts: network namespaces with a link between them.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -57,7 +57,7 @@ class LaunchHosts : public testing::Test {
 
 bool any(const Met&) { return true; }
 
-TEST_F(LaunchHosts, WorkersMeetWhereNodeZeroIs) {
+TEST_F(LaunchHosts, WorkersUseTheStoreOnNodeZero) {
   const std::string address = "--master_addr=" + SplitNetwork::left_address();
   start({"--nnodes=2", "--node_rank=0", address}, {"--nnodes=2", "--node_rank=1", address});
   const std::vector<Met> met = next_meeting(both_, any);
@@ -66,25 +66,25 @@ TEST_F(LaunchHosts, WorkersMeetWhereNodeZeroIs) {
   end_well(both_, met);
 }
 
-TEST_F(LaunchHosts, TheHostOfTheEndpointFindsOutThatItIsTheOne) {
+TEST_F(LaunchHosts, HostOfTheEndpointServesTheStore) {
   const std::vector<std::string> options = {"--nnodes=2", "--rdzv_endpoint=" + endpoint()};
   start(options, options);
   end_well(both_, next_meeting(both_, any));
 }
 
-TEST_F(LaunchHosts, ACutLinkEndsAJobThatNeedsBoth) {
+TEST_F(LaunchHosts, CutLinkEndsAJobThatNeedsBothHosts) {
   const std::vector<std::string> options = {"--nnodes=2", "--rdzv_endpoint=" + endpoint()};
   start(options, options);
   next_meeting(both_, any);
   cut();
   EXPECT_EQ(left_->events_to_the_end(), "");
   EXPECT_EQ(left_->wait(), 1);
-  EXPECT_TRUE(absl::StrContains(left_->err(), "was lost: its launcher has not been heard for 6s"))
+  EXPECT_TRUE(absl::StrContains(left_->err(), "was lost: no heartbeat from its launcher for 6s"))
       << left_->err();
   expect_right_lost_the_store();
 }
 
-TEST_F(LaunchHosts, AnElasticJobGoesOnWhereTheStoreIs) {
+TEST_F(LaunchHosts, ElasticJobContinuesOnTheHostOfTheStore) {
   const std::vector<std::string> options = {"--nnodes=1:2", "--max_restarts=1",
                                             "--rdzv_endpoint=" + endpoint()};
   start(options, options);

@@ -1,4 +1,4 @@
-// Many workers on one machine, and many restarts.
+// Tests with many workers on one machine, and with many restarts.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -29,7 +29,7 @@ std::string file_text(const std::string& path) {
   return text.str();
 }
 
-TEST(LaunchMany, NothingThatSixtyFourWorkersSayIsLostOrMixed) {
+TEST(LaunchMany, OutputOf64WorkersIsNotLostOrMixed) {
   const std::string directory = absl::StrCat(testing::TempDir(), "/many");
   LaunchProcess launch(
       with_script({"--standalone", absl::StrCat("--nproc_per_node=", kWorkers), "--role=role", "--run_id=id",
@@ -69,9 +69,9 @@ TEST(LaunchMany, RestartsLeaveNoDescriptorsBehind) {
   const std::vector<std::string> counts = launch.events(kRestarts + 1);
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   ASSERT_EQ(counts.size(), kRestarts + 1u);
-  // The launcher may not have closed yet what it had for the start of the last worker.
-  constexpr int kOfOneStart = 5;
-  EXPECT_LE(std::stoi(counts.back()), std::stoi(counts.front()) + kOfOneStart);
+  // The launcher may not have closed the descriptors for the start of the last worker yet.
+  constexpr int kDescriptorsOfOneStart = 5;
+  EXPECT_LE(std::stoi(counts.back()), std::stoi(counts.front()) + kDescriptorsOfOneStart);
 }
 
 }  // namespace

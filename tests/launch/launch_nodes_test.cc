@@ -13,7 +13,7 @@
 namespace gradwire::tests {
 namespace {
 
-// Launchers that play nodes of their own on one machine.
+// Several launchers on one machine that act as nodes.
 class LaunchNodes : public testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(int rank, std::vector<std::string> options, const std::string& script,
@@ -77,7 +77,7 @@ TEST_F(LaunchNodes, LossOfNodeZeroEndsTheOthers) {
   EXPECT_TRUE(absl::StrContains(second->err(), absl::StrCat(port_))) << second->err();
 }
 
-TEST_F(LaunchNodes, NodesThatDoNotComeAreNamed) {
+TEST_F(LaunchNodes, MissingNodesAreNamed) {
   auto first = node(0, {"--join_timeout=0.1"}, "true", 3);
   EXPECT_EQ(first->wait(), 1);
   EXPECT_TRUE(absl::StrContains(first->err(), "1 of 3 nodes")) << first->err();
@@ -85,7 +85,7 @@ TEST_F(LaunchNodes, NodesThatDoNotComeAreNamed) {
   EXPECT_EQ(first->complaints().size(), 1u) << first->err();
 }
 
-TEST_F(LaunchNodes, NodeZeroThatDoesNotComeIsNamed) {
+TEST_F(LaunchNodes, MissingNodeZeroIsNamed) {
   auto second = node(1, {"--join_timeout=0.1"}, "true");
   EXPECT_EQ(second->wait(), 1);
   EXPECT_TRUE(absl::StrContains(second->err(), "cannot reach the job's store")) << second->err();
@@ -94,8 +94,8 @@ TEST_F(LaunchNodes, NodeZeroThatDoesNotComeIsNamed) {
 
 TEST_F(LaunchNodes, SignalEndsTheWaitForOtherNodes) {
   auto first = node(0, {}, "true");
-  // The signal may come before the launcher waits or while it does; both must end it. Before it handles
-  // signals the default ends it too.
+  // The signal may arrive before the launcher waits, or while it waits; both must end it. Before it handles
+  // signals, the default action ends it.
   first->send(SIGTERM);
   const int code = first->wait();
   EXPECT_TRUE(code == 128 + SIGTERM || code == -SIGTERM) << code;

@@ -29,7 +29,7 @@ TEST(LaunchOptions, OneCommandStartsGroupsOfRoles) {
             (Lines{"[server0]:0 server 0/1", "[trainer0]:1 trainer 0/2", "[trainer1]:2 trainer 1/2"}));
 }
 
-TEST(LaunchOptions, LocalRanksThatAreNotShownWriteToFilesAlone) {
+TEST(LaunchOptions, LocalRanksThatAreNotShownWriteOnlyToFiles) {
   const std::string log_dir = absl::StrCat(testing::TempDir(), "/filter");
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=3", "--local_ranks_filter=1", "-t1",
                                     "--run_id=job", absl::StrCat("--log_dir=", log_dir)},

@@ -1,4 +1,4 @@
-// Workers that start daemons: processes in sessions of their own, which have no parent any more.
+// Tests of workers that start daemons: orphans in sessions of their own.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,13 +18,14 @@
 namespace gradwire::tests {
 namespace {
 
-// What the processes of a worker say: "KIND PID", or more words.
+// Returns a word of an event. A worker's processes write events of the form "KIND PID", possibly with more
+// words.
 std::string word(const std::string& event, int number) {
   const std::vector<std::string> words = absl::StrSplit(event, ' ');
   return number < static_cast<int>(words.size()) ? words[number] : "";
 }
 
-// Some process, which is known again whatever becomes of its number.
+// A process, identified by a pidfd, so that a reused pid does not matter.
 class Watched {
  public:
   explicit Watched(const std::string& event)
@@ -52,7 +53,7 @@ class Watched {
   int fd_;
 };
 
-// The process of those that have said something whose kind is `kind`.
+// Returns the process whose event has this kind.
 Watched watched(const std::vector<std::string>& events, const std::string& kind) {
   for (const std::string& event : events) {
     if (word(event, 0) == kind) return Watched(event);
@@ -61,34 +62,36 @@ Watched watched(const std::vector<std::string>& events, const std::string& kind)
   return Watched("none 1");
 }
 
-// Starts, in a session of its own and without a parent, what does `first`, says "daemon PID" and lives on.
+// Script that starts a daemon: an orphan in a session of its own. It runs `first`, writes "daemon PID" and
+// keeps running.
 std::string daemon(const std::string& first) {
   return absl::StrCat("(setsid sh -c '", first, "; echo daemon $$ >&9; while :; do sleep 0.02; done' &); ");
 }
-// The same, ignoring SIGTERM and keeping none of the descriptors that it was given.
+// The same, but the daemon ignores SIGTERM and closes its inherited descriptors.
 const char kStubborn[] =
     "(trap '' TERM; setsid sh -c 'echo daemon $$ >&9; exec sleep 1000 >/dev/null 2>&1 9>&-' &); ";
 
-// A worker that says "worker PID" and then waits for SIGUSR1, which ends it with `code`, or SIGTERM.
+// Script of a worker that writes "worker PID" and then waits for SIGUSR1, which ends it with `code`, or
+// SIGTERM.
 std::string waits(int code) {
   return absl::StrCat("trap 'exit ", code, "' USR1; echo worker $$ >&9; while :; do sleep 0.02; done");
 }
 
-TEST(LaunchOrphans, ADaemonEndsWithItsJobAndMayCleanUp) {
+TEST(LaunchOrphans, DaemonEndsWithItsJobAndMayCleanUp) {
   LaunchProcess launch(
       with_script({"--standalone"}, daemon("trap \"echo cleaned >&9; exit\" TERM") + waits(0)));
-  const std::vector<std::string> said = launch.events(2);
-  watched(said, "worker").send(SIGUSR1);
+  const std::vector<std::string> events = launch.events(2);
+  watched(events, "worker").send(SIGUSR1);
   EXPECT_EQ(launch.events_to_the_end(), "cleaned\n");
   EXPECT_EQ(launch.wait(), 0) << launch.err();
-  EXPECT_TRUE(watched(said, "daemon").gone());
+  EXPECT_TRUE(watched(events, "daemon").gone());
 }
 
-TEST(LaunchOrphans, ADaemonThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
+TEST(LaunchOrphans, DaemonThatIgnoresSigtermIsKilledAfterTheGracePeriod) {
   LaunchProcess launch(with_script({"--standalone", "--grace_period=0.2"}, kStubborn + waits(3)));
-  const std::vector<std::string> said = launch.events(2);
-  const Watched stubborn = watched(said, "daemon");
-  watched(said, "worker").send(SIGUSR1);
+  const std::vector<std::string> events = launch.events(2);
+  const Watched stubborn = watched(events, "daemon");
+  watched(events, "worker").send(SIGUSR1);
   EXPECT_EQ(launch.wait(), 3) << launch.err();
   EXPECT_TRUE(stubborn.gone());
   EXPECT_TRUE(
@@ -96,33 +99,33 @@ TEST(LaunchOrphans, ADaemonThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
       << launch.err();
 }
 
-TEST(LaunchOrphans, AnInterruptOfTheJobEndsADaemonAfterTheWorkers) {
+TEST(LaunchOrphans, InterruptEndsADaemonAfterTheWorkers) {
   LaunchProcess launch(with_script({"--standalone"}, daemon("trap \"echo daemon ends >&9; exit\" TERM") +
                                                          "trap 'echo worker ends >&9; exit 1' INT; " +
                                                          waits(0)));
-  const std::vector<std::string> said = launch.events(2);
-  const Watched daemon = watched(said, "daemon");
+  const std::vector<std::string> events = launch.events(2);
+  const Watched daemon = watched(events, "daemon");
   launch.send(SIGINT);
   EXPECT_EQ(launch.events_to_the_end(), "worker ends\ndaemon ends\n");
   EXPECT_EQ(launch.wait(), 128 + SIGINT) << launch.err();
   EXPECT_TRUE(daemon.gone());
 }
 
-TEST(LaunchOrphans, ADaemonLivesAsLongAsAnyWorker) {
+TEST(LaunchOrphans, DaemonRunsAsLongAsAnyWorker) {
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2"},
                                    "[ $RANK = 1 ] && { " + waits(0) + "; }; echo first $$ >&9; " +
                                        daemon("trap \"echo lives >&9\" USR1") + "exit 0"));
-  const std::vector<std::string> said = launch.events(3);
-  EXPECT_TRUE(watched(said, "first").ends());
-  const Watched daemon = watched(said, "daemon");
+  const std::vector<std::string> events = launch.events(3);
+  EXPECT_TRUE(watched(events, "first").ends());
+  const Watched daemon = watched(events, "daemon");
   daemon.send(SIGUSR1);
   EXPECT_EQ(launch.events(1).at(0), "lives");
-  watched(said, "worker").send(SIGUSR1);
+  watched(events, "worker").send(SIGUSR1);
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   EXPECT_TRUE(daemon.gone());
 }
 
-TEST(LaunchOrphans, NothingOfAFailedRoundLivesInTheNext) {
+TEST(LaunchOrphans, NoProcessOfAFailedRoundRunsInTheNext) {
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2", "--max_restarts=1", "--grace_period=0.2"},
                   "[ $GRADWIRE_ROUND = 1 ] && echo again >&9; " + std::string(kStubborn) + waits(4)));
@@ -143,22 +146,22 @@ TEST(LaunchOrphans, NothingOfAFailedRoundLivesInTheNext) {
   for (const Watched& each : processes) EXPECT_TRUE(each.gone());
 }
 
-TEST(LaunchOrphans, ALauncherKilledTakesDaemonsWithIt) {
+TEST(LaunchOrphans, KilledLauncherTakesDaemonsWithIt) {
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2"}, kStubborn + waits(0)));
-  const std::vector<std::string> said = launch.events(4);
+  const std::vector<std::string> events = launch.events(4);
   std::vector<Watched> processes;
-  for (const std::string& each : said) processes.emplace_back(each);
+  for (const std::string& each : events) processes.emplace_back(each);
   launch.send(SIGKILL);
   EXPECT_EQ(launch.wait(), -SIGKILL);
-  for (size_t i = 0; i < said.size(); ++i) EXPECT_TRUE(processes[i].ends()) << said[i];
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_TRUE(processes[i].ends()) << events[i];
   EXPECT_EQ(launch.events_to_the_end(), "");
 }
 
-TEST(LaunchOrphans, WhoKillsAWorkersParentKillsTheLauncher) {
+TEST(LaunchOrphans, KillingAWorkersParentKillsTheLauncher) {
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2"}, "trap 'kill -KILL $PPID' USR2; " + waits(0)));
-  const std::vector<std::string> said = launch.events(2);
-  Watched(said[0]).send(SIGUSR2);
+  const std::vector<std::string> events = launch.events(2);
+  Watched(events[0]).send(SIGUSR2);
   EXPECT_EQ(launch.wait(), -SIGKILL) << launch.err();
   EXPECT_EQ(launch.events_to_the_end(), "");
 }
@@ -185,12 +188,12 @@ TEST(LaunchOrphans, RestartsLeaveNoDescriptorsOrProcessesBehind) {
           "(setsid true &); (setsid sleep 1000 &); [ $GRADWIRE_ROUND = ", kRestarts, " ]")));
   const std::vector<std::string> counts = launch.events(kRestarts + 1);
   EXPECT_EQ(launch.wait(), 0) << launch.err();
-  // They may not have closed yet what they had for the start of the worker.
-  constexpr int kOfOneStart = 6;
+  // Launcher and reaper may not have closed the descriptors for the start of the worker yet.
+  constexpr int kDescriptorsOfOneStart = 6;
   for (const std::string& each : counts) {
     EXPECT_EQ(word(each, 0), "1");
-    EXPECT_LE(std::stoi(word(each, 1)), std::stoi(word(counts[0], 1)) + kOfOneStart) << each;
-    EXPECT_LE(std::stoi(word(each, 2)), std::stoi(word(counts[0], 2)) + kOfOneStart) << each;
+    EXPECT_LE(std::stoi(word(each, 1)), std::stoi(word(counts[0], 1)) + kDescriptorsOfOneStart) << each;
+    EXPECT_LE(std::stoi(word(each, 2)), std::stoi(word(counts[0], 2)) + kDescriptorsOfOneStart) << each;
     EXPECT_EQ(word(each, 3), "1");
   }
 }

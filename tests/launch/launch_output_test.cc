@@ -67,7 +67,7 @@ TEST(LaunchOutput, TeedLinesAreWholePrefixedAndInOrder) {
   }
 }
 
-TEST(LaunchOutput, RedirectedLinesGoToFilesAlone) {
+TEST(LaunchOutput, RedirectedLinesGoOnlyToFiles) {
   const std::string directory = log_dir("redirects");
   LaunchProcess launch(with_script(
       {"--standalone", "--nproc_per_node=4", "--run_id=id", "--redirects=3", "--log_dir", directory},
@@ -99,7 +99,7 @@ TEST(LaunchOutput, StreamsAreChosenByLocalRank) {
   EXPECT_FALSE(std::ifstream(directory + "/id/attempt_0/2/stdout.log").good());
 }
 
-TEST(LaunchOutput, LastWordsOfAFailingWorkerAreNotLost) {
+TEST(LaunchOutput, LastOutputOfAFailingWorkerIsNotLost) {
   LaunchProcess launch(with_script({"--standalone", "--tee=3", "--log_dir=" + log_dir("last")},
                                    "printf 'no newline'; kill -KILL $$"));
   EXPECT_EQ(launch.wait(), 137);
@@ -112,7 +112,7 @@ std::string printed_by(int rank) {
   return text;
 }
 
-// The lines of `text` that contain `part`, one after the other.
+// Returns the lines of `text` that contain `part`.
 std::string lines_with(const std::string& text, const std::string& part) {
   std::string found;
   for (const std::string& line : lines(text)) {
@@ -121,10 +121,10 @@ std::string lines_with(const std::string& text, const std::string& part) {
   return found;
 }
 
-// Kills worker 0 when all have printed; the launcher ends the others by SIGTERM.
+// Kills worker 0 when all have printed; the launcher then ends the others with SIGTERM.
 void print_and_be_killed(LaunchProcess& launch) {
-  for (const std::string& said : launch.events(kWorkers)) {
-    if (said[0] == '0') kill(std::stoi(said.substr(2)), SIGKILL);
+  for (const std::string& event : launch.events(kWorkers)) {
+    if (event[0] == '0') kill(std::stoi(event.substr(2)), SIGKILL);
   }
   EXPECT_EQ(launch.wait(), 128 + SIGKILL) << launch.err();
 }
@@ -149,20 +149,20 @@ TEST(LaunchOutput, KilledWorkersLoseNoLineThatTheyPrinted) {
   }
 }
 
-TEST(LaunchOutput, StandardOutputIsATerminalUnlessThatIsNotWanted) {
+TEST(LaunchOutput, StandardOutputIsATerminalUnlessDisabled) {
   constexpr char kScript[] = "[ -t 1 ] && echo terminal $TERM || echo pipe $TERM; [ -t 2 ] && echo terminal";
-  for (const auto& [option, said] : std::map<std::string, std::string>{
+  for (const auto& [option, expected] : std::map<std::string, std::string>{
            {"--line_buffered", "terminal dumb\n"}, {"--line_buffered=false", "pipe xterm\n"}}) {
     LaunchProcess launch(
         with_script({"--standalone", option, "--redirects=0", "--tee=2", "--log_dir=" + log_dir("terminal")},
                     absl::StrCat(kScript, "; exit 0")),
         {{"TERM", "xterm"}});
     EXPECT_EQ(launch.wait(), 0) << launch.err();
-    EXPECT_EQ(launch.out(), said);
+    EXPECT_EQ(launch.out(), expected);
   }
 }
 
-TEST(LaunchOutput, WhatHasNoNewlineStaysAsItIs) {
+TEST(LaunchOutput, OutputWithoutANewlineIsUnchanged) {
   LaunchProcess launch(with_script({"--standalone"}, "printf 'a\\r\\nb\\tno newline'"));
   EXPECT_EQ(launch.wait(), 0);
   EXPECT_EQ(launch.out(), "a\r\nb\tno newline");
@@ -185,11 +185,11 @@ TEST(LaunchOutput, WithoutALogDirectoryATemporaryOneIsNamed) {
   const std::string temporary = testing::TempDir();
   LaunchProcess launch(with_script({"--standalone", "--redirects=1"}, "echo here"), {{"TMPDIR", temporary}});
   EXPECT_EQ(launch.wait(), 0);
-  constexpr char kSaid[] = "the workers' output is in ";
+  constexpr char kAnnouncement[] = "the workers' output is in ";
   const std::string err = launch.err();
-  const size_t at = err.find(kSaid);
+  const size_t at = err.find(kAnnouncement);
   ASSERT_NE(at, std::string::npos) << err;
-  const size_t begin = at + sizeof(kSaid) - 1;
+  const size_t begin = at + sizeof(kAnnouncement) - 1;
   const std::string directory = err.substr(begin, err.find('\n', begin) - begin);
   EXPECT_TRUE(absl::StartsWith(directory, temporary)) << directory;
   EXPECT_EQ(file_text(directory + "/attempt_0/0/stdout.log"), "here\n");
@@ -206,7 +206,7 @@ TEST(LaunchOutput, SecondRunOfOneIdDoesNotTouchTheFirstOnesFiles) {
   EXPECT_EQ(file_text(directory + "/id/attempt_0/0/stdout.log"), "first\n");
 }
 
-TEST(LaunchOutput, LogDirectoryThatCannotBeMadeIsOneLineAndOne) {
+TEST(LaunchOutput, LogDirectoryThatCannotBeCreatedExitsWithOneAndOneLine) {
   const std::string file = log_dir("file");
   std::ofstream(file) << "x";
   LaunchProcess launch({"--standalone", "--redirects=1", "--log_dir=" + file + "/logs", "true"});

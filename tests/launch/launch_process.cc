@@ -29,18 +29,18 @@ namespace {
 constexpr int kEventsFd = 9;
 constexpr int kTooLongMilliseconds = 120000;
 
-// False at the end of the pipe.
+// Reads a byte. Returns false at the end of the pipe.
 bool read_byte(int fd, char& byte) {
   pollfd event{.fd = fd, .events = POLLIN};
   if (poll(&event, 1, kTooLongMilliseconds) <= 0) {
-    ADD_FAILURE() << "waited for a worker in vain";
+    ADD_FAILURE() << "timed out waiting for an event of a worker";
     return false;
   }
   return read(fd, &byte, 1) == 1;
 }
 
-// What the sanitizers are to leave out in the launcher and in workers, which are not tests and know no
-// suppressions.
+// Sets suppressions for a sanitizer in the launcher and its workers. They are not tests, so they have no
+// suppressions of their own.
 void suppress(const char* sanitizer, const std::string& file) {
   const char* options = std::getenv(sanitizer);
   setenv(sanitizer,
@@ -59,7 +59,7 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
   out_path_ = stem + ".out";
   err_path_ = stem + ".err";
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) ADD_FAILURE() << "no pipe";
+  if (pipe2(ends, O_CLOEXEC) != 0) ADD_FAILURE() << "cannot create a pipe";
   events_fd_ = ends[0];
   args.insert(args.begin(), "tools/launch/launch");
   std::vector<char*> argv;

@@ -10,14 +10,15 @@
 
 namespace gradwire::tests {
 
-// The launcher as a process, as a user starts it. Its output goes to files, which are there when it has
-// ended. Its workers inherit descriptor 9, a pipe: what they write there the test reads as events, and the
-// pipe's end means that the launcher, all workers and all that they started are gone.
+// The launcher as a process, as a user starts it. Its output goes to files, which are complete when it has
+// ended. Its workers inherit descriptor 9, a pipe. The test reads the lines that they write there as events.
+// The end of the pipe means that the launcher, all workers and all their descendants have ended.
 //
-// Not thread-safe. The destructor kills the launcher if it runs.
+// Not thread-safe. The destructor kills the launcher if it still runs.
 class LaunchProcess {
  public:
-  // `network`: a namespace to start it in, as setns(2) takes it; -1: the test's own.
+  // `network` is a descriptor of the network namespace to start it in, as for setns(2); -1 for the test's
+  // own.
   explicit LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment = {},
                          int network = -1);
   ~LaunchProcess();
@@ -27,17 +28,16 @@ class LaunchProcess {
   pid_t pid() const { return pid_; }
   void send(int signal) const;
 
-  // The next `count` lines that workers wrote to descriptor 9. Fails the test when they do not come.
+  // Returns the next `count` lines that workers write to descriptor 9. Fails the test if they do not arrive.
   std::vector<std::string> events(int count);
-  // Waits until nobody has descriptor 9 any more; returns what was still written there.
+  // Waits until no process has descriptor 9 any more. Returns the text that was still written to it.
   std::string events_to_the_end();
 
-  // The exit code, or -signal.
+  // Waits for the launcher. Returns its exit code, or -signal.
   int wait();
   std::string out() const { return read(out_path_); }
   std::string err() const { return read(err_path_); }
-  // The lines of err() but for what the launcher says it waits for, when it has waited for a while: a slow
-  // machine makes it do so anywhere.
+  // The lines of err() except those about waiting, which the launcher may print anywhere on a slow machine.
   std::vector<std::string> complaints() const;
 
  private:
@@ -49,7 +49,7 @@ class LaunchProcess {
   int events_fd_ = -1;
 };
 
-// A program in the shell's language as a worker: {"sh", "-c", script}, put after `options`.
+// Returns `options` followed by a shell script as the program: {"sh", "-c", script}.
 std::vector<std::string> with_script(std::vector<std::string> options, const std::string& script);
 
 std::vector<std::string> lines(const std::string& text);

@@ -1,4 +1,4 @@
-// Jobs that fail and begin again, on one node and on two.
+// Tests of jobs that fail and are restarted, on one node and on two.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -22,8 +22,8 @@ std::vector<std::string> sorted(std::vector<std::string> lines) {
   return lines;
 }
 
-// Says which start of the job it is; in the first ones rank 1 fails, once rank 0 has said it too and waits
-// for its end.
+// Script of a worker. It writes which start of the job it is. In starts before `restart`, rank 1 fails after
+// rank 0 has written it too; rank 0 waits until it is ended.
 std::string fails_until(int restart) {
   static int number = 0;
   const std::string file =
@@ -35,7 +35,7 @@ std::string fails_until(int restart) {
       " ]; do sleep 0.01; done; exit 7");
 }
 
-TEST(LaunchRestart, AFailedGroupStartsAgainAndMaySucceed) {
+TEST(LaunchRestart, FailedGroupIsRestartedAndMaySucceed) {
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2", "--max_restarts=2"}, fails_until(1)));
   EXPECT_EQ(sorted(launch.events(2)), (std::vector<std::string>{"0/2 0 0", "0/2 0 1"}));
@@ -46,7 +46,7 @@ TEST(LaunchRestart, AFailedGroupStartsAgainAndMaySucceed) {
       << launch.err();
 }
 
-TEST(LaunchRestart, WithoutRestartsLeftTheLastFailureIsTheJobs) {
+TEST(LaunchRestart, LastFailureWithoutRestartsLeftFailsTheJob) {
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2", "--max_restarts=2"}, fails_until(100)));
   EXPECT_EQ(sorted(launch.events(6)),
@@ -69,8 +69,8 @@ TEST(LaunchRestart, EachStartHasLogsOfItsOwn) {
   }
 }
 
-TEST(LaunchRestart, TheOldWorkersAreGoneBeforeTheNewOnesStart) {
-  // The old rank 0 takes its time to end; the new one finds its file if it came too early.
+TEST(LaunchRestart, OldWorkersHaveEndedBeforeTheNewOnesStart) {
+  // The old rank 0 ends slowly. The new workers fail if its file still exists.
   const std::string lock = absl::StrCat(testing::TempDir(), "/restart_lock");
   std::filesystem::remove(lock);
   LaunchProcess launch(with_script(
@@ -83,7 +83,7 @@ TEST(LaunchRestart, TheOldWorkersAreGoneBeforeTheNewOnesStart) {
   EXPECT_EQ(launch.wait(), 0) << launch.err();
 }
 
-TEST(LaunchRestart, ASignalEndsTheJobAndStartsNothing) {
+TEST(LaunchRestart, SignalEndsTheJobWithoutARestart) {
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2", "--max_restarts=5"}, "echo ready >&9; sleep 1000"));
   launch.events(2);
@@ -102,7 +102,7 @@ class LaunchRestartNodes : public testing::Test {
   const int port_ = free_port();
 };
 
-TEST_F(LaunchRestartNodes, AFailureOnOneNodeStartsAllAgain) {
+TEST_F(LaunchRestartNodes, FailureOnOneNodeRestartsAll) {
   const std::string script = fails_until(1);
   auto first = node({"--max_restarts=1"}, script);
   auto second = node({"--max_restarts=1"}, script);
@@ -117,7 +117,7 @@ TEST_F(LaunchRestartNodes, AFailureOnOneNodeStartsAllAgain) {
 TEST_F(LaunchRestartNodes, SettingsThatDifferAreBothNamed) {
   auto first = node({"--max_restarts=1"}, "sleep 1000");
   auto second = node({"--max_restarts=2"}, "sleep 1000");
-  // Whichever comes second is refused; the other one waits on.
+  // The second one is refused; the first one keeps waiting.
   siginfo_t info{};
   ASSERT_EQ(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
   LaunchProcess& refused = info.si_pid == first->pid() ? *first : *second;

@@ -12,9 +12,9 @@ namespace {
 TEST(LaunchStore, WorkersMeetInTheStoreThatTheLauncherServes) {
   LaunchProcess launch({"--standalone", "--nproc_per_node=3", "tests/launch/store_worker"});
   EXPECT_EQ(launch.wait(), 0) << launch.err();
-  std::vector<std::string> said = lines(launch.out());
-  std::sort(said.begin(), said.end());
-  EXPECT_EQ(said, (std::vector<std::string>{"1 of 3 on cpu", "2 of 3 on cpu"}));
+  std::vector<std::string> output = lines(launch.out());
+  std::sort(output.begin(), output.end());
+  EXPECT_EQ(output, (std::vector<std::string>{"1 of 3 on cpu", "2 of 3 on cpu"}));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/base/version.h"
 #include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
@@ -63,7 +64,7 @@ TEST(Launch, WorkerThatIgnoresTermIsKilledAfterTheGracePeriod) {
                   "echo >&9; while :; do sleep 1; done; fi; "
                   "until [ -e \"$TEST_TMPDIR/ignores_term\" ]; do sleep 0.01; done; exit 4"));
   launch.events(1);
-  // Rank 1 fails once rank 0 ignores the signal, which would live for ever.
+  // Rank 1 fails once rank 0 ignores SIGTERM. Rank 0 would otherwise run indefinitely.
   launch.events_to_the_end();
   EXPECT_EQ(launch.wait(), 4);
 }
@@ -74,7 +75,7 @@ TEST(Launch, WorkerMayCleanUpWithinTheGracePeriod) {
                   "if [ $RANK = 0 ]; then trap 'echo cleaned >&9; exit 0' TERM; echo $$ >&9; while :; do "
                   "sleep 0.05; done; fi; echo $$ >&9; while :; do sleep 0.05; done"));
   const std::vector<std::string> pids = launch.events(2);
-  // Whichever of the two that is: the other one's end is what is looked at.
+  // Kill either of the two: the test checks the end of the other.
   kill(std::stoi(pids[0]), SIGKILL);
   launch.events_to_the_end();
   EXPECT_EQ(launch.wait(), 137);
@@ -98,7 +99,7 @@ TEST_P(LaunchSignal, ReachesTheWorkers) {
 INSTANTIATE_TEST_SUITE_P(All, LaunchSignal, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
 
 TEST(Launch, SignalThatWasIgnoredAtTheStartStaysIgnored) {
-  // As nohup does it.
+  // nohup does the same.
   signal(SIGHUP, SIG_IGN);
   LaunchProcess launch(with_script({"--standalone"}, "echo ready >&9; sleep 0.3; exit 5"));
   signal(SIGHUP, SIG_DFL);
@@ -108,7 +109,8 @@ TEST(Launch, SignalThatWasIgnoredAtTheStartStaysIgnored) {
 }
 
 TEST(Launch, LauncherKilledTakesAllWithIt) {
-  // A shell that waits for a child: the kernel's parent-death signal alone would leave the child.
+  // Each worker is a shell that waits for a child. The kernel's parent-death signal alone would not end the
+  // child.
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=3"}, "echo ready >&9; sleep 1000; true"));
   launch.events(3);
@@ -117,7 +119,7 @@ TEST(Launch, LauncherKilledTakesAllWithIt) {
   EXPECT_EQ(launch.events_to_the_end(), "");
 }
 
-// The masks of blocked and of ignored signals, without 32 and above: glibc keeps those for itself.
+// Returns the masks of blocked and ignored signals, without 32 and above, which glibc reserves.
 std::vector<uint64_t> signal_masks(const std::string& status) {
   std::vector<uint64_t> found;
   for (const std::string& line : lines(status)) {
@@ -128,7 +130,7 @@ std::vector<uint64_t> signal_masks(const std::string& status) {
   return found;
 }
 
-TEST(Launch, SignalsAreAsTheLauncherFoundThem) {
+TEST(Launch, SignalsOfWorkersAreThoseOfTheLauncher) {
   std::stringstream own;
   own << std::ifstream("/proc/self/status").rdbuf();
   LaunchProcess launch({"--standalone", "cat", "/proc/self/status"});
@@ -137,8 +139,8 @@ TEST(Launch, SignalsAreAsTheLauncherFoundThem) {
 }
 
 TEST(Launch, WorkersInheritNoDescriptorOfTheLauncher) {
-  // Both run the same program; what is open beside the standard ones must be the same: descriptor 9, and the
-  // one with which the program reads its directory.
+  // The program lists its descriptors that are sockets or epoll instances, as the launcher has. There must be
+  // none.
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "--redirects=1",
                         absl::StrCat("--log_dir=", testing::TempDir(), "/fds"), "--run_id=fds", "find",
                         "/proc/self/fd/", "-type", "l", "-lname", "*eventpoll*", "-o", "-lname", "*socket*"});
@@ -150,7 +152,7 @@ TEST(Launch, WorkersInheritNoDescriptorOfTheLauncher) {
   }
 }
 
-TEST(Launch, EnvironmentIsTorchruns) {
+TEST(Launch, EnvironmentIsThatOfTorchrun) {
   const std::string log_dir = absl::StrCat(testing::TempDir(), "/env");
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "--role=ps", "--rdzv_id=job", "-r", "1",
                         "--log_dir", log_dir, "env"});
@@ -208,11 +210,11 @@ TEST(Launch, HelpGoesToStandardOutput) {
 TEST(Launch, VersionGoesToStandardOutput) {
   LaunchProcess launch({"--version"});
   EXPECT_EQ(launch.wait(), 0);
-  EXPECT_EQ(launch.out(), "gradwire 0.1.0\n");
+  EXPECT_EQ(launch.out(), absl::StrCat("gradwire ", kVersion, "\n"));
   EXPECT_EQ(launch.err(), "");
 }
 
-TEST(Launch, WrongCommandLinesAreOneLineAndTwo) {
+TEST(Launch, WrongCommandLineExitsWithTwoAndOneLine) {
   const std::string data = absl::StrCat(testing::TempDir(), "/data");
   std::ofstream file(data);
   file << "no program\n";
@@ -230,7 +232,7 @@ TEST(Launch, WrongCommandLinesAreOneLineAndTwo) {
   }
 }
 
-TEST(Launch, TakenPortIsOneLineAndOne) {
+TEST(Launch, PortInUseExitsWithOneAndOneLine) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t size = sizeof(address);

@@ -1,5 +1,4 @@
-// What can be wrong on one of several nodes, or with the store; and signals to launchers that depend on
-// others.
+// Tests of errors on one of several nodes or in the store, and of signals to launchers that depend on others.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -55,7 +54,7 @@ class LaunchTrouble : public testing::Test {
   static int64_t beats(store::TcpStore& store) { return store.num_keys() - 1; }
 };
 
-TEST_F(LaunchTrouble, AProgramMissingOnOneNodeIsSaidOnAll) {
+TEST_F(LaunchTrouble, ProgramMissingOnOneNodeIsReportedOnAll) {
   auto good = node({"--nnodes=2"});
   LaunchProcess bad({"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_), "/no/such/program"});
   expect_end(bad, 1, {"program not found: /no/such/program"});
@@ -64,7 +63,7 @@ TEST_F(LaunchTrouble, AProgramMissingOnOneNodeIsSaidOnAll) {
   EXPECT_TRUE(absl::StrContains(good->err(), "program not found: /no/such/program")) << good->err();
 }
 
-TEST_F(LaunchTrouble, AProgramThatCannotBeExecutedOnOneNodeIsSaidOnAll) {
+TEST_F(LaunchTrouble, ProgramThatCannotBeExecutedOnOneNodeIsReportedOnAll) {
   const std::string program = absl::StrCat(testing::TempDir(), "/no_first_line");
   std::ofstream(program) << "no first line\n";
   chmod(program.c_str(), 0700);
@@ -76,7 +75,7 @@ TEST_F(LaunchTrouble, AProgramThatCannotBeExecutedOnOneNodeIsSaidOnAll) {
   EXPECT_TRUE(absl::StrContains(good->err(), "cannot execute " + program)) << good->err();
 }
 
-TEST_F(LaunchTrouble, LogsThatCannotBeWrittenOnOneNodeAreSaidOnAll) {
+TEST_F(LaunchTrouble, LogsThatCannotBeWrittenOnOneNodeAreReportedOnAll) {
   const std::string file = absl::StrCat(testing::TempDir(), "/no_directory");
   std::ofstream(file) << "x";
   auto good = node({"--nnodes=2"});
@@ -87,17 +86,17 @@ TEST_F(LaunchTrouble, LogsThatCannotBeWrittenOnOneNodeAreSaidOnAll) {
   EXPECT_TRUE(absl::StrContains(good->err(), file)) << good->err();
 }
 
-TEST_F(LaunchTrouble, ANodeOfAnotherJobIsNotLetIn) {
+TEST_F(LaunchTrouble, NodeOfAnotherJobIsRefused) {
   auto first = node({"--nnodes=1:2", "--rdzv_id=a"});
   first->events(1);
   auto stranger = node({"--nnodes=1:2", "--rdzv_id=b"});
   expect_end(*stranger, 2,
-             {"was started for the job b, but it is the job a that meets here", absl::StrCat(port_)});
+             {"was started for the job b, but the store is used by the job a", absl::StrCat(port_)});
   first->send(SIGTERM);
   expect_end(*first, 128 + SIGTERM, {});
 }
 
-TEST_F(LaunchTrouble, GarbageForARecordIsOneLine) {
+TEST_F(LaunchTrouble, MalformedRecordIsOneLine) {
   auto first = node({"--nnodes=2", "--redirects=3", absl::StrCat("--log_dir=", testing::TempDir())});
   wait_for_nodes(1);
   store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
@@ -105,14 +104,14 @@ TEST_F(LaunchTrouble, GarbageForARecordIsOneLine) {
   EXPECT_EQ(first->complaints().size(), 1u) << first->err();
 }
 
-TEST_F(LaunchTrouble, GarbageForARecordEndsWorkersToo) {
+TEST_F(LaunchTrouble, MalformedRecordEndsWorkersToo) {
   auto first = node({"--nnodes=1:2"});
   first->events(1);
   store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
   expect_end(*first, 2, {"rendezvous/state", absl::StrCat(port_)});
 }
 
-// Somebody's port.
+// A program that uses a port.
 class Listener {
  public:
   explicit Listener(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -126,20 +125,20 @@ class Listener {
   const int fd_;
 };
 
-TEST_F(LaunchTrouble, ATakenPortOfNodeZeroIsOneLine) {
+TEST_F(LaunchTrouble, PortInUseOnNodeZeroIsOneLine) {
   Listener taken(port_);
   LaunchProcess first({"--nnodes=2", "--node_rank=0", absl::StrCat("--master_port=", port_), "true"});
   expect_end(first, 1, {absl::StrCat("cannot serve the store at 127.0.0.1:", port_)});
   EXPECT_EQ(lines(first.err()).size(), 1u) << first.err();
 }
 
-TEST_F(LaunchTrouble, APortTakenByAStrangerIsNamedAfterTheJoinTimeout) {
+TEST_F(LaunchTrouble, PortOfAnotherProgramIsNamedAfterTheJoinTimeout) {
   Listener taken(port_);
   auto first = node({"--nnodes=2", "--join_timeout=0.5"});
   expect_end(*first, 1, {"cannot reach the job's store", absl::StrCat(port_)});
 }
 
-TEST_F(LaunchTrouble, AHostThatNobodyKnowsIsWaitedForAndNamed) {
+TEST_F(LaunchTrouble, UnknownHostIsRetriedAndNamed) {
   LaunchProcess launch({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--join_timeout=0.5", "true"});
   expect_end(launch, 1, {"cannot look up the host \"nobody.invalid\""});
   LaunchProcess stopped({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "true"});
@@ -148,12 +147,12 @@ TEST_F(LaunchTrouble, AHostThatNobodyKnowsIsWaitedForAndNamed) {
   EXPECT_TRUE(code == 128 + SIGTERM || code == -SIGTERM) << code << stopped.err();
 }
 
-TEST_F(LaunchTrouble, TheSecondInterruptKills) {
+TEST_F(LaunchTrouble, SecondInterruptKills) {
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2"},
                                    "trap '' INT TERM; echo ready >&9; while :; do sleep 1; done"));
   launch.events(2);
   launch.send(SIGINT);
-  // Signals within a second are taken for one.
+  // Signals within a second count as one.
   siginfo_t info{};
   while (waitid(P_PID, launch.pid(), &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == 0) {
     poll(nullptr, 0, 100);
@@ -162,7 +161,7 @@ TEST_F(LaunchTrouble, TheSecondInterruptKills) {
   expect_end(launch, 128 + SIGINT, {"received SIGINT once more: killing the workers"});
 }
 
-TEST_F(LaunchTrouble, ASignalWhileNodesGatherEndsThemAll) {
+TEST_F(LaunchTrouble, SignalWhileNodesJoinEndsThemAll) {
   auto first = node({"--nnodes=3"});
   auto second = node({"--nnodes=3"});
   wait_for_nodes(2);
@@ -171,7 +170,7 @@ TEST_F(LaunchTrouble, ASignalWhileNodesGatherEndsThemAll) {
   expect_end(*second, 1, {"was stopped by SIGTERM"});
 }
 
-TEST_F(LaunchTrouble, TheStoresHostTakesAnElasticJobWithIt) {
+TEST_F(LaunchTrouble, ElasticJobEndsWithTheHostOfItsStore) {
   auto first = node({"--nnodes=1:2", "--max_restarts=1"});
   first->events(1);
   auto second = node({"--nnodes=1:2", "--max_restarts=1"});

@@ -9,24 +9,24 @@
 
 namespace gradwire::tests {
 
-// What tests/launch/meeting_worker says when it has met the others of its round.
+// The line that tests/launch/meeting_worker writes when it has formed a group with the others of its round.
 struct Met {
   int rank = 0;
   int world_size = 0;
   int restarts = 0;
   int round = 0;
-  int comers = 0;  // in the round's store, up to itself
-  int port = 0;    // the store's
+  int arrivals = 0;  // Number of workers in the round's store, up to this one.
+  int port = 0;      // Port of the store.
   pid_t pid = 0;
 };
 
-// The next time that the one worker of each of `nodes` has met the others, in a round that is `wanted`; of
-// rounds before it some may have been broken off. Expects that all say the same of the round, and that in its
-// store there was nobody else.
+// Waits until the worker of each of `nodes` (one per node) has formed a group with the others, in a round
+// that is `wanted`. Skips earlier rounds, some of which may be incomplete. Expects that all workers report
+// the same round, and that no other worker used its store.
 std::vector<Met> next_meeting(const std::vector<LaunchProcess*>& nodes,
                               const std::function<bool(const Met&)>& wanted);
 
-// Ends the workers well, and expects of their launchers that they do so too.
+// Ends the workers with exit code 0, and expects the same exit code of their launchers.
 void end_well(const std::vector<LaunchProcess*>& nodes, const std::vector<Met>& met);
 
 }  // namespace gradwire::tests

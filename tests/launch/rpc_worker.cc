@@ -1,5 +1,5 @@
-// A worker that ends as its argument says: in a call that it serves ("crash"), or well, but without shutdown
-// ("leave"). Rank 0 does that; rank 1 is the one that suffers.
+// A worker whose argument decides how rank 0 ends: it crashes in a call that it serves ("crash"), or returns
+// 0 without shutdown() ("leave"). Rank 1 is the caller.
 
 #include <string>
 
@@ -10,17 +10,17 @@
 namespace gradwire::rpc {
 namespace {
 
-void crash_as_told() {
+void crash_on_call() {
   int* volatile nowhere = nullptr;
   *nowhere = 1;
 }
-GRADWIRE_RPC(crash_as_told)
+GRADWIRE_RPC(crash_on_call)
 
 Promise<void>& called() {
   static auto* promise = new Promise<void>;
   return *promise;
 }
-// Is never answered.
+// This call is never answered.
 Future<void> hold_on() {
   static auto* never = new Promise<void>;
   called().set_value();
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   init_rpc(info.name());
   if (info.rank == 1) {
     const Destination victim = Destination("default0").with_timeout(absl::InfiniteDuration());
-    leaves ? rpc_sync<&hold_on>(victim) : rpc_sync<&crash_as_told>(victim);
+    leaves ? rpc_sync<&hold_on>(victim) : rpc_sync<&crash_on_call>(victim);
   } else if (leaves) {
     called().future().wait();
     return 0;

@@ -1,4 +1,4 @@
-// Takes part in a count that all workers of the job wait for, over the store that the launcher serves.
+// Counts the workers of the job in the store that the launcher serves, and waits until all have been counted.
 
 #include <cstdio>
 #include <exception>
@@ -12,9 +12,9 @@ int main() {
   try {
     const gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();
     gradwire::store::TcpStore store(info.master_addr, info.master_port, {.timeout = absl::Seconds(100)});
-    if (store.add("comers", 1) == info.world_size) store.set("all here", "yes");
-    store.wait({"all here"});
-    // Rank 0 goes first; the others still use the store.
+    if (store.add("arrivals", 1) == info.world_size) store.set("all arrived", "yes");
+    store.wait({"all arrived"});
+    // Rank 0 ends first; the others still use the store.
     if (info.rank == 0) return 0;
     store.set(absl::StrCat("after ", info.rank), "");
     std::printf("%d of %d on %s\n", info.rank, info.world_size, info.device().c_str());

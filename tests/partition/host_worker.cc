@@ -1,14 +1,16 @@
-// One worker on a host of its own; partition_test starts it, in a network namespace.
+// One worker on a host of its own. partition_test starts it in a network namespace.
 //   host_worker STORE_HOST STORE_PORT RUN RANK WORLD_SIZE SUSPECT_AFTER_MS DEAD_AFTER_MS
 //
-// It reads commands on descriptor 4 and writes what becomes of them on descriptor 3, a line each:
-//   go                    joins                          -> ready
-//   call NAME MS          a call, with so much time      -> called MS CODE MESSAGE
-//   hold NAME MS          one that is under way for MS   -> held MS CODE MESSAGE, when it has ended
-//   make NAME             an object there                -> made MS CODE MESSAGE
-//   fetch MS              its value                      -> fetched MS CODE MESSAGE
-//   end                   ends at once                   -> ended MS
-// And by itself, when it hears of it: state NAME STATE.
+// It reads commands from descriptor 4, a line each, and writes a line with the result to descriptor 3. MS in
+// a result is the time that the operation took.
+//   command        action                                                result
+//   go             join the group                                        ready
+//   call NAME MS   call the worker with a timeout of MS                  called MS CODE MESSAGE
+//   hold NAME MS   call a function of the worker that takes MS           held MS CODE MESSAGE
+//   make NAME      create an object on the worker                        made MS CODE MESSAGE
+//   fetch MS       fetch the value of that object with a timeout of MS   fetched MS CODE MESSAGE
+//   end            shut down, not gracefully, and exit                   ended MS
+// It also writes "state NAME STATE" when it learns that the state of a worker has changed.
 
 #include <signal.h>
 #include <unistd.h>
@@ -39,12 +41,12 @@ using gradwire::rpc::RRef;
 using gradwire::rpc::WorkerInfo;
 using gradwire::rpc::WorkerState;
 
-void say(const std::string& line) {
+void write_line(const std::string& line) {
   const std::string text = absl::StrReplaceAll(line, {{"\n", " "}}) + "\n";
   if (::write(3, text.data(), text.size()) < 0) std::_Exit(3);
 }
 
-std::vector<std::string> hear() {
+std::vector<std::string> read_command() {
   std::string line;
   for (char c; ::read(4, &c, 1) == 1 && c != '\n';) line += c;
   if (line.empty()) std::_Exit(3);
@@ -62,15 +64,15 @@ void report(const std::string& word, const Future<T>& call) {
   const int64_t start = monotonic_us();
   call.on_ready_inline([word, start](const auto& result) {
     const absl::Status& status = gradwire::future_internal::status_of(result);
-    say(absl::StrCat(word, " ", (monotonic_us() - start) / 1000, " ", static_cast<int>(status.code()), " ",
-                     status.message()));
+    write_line(absl::StrCat(word, " ", (monotonic_us() - start) / 1000, " ", static_cast<int>(status.code()),
+                            " ", status.message()));
   });
 }
 
 void serve(Agent& agent) {
   RRef<Cell> cell;
   while (true) {
-    const std::vector<std::string> words = hear();
+    const std::vector<std::string> words = read_command();
     const std::string& word = words[0];
     if (word == "end") return;
     try {
@@ -88,8 +90,8 @@ void serve(Agent& agent) {
         report("fetched", cell.with_timeout(milliseconds(words[1])).to_here_async());
       }
     } catch (const gradwire::Error& error) {
-      say(absl::StrCat(word == "make" ? "made" : word + "ed", " 0 ", static_cast<int>(error.status().code()),
-                       " ", error.what()));
+      write_line(absl::StrCat(word == "make" ? "made" : word + "ed", " 0 ",
+                              static_cast<int>(error.status().code()), " ", error.what()));
     }
   }
 }
@@ -100,7 +102,7 @@ int run(char** argv) {
       !absl::SimpleAtoi(argv[5], &world_size)) {
     return 2;
   }
-  if (hear()[0] != "go") return 2;
+  if (read_command()[0] != "go") return 2;
   RpcBackendOptions options;
   options.store = std::make_shared<gradwire::store::PrefixStore>(
       argv[3], std::make_shared<gradwire::store::TcpStore>(
@@ -113,13 +115,13 @@ int run(char** argv) {
   const std::shared_ptr<Agent> agent = Agent::start(absl::StrCat("worker", rank), rank, world_size, options);
   const std::shared_ptr<void> subscription =
       agent->on_worker_change([](const WorkerInfo& worker, WorkerState state) {
-        say(absl::StrCat("state ", worker.name, " ", to_string(state)));
+        write_line(absl::StrCat("state ", worker.name, " ", to_string(state)));
       });
-  say("ready");
+  write_line("ready");
   serve(*agent);
   const int64_t start = monotonic_us();
   agent->shutdown(/*graceful=*/false);
-  say(absl::StrCat("ended ", (monotonic_us() - start) / 1000));
+  write_line(absl::StrCat("ended ", (monotonic_us() - start) / 1000));
   return 0;
 }
 
@@ -137,7 +139,7 @@ int main(int argc, char** argv) {
   try {
     return chaos::run(argv);
   } catch (const gradwire::Error& error) {
-    chaos::say(absl::StrCat("failed ", error.what()));
+    chaos::write_line(absl::StrCat("failed ", error.what()));
     return 1;
   }
 }

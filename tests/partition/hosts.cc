@@ -30,7 +30,7 @@ absl::Status run_all(std::initializer_list<std::string> commands) {
   return absl::OkStatus();
 }
 
-// The namespace's identity.
+// Returns the inode of a process's network namespace, which identifies it; 0 if the process does not exist.
 ino_t namespace_of(const std::string& process) {
   struct stat about = {};
   return ::stat(absl::StrCat("/proc/", process, "/ns/net").c_str(), &about) == 0 ? about.st_ino : 0;
@@ -41,7 +41,7 @@ ino_t namespace_of(const std::string& process) {
 absl::Status Hosts::enter() {
   if (::unshare(CLONE_NEWNET) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("no network namespace of one's own here: ", ::strerror(errno), "; it takes root"));
+        absl::StrCat("cannot create a network namespace: ", ::strerror(errno), "; run the test as root"));
   }
   return run_all({"ip link set lo up", "ip link add switch type bridge",
                   absl::StrCat("ip addr add ", own_address(), "/24 dev switch"), "ip link set switch up"});
@@ -51,12 +51,16 @@ absl::Status Hosts::join(int number, pid_t pid) {
   const std::string process = absl::StrCat(pid);
   const absl::Time give_up = absl::Now() + absl::Seconds(10);
   while (namespace_of(process) == namespace_of("self") || namespace_of(process) == 0) {
-    if (absl::Now() > give_up) return absl::UnavailableError("a process does not leave its namespace");
+    if (absl::Now() > give_up) {
+      return absl::UnavailableError(
+          absl::StrCat("process ", pid, " did not enter a network namespace of its own within 10 s"));
+    }
     absl::SleepFor(absl::Milliseconds(1));
   }
   const std::string port = absl::StrCat("port", number);
   const std::string inside = absl::StrCat("nsenter --net=/proc/", pid, "/ns/net ip ");
-  // The device of an earlier host goes some time after its processes.
+  // The system removes the device of an earlier host some time after the end of its processes, so delete it
+  // now.
   (void)run(absl::StrCat("ip link del ", port));
   return run_all({absl::StrCat("ip link add ", port, " type veth peer name eth0 netns ", pid),
                   absl::StrCat("ip link set ", port, " master switch up"), inside + "link set lo up",

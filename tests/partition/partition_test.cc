@@ -1,6 +1,6 @@
-// Three hosts and a network that parts them: each host is a network namespace with one worker. Skipped,
-// saying why, where these cannot be made (they take root). The time until a dead link is noticed is printed;
-// it is HeartbeatOptions::dead_after and a little.
+// Three hosts and a network that separates them. Each host is a network namespace with one worker. The tests
+// are skipped, with the reason, where namespaces cannot be created, which needs root. They print the time
+// until a cut link is noticed: a little more than HeartbeatOptions::dead_after.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -27,7 +27,7 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(40);
 constexpr int kWorkers = 3;
 
-// What became of a call.
+// The result of a command.
 struct Outcome {
   absl::Duration took;
   absl::StatusCode code = absl::StatusCode::kInternal;
@@ -49,36 +49,38 @@ class HostsWithWorkers {
       const absl::Status joined = Hosts::join(worker + 1, processes_[worker]->pid());
       EXPECT_TRUE(joined.ok()) << joined;
     }
-    for (int worker = 0; worker < kWorkers; ++worker) tell(worker, "go");
-    for (int worker = 0; worker < kWorkers; ++worker) EXPECT_TRUE(says(worker, "ready"));
+    for (int worker = 0; worker < kWorkers; ++worker) send(worker, "go");
+    for (int worker = 0; worker < kWorkers; ++worker) EXPECT_TRUE(wait_for_line(worker, "ready"));
   }
 
-  void tell(int worker, const std::string& line) { processes_[worker]->say(line); }
+  void send(int worker, const std::string& line) { processes_[worker]->send_line(line); }
 
-  // Waits for a line that begins with `prefix`; it is taken. Others wait for later.
-  std::optional<std::string> says(int worker, const std::string& prefix, absl::Duration limit = kTimeout) {
+  // Waits for a line that begins with `prefix`, removes it from the received lines and returns it. Keeps
+  // other lines for later calls. If no such line arrives, the test fails and the result is nullopt.
+  std::optional<std::string> wait_for_line(int worker, const std::string& prefix,
+                                           absl::Duration limit = kTimeout) {
     const absl::Time end = absl::Now() + limit;
     std::vector<std::string>& lines = lines_[worker];
     while (true) {
-      while (std::optional<std::string> line = processes_[worker]->line()) lines.push_back(*line);
+      while (std::optional<std::string> line = processes_[worker]->read_line()) lines.push_back(*line);
       for (auto line = lines.begin(); line != lines.end(); ++line) {
         if (!absl::StartsWith(*line, prefix)) continue;
         std::string found = *line;
         lines.erase(line);
         return found;
       }
-      if (absl::Now() > end || processes_[worker]->ended()) break;
+      if (absl::Now() > end || processes_[worker]->output_closed()) break;
       pollfd polled = {processes_[worker]->descriptor(), POLLIN, 0};
       (void)::poll(&polled, 1, 20);
     }
-    ADD_FAILURE() << "worker" << worker << " does not say \"" << prefix
-                  << "\"; it said: " << absl::StrJoin(lines, "; ");
+    ADD_FAILURE() << "worker" << worker << " did not write a line that begins with \"" << prefix
+                  << "\"; its other lines: " << absl::StrJoin(lines, "; ");
     return std::nullopt;
   }
 
   Outcome outcome(int worker, const std::string& word) {
     const std::vector<std::string> fields =
-        absl::StrSplit(says(worker, word + " ").value_or(""), absl::MaxSplits(' ', 3));
+        absl::StrSplit(wait_for_line(worker, word + " ").value_or(""), absl::MaxSplits(' ', 3));
     Outcome outcome;
     int64_t took = 0;
     int code = 0;
@@ -90,10 +92,10 @@ class HostsWithWorkers {
     return outcome;
   }
   Outcome call(int from, int to, absl::Duration timeout = kTimeout) {
-    tell(from, absl::StrCat("call worker", to, " ", absl::ToInt64Milliseconds(timeout)));
+    send(from, absl::StrCat("call worker", to, " ", absl::ToInt64Milliseconds(timeout)));
     return outcome(from, "called");
   }
-  bool heard_of(int worker, const std::string& what) const {
+  bool has_received(int worker, const std::string& what) const {
     for (const std::string& line : lines_[worker]) {
       if (line == what) return true;
     }
@@ -101,9 +103,9 @@ class HostsWithWorkers {
   }
 
   void end() {
-    for (int worker = 0; worker < kWorkers; ++worker) tell(worker, "end");
+    for (int worker = 0; worker < kWorkers; ++worker) send(worker, "end");
     for (int worker = 0; worker < kWorkers; ++worker) {
-      EXPECT_TRUE(says(worker, "ended "));
+      EXPECT_TRUE(wait_for_line(worker, "ended "));
       EXPECT_EQ(processes_[worker]->wait(kTimeout), 0) << "worker" << worker;
     }
   }
@@ -124,27 +126,27 @@ class Partition : public ::testing::Test {
 
 TEST_F(Partition, ShorterThanDeadAfterLosesNothing) {
   HostsWithWorkers hosts("short", absl::Milliseconds(300), absl::Seconds(30));
-  hosts.tell(0, "make worker1");
+  hosts.send(0, "make worker1");
   ASSERT_EQ(hosts.outcome(0, "made").code, absl::StatusCode::kOk);
   for (int from = 0; from < kWorkers; ++from) {
     for (int to = 0; to < kWorkers; ++to) EXPECT_EQ(hosts.call(from, to).code, absl::StatusCode::kOk);
   }
-  hosts.tell(0, "hold worker1 2000");
-  hosts.tell(1, "hold worker2 2000");
+  hosts.send(0, "hold worker1 2000");
+  hosts.send(1, "hold worker2 2000");
   ASSERT_TRUE(Hosts::cut(2).ok());
-  // One is sent into the silence.
-  hosts.tell(2, "hold worker1 100");
-  EXPECT_TRUE(hosts.says(0, "state worker1 suspect"));
-  EXPECT_TRUE(hosts.says(2, "state worker1 suspect"));
+  // This call starts while the connection is silent.
+  hosts.send(2, "hold worker1 100");
+  EXPECT_TRUE(hosts.wait_for_line(0, "state worker1 suspect"));
+  EXPECT_TRUE(hosts.wait_for_line(2, "state worker1 suspect"));
   EXPECT_EQ(hosts.call(0, 2).code, absl::StatusCode::kOk);
   ASSERT_TRUE(Hosts::heal(2).ok());
-  EXPECT_TRUE(hosts.says(0, "state worker1 alive"));
-  EXPECT_TRUE(hosts.says(2, "state worker1 alive"));
+  EXPECT_TRUE(hosts.wait_for_line(0, "state worker1 alive"));
+  EXPECT_TRUE(hosts.wait_for_line(2, "state worker1 alive"));
   for (int worker = 0; worker < 2; ++worker) {
     const Outcome held = hosts.outcome(worker, "held");
     EXPECT_EQ(held.code, absl::StatusCode::kOk) << held.message;
   }
-  // Its time was short; but if it failed, then by its deadline.
+  // The last call had a short timeout, so it may have exceeded its deadline.
   const Outcome sent = hosts.outcome(2, "held");
   EXPECT_TRUE(sent.code == absl::StatusCode::kOk || sent.code == absl::StatusCode::kDeadlineExceeded)
       << sent.message;
@@ -154,10 +156,10 @@ TEST_F(Partition, ShorterThanDeadAfterLosesNothing) {
       EXPECT_EQ(called.code, absl::StatusCode::kOk) << called.message;
     }
     for (int to = 0; to < kWorkers; ++to) {
-      EXPECT_FALSE(hosts.heard_of(from, absl::StrCat("state worker", to, " dead")));
+      EXPECT_FALSE(hosts.has_received(from, absl::StrCat("state worker", to, " dead")));
     }
   }
-  hosts.tell(0, "fetch 10000");
+  hosts.send(0, "fetch 10000");
   EXPECT_EQ(hosts.outcome(0, "fetched").code, absl::StatusCode::kOk);
   hosts.end();
 }
@@ -165,10 +167,10 @@ TEST_F(Partition, ShorterThanDeadAfterLosesNothing) {
 TEST_F(Partition, LongerThanDeadAfterIsDeathWhichHealingDoesNotUndo) {
   constexpr absl::Duration kDeadAfter = absl::Seconds(5);
   HostsWithWorkers hosts("long", absl::Milliseconds(500), kDeadAfter);
-  hosts.tell(0, "make worker1");
+  hosts.send(0, "make worker1");
   ASSERT_EQ(hosts.outcome(0, "made").code, absl::StatusCode::kOk);
-  hosts.tell(0, "hold worker1 60000");
-  hosts.tell(2, "hold worker1 60000");
+  hosts.send(0, "hold worker1 60000");
+  hosts.send(2, "hold worker1 60000");
   EXPECT_EQ(hosts.call(0, 1).code, absl::StatusCode::kOk);
   EXPECT_EQ(hosts.call(2, 1).code, absl::StatusCode::kOk);
   const absl::Time cut = absl::Now();
@@ -181,23 +183,23 @@ TEST_F(Partition, LongerThanDeadAfterIsDeathWhichHealingDoesNotUndo) {
     std::cout << "worker" << worker << " noticed the cut link after " << noticed << " (dead_after "
               << kDeadAfter << ")\n";
     EXPECT_GT(noticed, kDeadAfter / 2);
-    // Long before the call's own time is up.
+    // The timeout of the call is much longer.
     EXPECT_LT(noticed, kDeadAfter + absl::Seconds(15));
-    EXPECT_TRUE(hosts.says(worker, "state worker1 dead"));
+    EXPECT_TRUE(hosts.wait_for_line(worker, "state worker1 dead"));
   }
-  hosts.tell(0, "fetch 5000");
+  hosts.send(0, "fetch 5000");
   EXPECT_EQ(hosts.outcome(0, "fetched").code, absl::StatusCode::kUnavailable);
   EXPECT_EQ(hosts.call(0, 2).code, absl::StatusCode::kOk);
 
   ASSERT_TRUE(Hosts::heal(2).ok());
-  // The one that lives is told that it was taken for dead.
-  const Outcome called = hosts.call(1, 0);
-  EXPECT_EQ(called.code, absl::StatusCode::kAborted) << called.message;
-  const Outcome again = hosts.call(1, 2);
-  EXPECT_EQ(again.code, absl::StatusCode::kAborted) << again.message;
-  const Outcome back = hosts.call(0, 1);
-  EXPECT_EQ(back.code, absl::StatusCode::kUnavailable) << back.message;
-  EXPECT_TRUE(absl::StrContains(back.message, "\"worker1\"")) << back.message;
+  // worker1 still runs. It learns that the others have declared it dead.
+  const Outcome first = hosts.call(1, 0);
+  EXPECT_EQ(first.code, absl::StatusCode::kAborted) << first.message;
+  const Outcome second = hosts.call(1, 2);
+  EXPECT_EQ(second.code, absl::StatusCode::kAborted) << second.message;
+  const Outcome to_dead = hosts.call(0, 1);
+  EXPECT_EQ(to_dead.code, absl::StatusCode::kUnavailable) << to_dead.message;
+  EXPECT_TRUE(absl::StrContains(to_dead.message, "\"worker1\"")) << to_dead.message;
   EXPECT_EQ(hosts.call(2, 0).code, absl::StatusCode::kOk);
   hosts.end();
 }

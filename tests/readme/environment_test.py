@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""environment_test.py ENVIRONMENT_MD: its table has exactly the variables that the sources name."""
+"""environment_test.py ENVIRONMENT_MD: checks that its table has exactly the variables that the sources name."""
 import os
 import re
 import sys
 
 page = os.path.realpath(sys.argv[1])
-root = os.path.dirname(os.path.dirname(page))  # The tree itself: runfiles are links into it.
+root = os.path.dirname(os.path.dirname(page))  # The source tree: the file in the runfiles is a link into it.
 
 FOLDERS = ["autograd", "base", "collectives", "examples", "rpc", "security", "store", "tests", "third_party", "tools",
            "transport"]
@@ -19,13 +19,13 @@ def of_test(path):
 
 
 def variables_in(path, text):
-    """What a source reads or sets, and what it spells at all."""
+    """The variables that a source reads or sets, and all words that could be variables."""
     if path.endswith((".cc", ".h")):
         spelled = set(re.findall(r'"([A-Z]\w*)"', text))
         if of_test(path):
-            # Tests also set what the product reads, and have other constants.
+            # Tests also contain other constants, so only names of Gradwire's own variables count.
             return {name for name in LITERAL.findall(text) if name.startswith("GRADWIRE_")}, spelled
-        # The launcher puts the names of its options' variables together.
+        # The launcher builds the names of these variables from "PET_" and the names of its options.
         options = {"PET_<OPTION>"} if '"PET_"' in text else set()
         return options | set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
     if path.endswith(".bzl"):
@@ -51,11 +51,11 @@ for folder in FOLDERS:
 with open(page, encoding="utf-8") as text:
     rows = re.findall(r"^\| `([^`]+)` \|", text.read(), re.MULTILINE)
 
-errors = [f"{used[name]} uses {name}, which the table does not have" for name in sorted(set(used) - set(rows))]
-errors += [f"no source uses {name}, which the table has" for name in sorted(set(rows) - set(used) - spelled)]
-errors += [f"the table has {name} twice" for name in sorted({name for name in rows if rows.count(name) > 1})]
+errors = [f"{name}, used in {used[name]}, is missing in the table" for name in sorted(set(used) - set(rows))]
+errors += [f"{name} is in the table, but no source uses it" for name in sorted(set(rows) - set(used) - spelled)]
+errors += [f"{name} is in the table more than once" for name in sorted({name for name in rows if rows.count(name) > 1})]
 if len(rows) < 20 or len(used) < 20:
-    errors.append(f"found {len(rows)} rows and {len(used)} variables: does the test still see the sources?")
+    errors.append(f"found {len(rows)} rows and {len(used)} variables, expected 20 or more of each: check the paths")
 for error in errors:
     print("FAIL:", error)
 print(len(rows), "variables")

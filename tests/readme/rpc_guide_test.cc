@@ -17,7 +17,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 
-// The examples of docs/rpc.md. rpc_guide_text_test.sh asserts that each of them stands here.
+// The examples of docs/rpc.md. rpc_guide_text_test.sh checks that this file contains each of them.
 
 using namespace gradwire;       // NOLINT
 using namespace gradwire::rpc;  // NOLINT
@@ -66,7 +66,7 @@ GRADWIRE_RPC(total)
 
 class BatchingServer {
  public:
-  // Completes when the batch of which `x` is a part is full and has run.
+  // Completes when the batch that contains `x` is full and has run.
   Future<at::Tensor> infer(const at::Tensor& x) {
     Promise<at::Tensor> answer;
     std::vector<std::pair<at::Tensor, Promise<at::Tensor>>> batch;
@@ -75,7 +75,7 @@ class BatchingServer {
       waiting_.emplace_back(x, answer);
       if (waiting_.size() == kBatch) batch.swap(waiting_);
     }
-    if (!batch.empty()) run(batch);  // without the lock: set_value may run callers' code
+    if (!batch.empty()) run(batch);  // without the lock: set_value may run code of callers
     return answer.future();
   }
 
@@ -130,7 +130,7 @@ class Guide : public ::testing::Test {
   at::Tensor x = at::ones({3});
 };
 
-// Not called: it needs a host of that name.
+// Not called, because the host does not exist.
 [[maybe_unused]] void serve() {
   gradwire::rpc::init_rpc("ps", 0, 3,
                           {.rpc_timeout = absl::Seconds(10), .init_method = "tcp://ps.example:29500"});
@@ -140,7 +140,7 @@ class Guide : public ::testing::Test {
 TEST_F(Guide, CallsAndDestinations) {
   {
     at::Tensor y = rpc_sync<&scale>("worker1", x, 2.0);               // waits for the result
-    Future<at::Tensor> later = rpc_async<&scale>("worker1", x, 2.0);  // goes on
+    Future<at::Tensor> later = rpc_async<&scale>("worker1", x, 2.0);  // does not wait
     RRef<at::Tensor> there = remote<&scale>("worker1", x, 2.0);       // the result stays on worker1
     EXPECT_TRUE(at::equal(y, 2 * x));
     EXPECT_EQ(rpc_sync<&mean_of>("worker1", x), 1.0);
@@ -160,7 +160,7 @@ TEST_F(Guide, CallsAndDestinations) {
   }
   {
     at::Tensor gradient = at::rand({1000, 1000});
-    Future<at::Tensor> y = rpc_async<&scale>("worker1", std::move(gradient), 2.0);  // given away: not copied
+    Future<at::Tensor> y = rpc_async<&scale>("worker1", std::move(gradient), 2.0);  // moved: not copied
     EXPECT_EQ(y.wait().numel(), 1000000);
   }
   EXPECT_EQ(rpc_sync<length_of_vector>("worker1", std::vector<double>{3, 4}), 5);
@@ -169,14 +169,14 @@ TEST_F(Guide, CallsAndDestinations) {
 }
 
 TEST_F(Guide, ErrorsAndFutures) {
-  std::string complaint;
+  std::string message;
   {
     try {
       at::Tensor y = rpc_sync<&scale>("worker7", x, 2.0);
     } catch (const Error& error) {
-      if (error.status().code() == absl::StatusCode::kNotFound) complaint = error.what();
+      if (error.status().code() == absl::StatusCode::kNotFound) message = error.what();
     }
-    EXPECT_NE(complaint.find("worker7"), std::string::npos) << complaint;
+    EXPECT_NE(message.find("worker7"), std::string::npos) << message;
   }
   {
     absl::StatusOr<at::Tensor> result = rpc_async<&scale>("worker1", x, 2.0).result();  // waits, never throws
@@ -193,7 +193,7 @@ TEST_F(Guide, ErrorsAndFutures) {
   }
   {
     Future<int64_t> counted = rpc_async<&count_to>("worker1", std::numeric_limits<int64_t>::max());
-    counted.cancel();  // the future ends with Cancelled, and the handler hears of it
+    counted.cancel();  // ends with Cancelled; the handler is notified
     EXPECT_EQ(counted.result().status().code(), absl::StatusCode::kCancelled);
   }
 }
@@ -212,9 +212,9 @@ TEST_F(Guide, References) {
   RRef<ParameterServer> ps = remote<ParameterServer>("ps", 1024);  // constructed on "ps"
   ps.rpc_sync<&ParameterServer::push>(gradient);
   at::Tensor weights = ps.rpc_sync<&ParameterServer::pull>();
-  RRef<at::Tensor> weights_there = ps.remote<&ParameterServer::pull>();
-  at::Tensor copy = weights_there.to_here();
-  double n = rpc_sync<&weights_norm>("worker1", ps);  // worker1 calls "ps" through it
+  RRef<at::Tensor> remote_weights = ps.remote<&ParameterServer::pull>();
+  at::Tensor copy = remote_weights.to_here();
+  double n = rpc_sync<&weights_norm>("worker1", ps);  // worker1 uses the reference
   EXPECT_TRUE(at::allclose(weights, -0.1 * gradient));
   EXPECT_TRUE(at::equal(copy, weights));
   EXPECT_NEAR(n, 3.2, 1e-5);
@@ -230,8 +230,8 @@ TEST_F(Guide, OperatorsAndScripts) {
     EXPECT_TRUE(at::equal(row, (x + x).view({1, -1})));
   }
   {
-    register_script("math", "def twice(x: Tensor) -> Tensor:\n  return x + x\n");  // where it is to run
-    c10::IValue z = rpc_sync<c10::IValue>("worker1", Script("math.twice"), x);     // where it is called
+    register_script("math", "def twice(x: Tensor) -> Tensor:\n  return x + x\n");  // on the callee
+    c10::IValue z = rpc_sync<c10::IValue>("worker1", Script("math.twice"), x);     // on the caller
     EXPECT_TRUE(at::equal(z.toTensor(), x + x));
   }
 }
@@ -248,16 +248,16 @@ TEST_F(Guide, RemoteModules) {
   EXPECT_EQ(parameters.size(), 2u);
 }
 
-void mourn(const std::string& name) { std::cerr << name << " is dead\n"; }
+void report_dead(const std::string& name) { std::cerr << name << " is dead\n"; }
 
 TEST(GuideAgents, OpenGroup) {
   RpcBackendOptions options;
   options.store = std::make_shared<gradwire::store::HashStore>();
   std::shared_ptr<Agent> present = Agent::start("other", -1, 0, options);
   std::shared_ptr<Agent> worker = Agent::start("worker", -1, /*world_size=*/0, options);  // the next free id
-  WorkerInfo other = worker->wait_for_worker("other", absl::Seconds(30));  // until it has joined
+  WorkerInfo other = worker->wait_for_worker("other", absl::Seconds(30));  // waits until it has joined
   std::shared_ptr<void> subscription = worker->on_worker_change([](const WorkerInfo& who, WorkerState state) {
-    if (state == WorkerState::kDead) mourn(who.name);
+    if (state == WorkerState::kDead) report_dead(who.name);
   });
   EXPECT_EQ(other.id, 0);
   EXPECT_EQ(worker->get_worker_info().id, 1);

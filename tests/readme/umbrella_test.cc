@@ -10,8 +10,8 @@ namespace {
 int64_t twice(int64_t x) { return 2 * x; }
 GRADWIRE_RPC(twice)
 
-// One header and one target bring every part of the library.
-TEST(Umbrella, EveryPartIsThere) {
+// The header gradwire/gradwire.h and its target contain every part of the library.
+TEST(Umbrella, ContainsEveryPart) {
   auto store = std::make_shared<gradwire::store::HashStore>();
   gradwire::collectives::init_process_group({.world_size = 1, .rank = 0, .store = store});
   at::Tensor tensor = at::ones({2});

@@ -1,5 +1,4 @@
-// A server that calls the worker "client", again and again, until a call fails with another code than
-// Unavailable.
+// A server that calls the worker "client" repeatedly, until a call fails with another code than Unavailable.
 //   calling_server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
 
 #include "absl/time/clock.h"
@@ -13,7 +12,7 @@ int main(int argc, char** argv) {
       try {
         (void)gradwire::rpc::rpc_sync<&counting::add>("client", 1, 2);
       } catch (const gradwire::Error& error) {
-        // A connection broke, which says nothing of this worker.
+        // Unavailable means that a connection broke. It does not mean that this worker was declared dead.
         if (error.status().code() != absl::StatusCode::kUnavailable) throw;
       }
       absl::SleepFor(absl::Milliseconds(1));

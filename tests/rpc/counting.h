@@ -4,7 +4,8 @@
 
 #include "gradwire/base/future.h"
 
-// What the test's programs register: the server links it and names nothing of it.
+// The functions and the class that the programs of these tests register. The server links them, but its code
+// names none of them.
 namespace counting {
 
 int64_t add(int64_t a, int64_t b);
@@ -18,10 +19,10 @@ class Tally {
   int64_t total_;
 };
 
-// Tells the caller that it has been called, then answers never.
+// Calls note_held() on the caller. Its own call never ends.
 gradwire::Future<void> hold();
 void note_held();
-// Completes with the first note_held() of this process.
+// Returns a future that completes at the first note_held() of this process.
 gradwire::Future<void> held();
 
 }  // namespace counting

@@ -15,7 +15,7 @@
 #include "gradwire/tests/rpc/counting.h"
 #include "gradwire/tests/rpc/server_process.h"
 
-// Agents in processes of their own.
+// Agents in different processes, which are killed and paused.
 namespace gradwire::rpc {
 namespace {
 
@@ -36,7 +36,7 @@ std::shared_ptr<Agent> start_client(const std::string& init_method, const Heartb
   return start_agent(init_method, "client", 0, 2, heartbeat);
 }
 
-TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
+TEST(Process, StaticallyLinkedServerServesFunctionsThatItsCodeDoesNotName) {
   const std::string where = init_method("serves");
   ServerProcess server(where, "server", 1, 2);
   std::shared_ptr<Agent> client = start_client(where);
@@ -49,7 +49,8 @@ TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
   EXPECT_EQ(server.wait(), 0);
 }
 
-// Silence says nothing for ten minutes: what is noticed at once is told from it, also on a busy machine.
+// With these times silence has no effect for ten minutes. So a death that is noticed within kAtOnce was
+// noticed in another way, also on a busy machine.
 constexpr HeartbeatOptions kSlowHeartbeat = {absl::Seconds(10), absl::Minutes(10), absl::Minutes(20)};
 constexpr absl::Duration kAtOnce = absl::Seconds(30);
 
@@ -97,7 +98,7 @@ TEST(Process, KilledServerIsDeadAtOnce) {
   server.kill();
   const absl::Time start = absl::Now();
   EXPECT_TRUE(reaches(client, "server", WorkerState::kDead));
-  // By its host's word, not by its silence.
+  // The host of the server reported the death: the silence alone would have taken much longer.
   EXPECT_LT(absl::Now() - start, kAtOnce);
   client->shutdown(/*graceful=*/false);
 }
@@ -112,12 +113,12 @@ TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
   server.stop();
   Future<int64_t> call = tally.rpc_async<&counting::Tally::count>(5);
   EXPECT_TRUE(reaches(client, "server", WorkerState::kSuspect));
-  // A call waits no longer than it may, however long the pause is;
+  // A call fails at its deadline, also if the pause is longer.
   const absl::Status late = status_of([&] {
     client->rpc_sync<&counting::add>(Destination("server").with_timeout(absl::Milliseconds(200)), 1, 1);
   });
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
-  // and as long as that.
+  // A call with a longer timeout still waits.
   EXPECT_FALSE(call.done());
   server.signal(SIGCONT);
   EXPECT_EQ(call.wait(), 7);
@@ -127,11 +128,11 @@ TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
   EXPECT_EQ(server.wait(), 0);
 }
 
-// Before it is paused neither must take the other for dead, however busy the machine is.
+// Long enough that no worker is declared dead before the pause, also on a busy machine.
 constexpr HeartbeatOptions kDeadInTenSeconds = {absl::Milliseconds(500), absl::Milliseconds(2500),
                                                 absl::Seconds(10)};
 
-// Pauses the server until the client takes it for dead, and lets it go on.
+// Pauses the server until the client declares it dead, then resumes it.
 void pause_until_dead(ServerProcess& server, const std::shared_ptr<Agent>& client) {
   EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
   server.stop();
@@ -140,12 +141,12 @@ void pause_until_dead(ServerProcess& server, const std::shared_ptr<Agent>& clien
   const absl::Status status = call.result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\""));
-  server.carry_on();
+  server.resume();
 }
 
 TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
   const std::string where = init_method("too_long");
-  // It goes on calling the client when it wakes.
+  // The server calls the client again after the pause.
   ServerProcess server(where, "server", 1, 2, kDeadInTenSeconds, "tests/rpc/calling_server");
   std::shared_ptr<Agent> client = start_client(where, kDeadInTenSeconds);
   pause_until_dead(server, client);
@@ -155,7 +156,7 @@ TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
 
 TEST(Process, GracefulShutdownOfAServerPausedForTooLongIsAborted) {
   const std::string where = init_method("too_long_to_end");
-  // It waits in its graceful shutdown, which cannot succeed any more.
+  // The server waits in its graceful shutdown, which cannot succeed any more.
   ServerProcess server(where, "server", 1, 2, kDeadInTenSeconds);
   std::shared_ptr<Agent> client = start_client(where, kDeadInTenSeconds);
   pause_until_dead(server, client);
@@ -165,14 +166,14 @@ TEST(Process, GracefulShutdownOfAServerPausedForTooLongIsAborted) {
 
 TEST(Process, MemberKilledDuringAGracefulShutdownIsNamedByTheOthersAtOnce) {
   const std::string where = init_method("shutdown");
-  // It is in its graceful shutdown from its start on.
+  // This process begins its graceful shutdown as soon as it has joined.
   ServerProcess victim(where, "victim", 2, 3, kSlowHeartbeat);
   std::shared_ptr<Agent> second;
   std::thread joining([&] { second = start_agent(where, "second", 1, 3, kSlowHeartbeat); });
   const std::shared_ptr<Agent> first = start_agent(where, "first", 0, 3, kSlowHeartbeat);
   joining.join();
   EXPECT_EQ(first->rpc_sync<&counting::add>("victim", 2, 3), 5);
-  // It waits for the second, which has not called shutdown yet.
+  // The first waits for the second, which has not called shutdown yet.
   absl::Status status;
   std::thread ending(
       [&] { status = status_of([&] { first->shutdown(/*graceful=*/true, absl::Minutes(5)); }); });

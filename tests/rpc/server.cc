@@ -1,6 +1,7 @@
-// A server's whole program: it joins and serves what the libraries it was linked with have registered.
+// The complete program of a server. It joins and serves the functions of the libraries with which it is
+// linked.
 //   server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
-// The exit code for an error is 100 and its code.
+// Exit code: 0, or exit_code_of() the error.
 
 #include "gradwire/tests/rpc/server_main.h"
 

@@ -10,8 +10,9 @@
 
 namespace gradwire::rpc {
 
-// The program INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]: joins, does its work, and serves
-// until all shut down. Its suspect_after is five heartbeats. Returns 0, or exit_code_of() an error.
+// Implements main() of a server with the arguments INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS
+// DEAD_AFTER_MS]. Joins, does `work`, and serves until all workers shut down. Its suspect_after is five
+// heartbeat intervals. Returns the exit code: 0, or exit_code_of() the error.
 inline int server_main(int argc, char** argv, const std::function<void()>& work) {
   if (argc != 5 && argc != 7) {
     std::cerr << "usage: server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]\n";
@@ -33,7 +34,7 @@ inline int server_main(int argc, char** argv, const std::function<void()>& work)
       try {
         shutdown(/*graceful=*/false);
       } catch (const Error&) {
-        // The first error says what happened.
+        // Ignored: the first error is the cause.
       }
       throw;
     }

@@ -37,7 +37,7 @@ void ChildProcess::stop() {
   EXPECT_TRUE(WIFSTOPPED(status));
 }
 
-void ChildProcess::carry_on() { signal(SIGCONT); }
+void ChildProcess::resume() { signal(SIGCONT); }
 
 int ChildProcess::wait() {
   int status = 0;

@@ -12,7 +12,7 @@
 
 namespace gradwire::rpc {
 
-// A process of a test's. Killed at the end if it still runs.
+// A process that a test starts. The destructor kills it if it still runs.
 class ChildProcess {
  public:
   explicit ChildProcess(std::vector<std::string> arguments);
@@ -22,25 +22,27 @@ class ChildProcess {
 
   void signal(int number);
   void kill();
-  // Returns when no thread of it runs any more.
+  // Pauses the process. Returns when none of its threads runs any more.
   void stop();
-  void carry_on();
-  // The exit code; negative for a signal.
+  // Ends the pause.
+  void resume();
+  // Waits for the end of the process. Returns its exit code, or minus the number of the signal that ended it.
   int wait();
 
  private:
   pid_t pid_ = 0;
 };
 
-// A worker whose whole program is to join and serve (server.cc, or another). Its suspect_after is five
-// intervals.
+// A worker process: server.cc, or another program that uses server_main(). Its suspect_after is five
+// heartbeat intervals.
 class ServerProcess : public ChildProcess {
  public:
   ServerProcess(const std::string& init_method, const std::string& name, int rank, int world_size,
                 const HeartbeatOptions& heartbeat = {}, const std::string& program = "tests/rpc/server");
 };
 
-// Waits until `agent` takes the worker to be in this state; false after a minute.
+// Waits until the worker is in this state according to `agent`. Returns false if that takes too long
+// (base/testing/eventually.h).
 bool reaches(const std::shared_ptr<Agent>& agent, const std::string& name, WorkerState state);
 
 }  // namespace gradwire::rpc

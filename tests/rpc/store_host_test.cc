@@ -1,5 +1,5 @@
-// The process that the group's store is in, a worker or a process of its own, is paused, killed or started
-// again.
+// The process that hosts the group's store is paused, killed or started again. It is a worker, or a process
+// that is not a worker.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,10 +22,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Before the process is paused nobody must take another for dead, however busy the machine is.
+// Long enough that no worker is declared dead before the pause, also on a busy machine.
 constexpr HeartbeatOptions kHeartbeat = {absl::Milliseconds(500), absl::Milliseconds(2500),
                                          absl::Seconds(10)};
-// Without an end of its own a wait for what is paused would last until it goes on.
+// Limit for waits that depend on the paused process. A wait that is not bounded would last until the process
+// is resumed, and so exceed this limit.
 constexpr absl::Duration kBounded = absl::Minutes(2);
 
 RpcBackendOptions options() {
@@ -70,10 +71,10 @@ TEST_F(StoreHost, PausedWorkerThatHasTheStoreIsDeadAfterItsTime) {
   ASSERT_TRUE(call.wait_for(kBounded));
   const absl::Status status = call.result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\" is dead: it has been silent"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\" is dead: no message arrived from it for"));
   EXPECT_EQ(client_->worker_state("server"), WorkerState::kDead);
-  server_.carry_on();
-  // It waits in its graceful shutdown, which cannot succeed any more.
+  server_.resume();
+  // The server waits in its graceful shutdown, which cannot succeed any more.
   EXPECT_EQ(server_.wait(), exit_code_of(absl::StatusCode::kAborted));
   client_->shutdown(/*graceful=*/false);
 }
@@ -92,7 +93,7 @@ TEST_F(StoreHost, ShortPauseOfAWorkerThatHasTheStoreDelaysAGracefulShutdown) {
   server_.stop();
   Future<int64_t> call = client_->rpc_async<&counting::add>("server", 1, 1);
   EXPECT_TRUE(reaches(client_, "server", WorkerState::kSuspect));
-  server_.carry_on();
+  server_.resume();
   EXPECT_EQ(call.wait(), 2);
   EXPECT_TRUE(shutdown_of(client_).ok());
   EXPECT_EQ(server_.wait(), 0);
@@ -107,7 +108,7 @@ absl::Status wait_for(const std::shared_ptr<Agent>& agent, const std::string& na
   }
 }
 
-// `timeout`: until the store's process listens.
+// Starts a worker of an open group. `timeout`: how long to wait until the store's process listens.
 absl::StatusOr<std::shared_ptr<Agent>> start_with_store(const std::string& name, int port,
                                                         absl::Duration timeout = absl::Minutes(1)) {
   try {
@@ -131,11 +132,11 @@ TEST(StoreProcess, ConnectedWorkersGoOnWhenTheStoreIsKilled) {
   process.kill();
   const absl::Status missing = wait_for(*a, "c");
   EXPECT_EQ(missing.code(), absl::StatusCode::kUnavailable) << missing;
-  // It may have noticed before it was asked.
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("nobody can"));
+  // The worker may have noticed the loss of the store before this call. The message is the same then.
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no worker can join"));
   const absl::Status joined = start_with_store("c", port, absl::Seconds(5)).status();
   EXPECT_EQ(joined.code(), absl::StatusCode::kUnavailable) << joined;
-  // Neither had called the other: they connect now.
+  // The workers have not called each other yet, so they connect now.
   EXPECT_EQ((*a)->rpc_sync<&counting::add>("b", 2, 3), 5);
   EXPECT_EQ((*b)->rpc_sync<&counting::add>("a", 2, 3), 5);
   EXPECT_EQ((*a)->worker_state("b"), WorkerState::kAlive);
@@ -143,7 +144,7 @@ TEST(StoreProcess, ConnectedWorkersGoOnWhenTheStoreIsKilled) {
   EXPECT_TRUE(shutdown_of(*b).ok());
 }
 
-// A TcpStore keeps what it has in memory.
+// A TcpStore keeps its data in memory, so a restarted one is empty.
 TEST(StoreProcess, RestartedStoreDoesNotServeTheGroupOfBefore) {
   const int port = free_port();
   auto process =
@@ -159,8 +160,8 @@ TEST(StoreProcess, RestartedStoreDoesNotServeTheGroupOfBefore) {
       std::make_unique<ChildProcess>(std::vector<std::string>{"tests/rpc/store_process", absl::StrCat(port)});
   const absl::Status missing = wait_for(*a, "c");
   EXPECT_EQ(missing.code(), absl::StatusCode::kUnavailable) << missing;
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("nobody can"));
-  // Who comes now is of another group, in which nobody of the first is.
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no worker can join"));
+  // A worker that joins now forms a new group, without the members of the first one.
   auto c = start_with_store("a", port);
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ((*c)->get_worker_infos().size(), 1u);
@@ -184,17 +185,17 @@ TEST(StoreProcess, PausedStoreIsLostAfterItsTimeAndComesBack) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr("nobody can join"));
+    EXPECT_THAT(error.what(), HasSubstr("no worker can join"));
     EXPECT_THAT(error.what(), HasSubstr("has not answered for"));
   }
-  // The store's silence counts from the call that the pause meets, which may have begun two seconds before.
-  // The first call that has no answer ends after seven.
+  // The silence of the store counts from the start of the first call that gets no answer. That call may have
+  // begun two seconds before the pause.
   EXPECT_GE(absl::Now() - begin, kHeartbeat.dead_after - absl::Milliseconds(2500));
-  process.carry_on();
+  process.resume();
   RpcBackendOptions second = options();
   second.store = std::make_shared<store::TcpStore>("127.0.0.1", port);
   std::shared_ptr<Agent> b = Agent::start("b", -1, 0, second);
-  // The first may still take the store for lost when it is asked.
+  // The first worker may still regard the store as lost, and then fails at once. So repeat the call.
   const absl::Time deadline = absl::Now() + kBounded;
   absl::StatusOr<WorkerInfo> joined = absl::UnknownError("not asked");
   while (!joined.ok() && absl::Now() < deadline) {

@@ -1,4 +1,4 @@
-// The store of a group in a process of its own, until it is killed.
+// A process that hosts the store of a group until it is killed.
 //   store_process PORT
 
 #include <unistd.h>

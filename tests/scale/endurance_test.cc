@@ -1,10 +1,11 @@
-// Two processes that call each other and refer to each other's objects for long: their memory, descriptors
-// and threads stay as they are, and their tables become empty.
+// Two processes make many calls and many references to each other's objects. Their memory, descriptors and
+// threads must not grow, and their tables must become empty.
 //
-// By itself: 1,000,000 calls and 100,000 references; a twentieth under the sanitizers. Others (on one line):
+// By default: 1,000,000 calls and 100,000 references; under a sanitizer a twentieth of that. To change it (on
+// one line):
 //   bazel test //tests/scale:endurance_test --test_arg=--calls=10000000 --test_arg=--references=1000000
 //       --test_timeout=3600 --test_output=all
-// --transport=tcp: not the fastest that works.
+// --transport=NAME uses only this transport, instead of all.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -38,7 +39,7 @@ int64_t calls = chaos::kSanitized ? 50000 : 1000000;
 int64_t references = chaos::kSanitized ? 5000 : 100000;
 std::string transport = "all";
 
-// What both hold together: resident bytes, descriptors, threads.
+// The resources that both processes hold, each at its rank.
 struct Holdings {
   int64_t bytes[2] = {};
   int64_t descriptors[2] = {};
@@ -58,34 +59,36 @@ class Pair {
     if (transport != "all") options.transports = {transport};
     options.num_worker_threads = 4;
     agent_ = Agent::start("worker0", 0, 2, options);
-    other_.say("call");
+    other_.send_line("call");
   }
   ~Pair() {
-    other_.say("end");
+    other_.send_line("end");
     agent_->shutdown(/*graceful=*/true, absl::Seconds(30));
     EXPECT_EQ(other_.wait(absl::Seconds(60)), 0);
   }
 
   const std::shared_ptr<Agent>& agent() const { return agent_; }
 
-  // Once nothing is under way any more.
+  // Waits until no call is in progress and the tables are empty, and returns what both processes hold then.
   Holdings quiet_holdings() const {
     const absl::Time end = absl::Now() + absl::Seconds(30);
     while (true) {
-      const std::vector<int64_t> there = agent_->rpc_sync<&holdings>("worker1");
-      const gradwire::rpc::AgentTables here = agent_->tables();
-      if (there[3] == 0 && here.pending_calls + here.served_calls + here.owned_rrefs + here.held_forks +
-                                   here.unconfirmed_children ==
-                               0) {
+      const std::vector<int64_t> remote = agent_->rpc_sync<&holdings>("worker1");
+      const gradwire::rpc::AgentTables local = agent_->tables();
+      if (remote[3] == 0 && local.pending_calls + local.served_calls + local.owned_rrefs + local.held_forks +
+                                    local.unconfirmed_children ==
+                                0) {
         const chaos::Census census = chaos::take_census();
-        return {
-            {chaos::resident_bytes(), there[0]}, {census.descriptors, there[1]}, {census.threads, there[2]}};
+        return {{chaos::resident_bytes(), remote[0]},
+                {census.descriptors, remote[1]},
+                {census.threads, remote[2]}};
       }
       if (absl::Now() > end) {
-        ADD_FAILURE() << "the tables do not become empty: worker1 has " << there[3] << " entries, worker0 "
-                      << here.pending_calls << " pending calls, " << here.served_calls << " served calls, "
-                      << here.owned_rrefs << " owned RRefs, " << here.held_forks << " held forks, "
-                      << here.unconfirmed_children << " unconfirmed children";
+        ADD_FAILURE() << "the tables do not become empty: worker1 has " << remote[3]
+                      << " entries, worker0 has " << local.pending_calls << " pending calls, "
+                      << local.served_calls << " served calls, " << local.owned_rrefs << " owned RRefs, "
+                      << local.held_forks << " held forks, " << local.unconfirmed_children
+                      << " unconfirmed children";
         return {};
       }
       absl::SleepFor(absl::Milliseconds(1));
@@ -98,7 +101,8 @@ class Pair {
   std::shared_ptr<Agent> agent_;
 };
 
-// Runs `work` for a fifth of `count`, then for the rest, and compares.
+// Runs `work` for a fifth of `count`, then for the rest. Checks that the processes hold about the same after
+// both parts.
 template <class F>
 void expect_flat(const std::string& what, int64_t count, F work) {
   Pair pair;
@@ -114,8 +118,8 @@ void expect_flat(const std::string& what, int64_t count, F work) {
     std::cout << count << " " << what << " in " << took << ": worker" << i << " has "
               << before.bytes[i] / 1024 << " KiB after a fifth, " << growth / 1024 << " KiB more at the end; "
               << after.descriptors[i] << " descriptors, " << after.threads[i] << " threads\n";
-    // Threads' stacks and arenas may come late, on a busy machine above all; a leak of 6 bytes a call, or 50
-    // a reference, would show.
+    // Stacks and arenas of threads may be allocated late, mainly on a busy machine. The limit is low enough
+    // to show a leak of 6 bytes for each call, or of 50 bytes for each reference.
     if (!chaos::kSanitized) {
       EXPECT_LE(growth, int64_t{4} << 20) << what;
     }
@@ -127,19 +131,19 @@ void expect_flat(const std::string& what, int64_t count, F work) {
 
 TEST(Endurance, CallsLeaveNothingBehind) {
   expect_flat("calls", calls, [](Agent& agent, int64_t count) {
-    std::deque<Future<int64_t>> under_way;
+    std::deque<Future<int64_t>> in_flight;
     for (int64_t i = 0; i < count; ++i) {
       if (i % 8 == 0) {
         ASSERT_EQ(agent.rpc_sync<&add>("worker1", i, i), 2 * i);
       } else {
-        under_way.push_back(agent.rpc_async<&add>("worker1", i, int64_t{1}));
-        if (under_way.size() > 64) {
-          (void)under_way.front().wait();
-          under_way.pop_front();
+        in_flight.push_back(agent.rpc_async<&add>("worker1", i, int64_t{1}));
+        if (in_flight.size() > 64) {
+          (void)in_flight.front().wait();
+          in_flight.pop_front();
         }
       }
     }
-    for (const Future<int64_t>& call : under_way) (void)call.wait();
+    for (const Future<int64_t>& call : in_flight) (void)call.wait();
   });
 }
 
@@ -149,19 +153,19 @@ TEST(Endurance, ReferencesLeaveNothingBehind) {
     std::deque<Future<int64_t>> reads;
     for (int64_t i = 0; i < count; ++i) {
       switch (i % 4) {
-        case 0: {  // Made there, and fetched.
+        case 0: {  // Created on worker1, and fetched.
           const RRef<Item> item = agent.remote<Item>("worker1", i);
           if (i % 16 == 0) ASSERT_EQ(item.to_here().number(), i);
           reads.push_back(item.to_here_async().then([](const Item& item) { return item.number(); }));
           break;
         }
-        case 1:  // Made there, and kept for a while.
+        case 1:  // Created on worker1, and held for a while.
           kept.push_back(agent.remote<Item>("worker1", i));
           break;
-        case 2:  // Made here, read from there.
+        case 2:  // Created on worker0, and read by worker1.
           reads.push_back(agent.rpc_async<&read>("worker1", RRef<Item>(Item(i))));
           break;
-        default:  // Offered by the other, and kept for a while.
+        default:  // Created by worker1, sent to worker0, and held for a while.
           kept.push_back(agent.rpc_sync<&offer>("worker1", i));
       }
       if (reads.size() > 32) {
@@ -195,8 +199,8 @@ int main(int argc, char** argv) {
       good = false;
     }
     if (!good) {
-      std::cerr << "unknown option " << argv[i]
-                << "; there are --calls=N, --references=N and --transport=NAME\n";
+      std::cerr << "unknown option or invalid value: got " << argv[i]
+                << ", expected --calls=N, --references=N or --transport=NAME\n";
       return 2;
     }
   }

@@ -1,9 +1,9 @@
-// Many workers on one machine, each a process that may have 1,024 descriptors open, each calling all others.
+// Many workers on one machine. Each is a process that may open 1,024 descriptors, and calls all others.
 //
-// By itself: 64 workers; 12 under the sanitizers. Others:
+// By default 64 workers, under a sanitizer 12. To change it:
 //   bazel test //tests/scale:many_workers_test --test_arg=--workers=128 --test_output=all
-// --transport=tcp: not the fastest that works. Printed are the time of the first calls, and what a peer
-// costs: descriptors and resident memory, as differences between before and after the calls.
+// --transport=NAME uses only this transport, instead of all. The test prints the time of the first calls, and
+// the descriptors and resident memory per peer: the difference between before and after the calls.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ namespace {
 using chaos::WorkerProcess;
 
 int workers = chaos::kSanitized ? 12 : 64;
-// Descriptors that a sanitizer may open at any time.
+// The number of descriptors that a sanitizer may open at any time.
 constexpr int kSymbolizer = chaos::kMayHaveSymbolizer ? 2 : 0;
 std::string transport = "all";
 
@@ -43,23 +43,26 @@ class ManyWorkers {
     }
   }
 
-  void tell(const std::string& line) {
-    for (const auto& process : processes_) process->say(line);
+  void send_to_all(const std::string& line) {
+    for (const auto& process : processes_) process->send_line(line);
   }
 
-  // What every worker says next, which begins with `word`: the numbers behind it. Empty when one fails.
+  // Waits for the next line of every worker, which must begin with `word`, and returns the numbers that
+  // follow it. If a worker fails, the test fails and the result is empty.
   std::vector<std::vector<int64_t>> gather(const std::string& word, absl::Duration limit) {
     const absl::Time end = absl::Now() + limit;
     std::vector<std::vector<int64_t>> all;
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
       std::optional<std::string> line;
-      while (!(line = processes_[rank]->line()) && !processes_[rank]->ended() && absl::Now() < end) {
+      while (!(line = processes_[rank]->read_line()) && !processes_[rank]->output_closed() &&
+             absl::Now() < end) {
         pollfd polled = {processes_[rank]->descriptor(), POLLIN, 0};
         (void)::poll(&polled, 1, 100);
       }
       std::vector<std::string> fields = absl::StrSplit(line.value_or("(nothing)"), ' ');
       if (fields[0] != word) {
-        ADD_FAILURE() << "worker" << rank << " said " << line.value_or("(nothing)") << " instead of " << word;
+        ADD_FAILURE() << "unexpected line of worker" << rank << ": got \"" << line.value_or("(nothing)")
+                      << "\", expected \"" << word << "\"";
         return {};
       }
       std::vector<int64_t>& numbers = all.emplace_back();
@@ -80,17 +83,17 @@ class ManyWorkers {
   std::vector<std::unique_ptr<WorkerProcess>> processes_;
 };
 
-TEST(ManyWorkers, CallOneAnotherWithinTheDescriptorsOfAnOrdinaryProcess) {
+TEST(ManyWorkers, CallOneAnotherWithin1024Descriptors) {
   const absl::Time start = absl::Now();
   ManyWorkers group(workers);
   const auto ready = group.gather("ready", absl::Seconds(120));
   ASSERT_FALSE(ready.empty());
   const absl::Time all_ready = absl::Now();
-  group.tell("call");
+  group.send_to_all("call");
   const auto called = group.gather("called", absl::Seconds(120));
   ASSERT_FALSE(called.empty());
   const absl::Time all_called = absl::Now();
-  group.tell("end");
+  group.send_to_all("end");
   const auto ended = group.gather("ended", absl::Seconds(120));
   ASSERT_FALSE(ended.empty());
   const absl::Time all_ended = absl::Now();
@@ -105,14 +108,14 @@ TEST(ManyWorkers, CallOneAnotherWithinTheDescriptorsOfAnOrdinaryProcess) {
         std::max(most_descriptors, static_cast<double>(called[rank][1] - ready[rank][0]) / peers);
     descriptors += static_cast<double>(called[rank][1] - ready[rank][0]) / peers / workers;
     most_kb = std::max(most_kb, static_cast<double>(called[rank][2] - ready[rank][1]) / peers);
-    EXPECT_LE(ended[rank][1], kSymbolizer) << "worker" << rank << " has descriptors left";
-    EXPECT_EQ(ended[rank][2], 0) << "worker" << rank << " has memfds left";
-    EXPECT_EQ(ended[rank][3], 0) << "worker" << rank << " has threads left";
+    EXPECT_LE(ended[rank][1], kSymbolizer) << "worker" << rank << " has open descriptors after its shutdown";
+    EXPECT_EQ(ended[rank][2], 0) << "worker" << rank << " has memfds after its shutdown";
+    EXPECT_EQ(ended[rank][3], 0) << "worker" << rank << " has threads after its shutdown";
   }
   std::cout << workers << " workers: ready in " << all_ready - start << "; first calls, all to all, in "
-            << all_called - all_ready << " (the slowest worker " << slowest_ms << " ms); ended in "
-            << all_ended - all_called << "; a peer costs " << descriptors << " descriptors, "
-            << most_descriptors << " at most, and " << most_kb << " KiB at most.\n";
+            << all_called - all_ready << " (the slowest worker: " << slowest_ms << " ms); ended in "
+            << all_ended - all_called << "; per peer " << descriptors << " descriptors on average, at most "
+            << most_descriptors << ", and at most " << most_kb << " KiB.\n";
   EXPECT_LE(most_descriptors, 2 + kSymbolizer / peers);
   if (!chaos::kSanitized) EXPECT_LE(most_kb, 1024);
 }
@@ -129,7 +132,7 @@ int main(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&argument, "--transport=")) {
       scale::transport = std::string(argument);
     } else {
-      std::cerr << "unknown option " << argv[i] << "; there are --workers=N and --transport=NAME\n";
+      std::cerr << "unknown option: got " << argv[i] << ", expected --workers=N or --transport=NAME\n";
       return 2;
     }
   }

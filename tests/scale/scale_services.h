@@ -5,12 +5,12 @@
 
 #include "gradwire/rpc/call.h"
 
-// What the processes of the scale tests register.
+// The functions and the class that the processes of the scale tests register.
 namespace scale {
 
 int64_t add(int64_t a, int64_t b);
 
-// An object of which many are made.
+// A small object. The tests create many of them.
 class Item {
  public:
   explicit Item(int64_t number) : number_(number) {}
@@ -20,13 +20,13 @@ class Item {
   int64_t number_;
 };
 
-// A reference to an object that the callee owns.
+// Returns a reference to a new object that the callee owns.
 gradwire::rpc::RRef<Item> offer(int64_t number);
-// Takes a reference, fetches the value and lets go.
+// Fetches the value of the reference and returns its number.
 int64_t read(const gradwire::rpc::RRef<Item>& item);
 
-// The callee's resident bytes, descriptors, threads, and what its agent's tables hold in all but the call to
-// this.
+// Returns four numbers of the callee: its resident bytes, descriptors and threads, and the number of entries
+// in the tables of its agent, without the entry for this call.
 std::vector<int64_t> holdings();
 
 }  // namespace scale

@@ -1,12 +1,13 @@
 // One worker of the scale tests.
 //   scale_worker STORE_PORT GROUP RANK WORLD_SIZE DESCRIPTORS TRANSPORT
-// DESCRIPTORS: as many may be open. TRANSPORT: "all" for what workers use by themselves.
+// DESCRIPTORS: how many descriptors it may have open. TRANSPORT: the only transport to use, or "all".
 //
-// It tells the driver on descriptor 3 how far it is, and hears on descriptor 4 when to go on:
-//   ready DESCRIPTORS RESIDENT_KB
-//   <- call                called MS DESCRIPTORS RESIDENT_KB    (it has called every worker)
-//   <- end                 ended MS DESCRIPTORS_LEFT MEMFDS_LEFT THREADS_LEFT
-// Instead of any of these: "failed WHY".
+// It reads commands of the test from descriptor 4 and writes lines to descriptor 3:
+//   command   line
+//             ready DESCRIPTORS RESIDENT_KB
+//   call      called MS DESCRIPTORS RESIDENT_KB     (after it has called every worker)
+//   end       ended MS DESCRIPTORS_LEFT MEMFDS_LEFT THREADS_LEFT
+// If it fails, it writes "failed WHY" instead.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -33,12 +34,12 @@ using gradwire::Future;
 using gradwire::rpc::Agent;
 using gradwire::rpc::RpcBackendOptions;
 
-void say(const std::string& line) {
+void write_line(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(3, text.data(), text.size()) < 0) std::_Exit(3);
 }
 
-void hear(const std::string& expected) {
+void await_command(const std::string& expected) {
   std::string line;
   for (char c; ::read(4, &c, 1) == 1 && c != '\n';) line += c;
   if (line != expected) std::_Exit(3);
@@ -53,7 +54,7 @@ int64_t ms_since(int64_t start_us) { return (chaos::monotonic_us() - start_us) /
 void call_all(Agent& agent, int rank, int world_size) {
   const int64_t start = chaos::monotonic_us();
   std::vector<Future<int64_t>> sums;
-  // Each begins with its right neighbour: not all with the same.
+  // Each worker begins with the next rank, so that they do not all call the same worker first.
   for (int i = 1; i < world_size; ++i) {
     const int other = (rank + i) % world_size;
     sums.push_back(agent.rpc_async<&add>(gradwire::rpc::Destination(other).with_timeout(absl::Seconds(60)),
@@ -61,9 +62,12 @@ void call_all(Agent& agent, int rank, int world_size) {
   }
   for (int i = 1; i < world_size; ++i) {
     const int64_t sum = sums[i - 1].wait();
-    if (sum != rank + (rank + i) % world_size) throw gradwire::Error(absl::InternalError("a wrong sum"));
+    if (sum != rank + (rank + i) % world_size)
+      throw gradwire::Error(
+          absl::InternalError(absl::StrCat("wrong sum from worker", (rank + i) % world_size, ": got ", sum,
+                                           ", expected ", rank + (rank + i) % world_size)));
   }
-  say(absl::StrCat("called ", ms_since(start), " ", holds()));
+  write_line(absl::StrCat("called ", ms_since(start), " ", holds()));
 }
 
 void run(int port, const std::string& group, int rank, int world_size, const std::string& transport) {
@@ -78,18 +82,18 @@ void run(int port, const std::string& group, int rank, int world_size, const std
     options.num_worker_threads = 4;
     std::shared_ptr<Agent> agent = Agent::start(absl::StrCat("worker", rank), rank, world_size, options);
     options.store = nullptr;
-    say("ready " + holds());
-    hear("call");
+    write_line("ready " + holds());
+    await_command("call");
     call_all(*agent, rank, world_size);
-    hear("end");
+    await_command("end");
     start = chaos::monotonic_us();
     agent->shutdown(/*graceful=*/true, absl::Seconds(60));
   }
   const int64_t took = ms_since(start);
   Census after;
   (void)chaos::returns_to(before, after);
-  say(absl::StrCat("ended ", took, " ", after.descriptors - before.descriptors, " ",
-                   after.memfds - before.memfds, " ", after.threads - before.threads));
+  write_line(absl::StrCat("ended ", took, " ", after.descriptors - before.descriptors, " ",
+                          after.memfds - before.memfds, " ", after.threads - before.threads));
 }
 
 }  // namespace
@@ -108,7 +112,7 @@ int main(int argc, char** argv) {
   try {
     scale::run(port, argv[2], rank, world_size, argv[6]);
   } catch (const gradwire::Error& error) {
-    scale::say(absl::StrCat("failed ", error.what()));
+    scale::write_line(absl::StrCat("failed ", error.what()));
     return 1;
   }
   return 0;

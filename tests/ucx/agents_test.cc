@@ -1,4 +1,4 @@
-// Agents that have UCX alone between them.
+// Agents whose only transport is UCX.
 
 #include <string>
 #include <vector>

@@ -5,12 +5,12 @@ def _impl(ctx):
     headers = ctx.path(home + "/include")
     nccl = ctx.path(home + "/include/nccl.h").exists or ctx.path("/usr/include/nccl.h").exists
     if not ctx.path(home + "/include/cuda_runtime.h").exists or not nccl:
-        # No fail() here: a build without --config=cuda needs no toolkit.
+        # There is no fail() here, because a build without --config=cuda needs no toolkit.
         ctx.file("BUILD.bazel", """
 genrule(
     name = "missing",
     outs = ["missing.cc"],
-    cmd = "echo 'no CUDA toolkit with NCCL at {home}: install NVIDIA CUDA 13.0 and set CUDA_HOME to its folder' >&2; false",
+    cmd = "echo 'CUDA toolkit with NCCL not found at {home}: install NVIDIA CUDA 13.0 and set CUDA_HOME to its folder' >&2; false",
 )
 
 cc_library(

@@ -8,8 +8,8 @@ def _impl(ctx):
     if ctx.path(path).exists:
         ctx.symlink(path, "etcd")
     else:
-        # No fail() here: the tests say why they are skipped, and everything else builds.
-        ctx.file("etcd", "there is no etcd at {}: run tools/setup, or set GRADWIRE_ETCD\n".format(path), executable = False)
+        # There is no fail() here: the tests report why they are skipped, and all other targets build.
+        ctx.file("etcd", "etcd not found at {}: run tools/setup, or set GRADWIRE_ETCD\n".format(path), executable = False)
     ctx.file("BUILD.bazel", """exports_files(["etcd"])\n""")
 
 etcd_repository = repository_rule(

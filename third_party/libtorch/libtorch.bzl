@@ -1,4 +1,4 @@
-"""Finds libtorch: the unpacked wheel that tools/setup installs, or the one GRADWIRE_LIBTORCH names."""
+"""Finds libtorch: the unpacked wheel that tools/setup installs, or the one that GRADWIRE_LIBTORCH names."""
 
 def _impl(ctx):
     root = ctx.os.environ.get("GRADWIRE_LIBTORCH")
@@ -7,12 +7,12 @@ def _impl(ctx):
         root = cache + "/gradwire/libtorch-2.11.0"
     torch = ctx.path(root + "/torch")
     if not torch.exists:
-        # No fail() here: targets without libtorch must build on a machine that lacks it.
+        # There is no fail() here, because targets without libtorch must build on a machine that does not have it.
         ctx.file("BUILD.bazel", """
 genrule(
     name = "missing",
     outs = ["missing.cc"],
-    cmd = "echo 'libtorch is not at {root}: run tools/setup, or set GRADWIRE_LIBTORCH' >&2; false",
+    cmd = "echo 'libtorch not found at {root}: run tools/setup, or set GRADWIRE_LIBTORCH' >&2; false",
 )
 
 cc_library(
@@ -29,8 +29,8 @@ cc_library(
 """.format(root = root))
         return
 
-    # All headers but google/: that is Protobuf 3.13 and would shadow the system's. Actions run without a sandbox, so
-    # leaving it out of a glob would not hide it.
+    # All headers except google/, which is Protobuf 3.13 and would hide the system's. Actions run without a sandbox, so
+    # a glob without it would not be enough.
     for entry in ctx.path(root + "/torch/include").readdir():
         if entry.basename != "google":
             ctx.symlink(entry, "include/" + entry.basename)

@@ -1,6 +1,6 @@
-// Where the time of one training step goes (suite autograd, case remote_add): its parts as the trainer sees
-// them, beside what the same messages cost without a graph. Two processes over shared memory, or over what is
-// named.
+// Measures where the time of one training step goes (suite autograd, case remote_add). Prints the duration of
+// each part of the step at the trainer, and what the same messages cost without a graph. Uses two processes,
+// which communicate over shared memory or over the transport given on the command line.
 //
 //   bazel run -c opt //tools/bench:autograd_budget [-- tcp]
 
@@ -38,12 +38,12 @@ namespace {
 
 constexpr int kRounds = 7;
 constexpr int kRuns = 2000;
-// A message to the autograd of another worker that is answered at once: ABORT of a pass that nobody knows.
+// The service method ABORT of autograd. For an unknown pass it has no effect and is answered at once.
 constexpr uint32_t kAnsweredAtOnce = 19;
 
-double middle(std::vector<double> values) { return median(std::move(values)); }
+double median_of(std::vector<double> values) { return median(std::move(values)); }
 
-// How often threads of a process have gone to sleep.
+// Returns how often the threads of a process have blocked (voluntary context switches).
 int64_t sleeps_of(pid_t process) {
   int64_t total = 0;
   std::error_code error;
@@ -69,19 +69,19 @@ class Trainer final : public GradwireMember {
     worker_ = value_or_throw(agent()->services().find_worker("w1"));
     process_ = other;
     for (at::Tensor* leaf : {&x_, &y_}) *leaf = at::empty({2}, at::kFloat).fill_(1).requires_grad_();
-    std::printf("%-64s %9s %9s %9s\n", "one after the other, hot; medians", "us", "sleeps", "sleeps");
-    std::printf("%-64s %9s %9s %9s\n", "", "", "here", "there");
+    std::printf("%-64s %9s %9s %9s\n", "sequential, warm; medians", "us", "sleeps,", "sleeps,");
+    std::printf("%-64s %9s %9s %9s\n", "", "", "trainer", "worker");
     const at::Tensor plain = x_.detach();
-    alone("remote add, no autograd", [&] { (void)add(plain); });
-    alone("remote add of tensors that require grad, no context", [&] { (void)add(x_); });
-    alone("a context opened and ended, nothing in it", [&] { const autograd::Context context(agent()); });
-    alone("a service call there and back, waited for as a call is", [&] { (void)service().wait(); });
-    alone("the same, its answer posted, waited for without looking", [&] {
+    measure_alone("remote add, no autograd", [&] { (void)add(plain); });
+    measure_alone("remote add of tensors that require grad, no context", [&] { (void)add(x_); });
+    measure_alone("open and end an empty context", [&] { const autograd::Context context(agent()); });
+    measure_alone("service call; wait as for an RPC", [&] { (void)service().wait(); });
+    measure_alone("service call; wait for its callback without spinning", [&] {
       const Promise<void> done;
       service().on_ready([done](const auto&) { done.set_value(); });
       done.future().wait();
     });
-    alone("the same add, sum and backward by libtorch, in one process", [&] {
+    measure_alone("the same add, sum and backward by libtorch, in one process", [&] {
       x_.mutable_grad().reset();
       y_.mutable_grad().reset();
       x_.add(y_).sum().backward();
@@ -104,33 +104,33 @@ class Trainer final : public GradwireMember {
     return agent()->services().call_service(worker_, kAnsweredAtOnce, "", nullptr, {.repeat = true});
   }
 
-  void row(const std::string& what, double micros, int64_t here, int64_t there, int64_t runs) const {
+  void row(const std::string& what, double micros, int64_t own, int64_t other, int64_t runs) const {
     std::printf("%-64s %9.2f", what.c_str(), micros);
     if (runs > 0) {
-      std::printf(" %9.2f %9.2f", static_cast<double>(here) / static_cast<double>(runs),
-                  static_cast<double>(there) / static_cast<double>(runs));
+      std::printf(" %9.2f %9.2f", static_cast<double>(own) / static_cast<double>(runs),
+                  static_cast<double>(other) / static_cast<double>(runs));
     }
     std::printf("\n");
     std::fflush(stdout);
   }
 
-  void alone(const std::string& what, const std::function<void()>& step) {
+  void measure_alone(const std::string& what, const std::function<void()>& step) {
     std::vector<double> rounds;
-    int64_t here = 0, there = 0;
+    int64_t own = 0, other = 0;
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < kRuns / 10; ++i) step();
-      const int64_t here_before = sleeps_of(getpid()), there_before = sleeps_of(process_);
+      const int64_t own_before = sleeps_of(getpid()), other_before = sleeps_of(process_);
       std::vector<float> micros;
       for (int i = 0; i < kRuns; ++i) {
         const int64_t start = nanoseconds();
         step();
         micros.push_back(static_cast<float>(nanoseconds() - start) / 1000);
       }
-      here += sleeps_of(getpid()) - here_before;
-      there += sleeps_of(process_) - there_before;
+      own += sleeps_of(getpid()) - own_before;
+      other += sleeps_of(process_) - other_before;
       rounds.push_back(percentile(std::move(micros), 0.5));
     }
-    row(what, middle(std::move(rounds)), here, there, int64_t{kRounds} * kRuns);
+    row(what, median_of(std::move(rounds)), own, other, int64_t{kRounds} * kRuns);
   }
 
   std::array<int64_t, kParts> step(autograd::BackwardMode mode) {
@@ -156,30 +156,30 @@ class Trainer final : public GradwireMember {
   }
 
   void steps(autograd::BackwardMode mode) {
-    static constexpr const char* kNames[kParts] = {"  context opened",
+    static constexpr const char* kNames[kParts] = {"  open the context",
                                                    "  call: send node, request, handler, answer, recv node",
                                                    "  loss = result.sum()",
                                                    "  backward()",
                                                    "  get_gradients()",
-                                                   "  tensors and context ended",
-                                                   "  together"};
+                                                   "  release the tensors and the context",
+                                                   "  total"};
     std::array<std::vector<double>, kParts> rounds;
-    int64_t here = 0, there = 0;
+    int64_t own = 0, other = 0;
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < kRuns / 10; ++i) (void)step(mode);
       std::array<std::vector<float>, kParts> micros;
-      const int64_t here_before = sleeps_of(getpid()), there_before = sleeps_of(process_);
+      const int64_t own_before = sleeps_of(getpid()), other_before = sleeps_of(process_);
       for (int i = 0; i < kRuns; ++i) {
         const auto parts = step(mode);
         for (std::size_t p = 0; p < kParts; ++p) micros[p].push_back(static_cast<float>(parts[p]) / 1000);
       }
-      here += sleeps_of(getpid()) - here_before;
-      there += sleeps_of(process_) - there_before;
+      own += sleeps_of(getpid()) - own_before;
+      other += sleeps_of(process_) - other_before;
       for (std::size_t p = 0; p < kParts; ++p) rounds[p].push_back(percentile(std::move(micros[p]), 0.5));
     }
     for (std::size_t p = 0; p < kParts; ++p) {
       const int64_t runs = p == kAll ? int64_t{kRounds} * kRuns : 0;
-      row(kNames[p], middle(rounds[p]), here, there, runs);
+      row(kNames[p], median_of(rounds[p]), own, other, runs);
     }
   }
 
@@ -193,7 +193,7 @@ class Trainer final : public GradwireMember {
 int run(const std::string& transport) {
   int address[2];
   if (pipe(address) != 0) throw std::runtime_error("pipe");
-  Place place{.rank = 1, .size = 2, .transport = transport, .addresses = {}};
+  Endpoint endpoint{.rank = 1, .size = 2, .transport = transport, .addresses = {}};
   const pid_t other = fork();
   if (other < 0) throw std::runtime_error("fork");
   at::set_num_threads(1);
@@ -202,19 +202,20 @@ int run(const std::string& transport) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     char text[32] = {};
     if (read(address[0], text, sizeof text - 1) <= 0) return 1;
-    place.addresses = {text};
-    member.join(place);
+    endpoint.addresses = {text};
+    member.join(endpoint);
     while (true) pause();
   }
-  place.rank = 0;
-  place.addresses = {member.listen(place)};
-  if (write(address[1], place.addresses[0].data(), place.addresses[0].size()) <= 0)
+  endpoint.rank = 0;
+  endpoint.addresses = {member.listen(endpoint)};
+  if (write(address[1], endpoint.addresses[0].data(), endpoint.addresses[0].size()) <= 0)
     throw std::runtime_error("write");
-  member.join(place);
+  member.join(endpoint);
   member.measure_all(other);
   kill(other, SIGKILL);
   waitpid(other, nullptr, 0);
-  // As a participant of the bench: without taking down what the other process was part of.
+  // End as a process of the bench does, without destructors: the group cannot be shut down, because the other
+  // process was killed.
   std::fflush(stdout);
   _exit(0);
 }

@@ -1,4 +1,4 @@
-// Measures Gradwire beside other frameworks and the machine itself, in one run.
+// Compares Gradwire with other frameworks and with the limits of the machine, all in one run.
 //
 //   bazel run -c opt //tools:bench -- --suite=rpc --peers=torch,grpc --json=FILE --html=FILE
 
@@ -16,15 +16,17 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "gradwire/base/version.h"
 #include "gradwire/tools/bench/collectives/collective_member.h"
 #include "gradwire/tools/bench/report/html_page.h"
 #include "gradwire/tools/bench/report/report.h"
-#include "gradwire/tools/bench/run/serve_participant.h"
+#include "gradwire/tools/bench/run/serve_process.h"
 #include "gradwire/tools/bench/runner.h"
 #include "gradwire/tools/bench/suites/bench_options.h"
 #include "gradwire/tools/bench/suites/floors.h"
@@ -36,21 +38,22 @@
 
 ABSL_FLAG(std::vector<std::string>, suite, {"rpc"},
           "transport, rpc, rref, autograd, store, scale, collectives, or all");
-ABSL_FLAG(std::vector<std::string>, peers, {}, "whom to measure beside: torch, grpc, openmpi, gloo");
-ABSL_FLAG(std::vector<std::string>, cases, {}, "only these; sizes may be chosen, as in echo_256KiB");
-ABSL_FLAG(std::vector<std::string>, transports, {}, "only these: shm, tcp");
-ABSL_FLAG(double, seconds, 1, "for each case and side, over all rounds");
-ABSL_FLAG(int, rounds, 5, "how often the sides take turns in a case");
-ABSL_FLAG(bool, floors, true, "measure what the machine itself needs, too");
-ABSL_FLAG(std::string, json, "", "a file for one JSON object per figure and peer");
-ABSL_FLAG(std::string, html, "", "a file for one page with plots");
-ABSL_FLAG(std::string, participant, "", "internal: what this process is in a run");
+ABSL_FLAG(std::vector<std::string>, peers, {}, "the systems to compare with: torch, grpc, openmpi, gloo");
+ABSL_FLAG(std::vector<std::string>, cases, {},
+          "run only these cases; other sizes are possible, as in echo_256KiB");
+ABSL_FLAG(std::vector<std::string>, transports, {}, "run only over these transports: shm, tcp");
+ABSL_FLAG(double, seconds, 1, "measuring time for each case and system, over all rounds");
+ABSL_FLAG(int, rounds, 5, "number of rounds in a case; each system runs once in a round");
+ABSL_FLAG(bool, floors, true, "also measure the lower bounds that the machine itself sets");
+ABSL_FLAG(std::string, json, "", "a file to write, with one JSON object per figure and peer");
+ABSL_FLAG(std::string, html, "", "a file to write, with one page of plots");
+ABSL_FLAG(std::string, participant, "", "internal: the role of this process in a run");
 
 namespace gradwire::bench {
 namespace {
 
-std::unique_ptr<Participant> make_participant(const std::string& role) {
-  static const auto& factories = *new std::map<std::string, std::unique_ptr<Participant> (*)()>{
+std::unique_ptr<BenchProcess> make_process(const std::string& role) {
+  static const auto& factories = *new std::map<std::string, std::unique_ptr<BenchProcess> (*)()>{
       {"floor_futex", &make_floor_futex},
       {"floor_memcpy", &make_floor_memcpy},
       {"floor_memory", &make_floor_memory},
@@ -91,10 +94,11 @@ std::string processor() {
   return "unknown";
 }
 
-// `bazel run` starts programs elsewhere; paths are meant from where it was typed.
-std::string from_here(const std::string& path) {
-  const char* here = std::getenv("BUILD_WORKING_DIRECTORY");
-  return path.empty() || path[0] == '/' || here == nullptr ? path : absl::StrCat(here, "/", path);
+// `bazel run` starts a program in another folder. Returns a path relative to the folder of the command
+// instead.
+std::string from_working_directory(const std::string& path) {
+  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
+  return path.empty() || path[0] == '/' || folder == nullptr ? path : absl::StrCat(folder, "/", path);
 }
 
 int run_bench() {
@@ -110,7 +114,7 @@ int run_bench() {
     return 2;
   }
   std::ofstream json;
-  if (const std::string path = from_here(absl::GetFlag(FLAGS_json)); !path.empty()) {
+  if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_json)); !path.empty()) {
     json.open(path);
     if (!json) {
       std::cerr << "bench: cannot write " << path << "\n";
@@ -118,13 +122,13 @@ int run_bench() {
     }
   }
 #ifndef NDEBUG
-  std::cerr << "bench: built without optimisation: use -c opt\n";
+  std::cerr << "bench: this program was built without optimisation; build it with -c opt\n";
 #endif
   const absl::Time start = absl::Now();
   const std::string load_before = load();
   if (std::atof(load_before.c_str()) > 0.5) {
     std::cerr << "bench: the load average is " << load_before
-              << ": other programs are running, and the figures will show it\n";
+              << ": other programs are running and will disturb the figures\n";
   }
   Runner runner(
       *options, [&](const Row& row) { json << json_line(row) << std::endl; },
@@ -134,9 +138,9 @@ int run_bench() {
   Report report = runner.run();
   const std::string load_after = load();
   for (const std::string& peer : options->peers) {
-    const bool alone = peer == "openmpi" || peer == "gloo";
-    if (alone && !absl::c_linear_search(options->suites, "collectives")) {
-      report.skipped.push_back(absl::StrCat(peer, ": measured in the suite collectives alone"));
+    const bool collectives_only = peer == "openmpi" || peer == "gloo";
+    if (collectives_only && !absl::c_linear_search(options->suites, "collectives")) {
+      report.skipped.push_back(absl::StrCat(peer, ": measured only in the suite collectives"));
     }
   }
   report.about = {
@@ -144,11 +148,11 @@ int run_bench() {
       {"when", absl::FormatTime("%Y-%m-%d %H:%M UTC", start, absl::UTCTimeZone())},
       {"load average before and after", absl::StrCat(load_before, ", ", load_after)},
       {"run",
-       absl::StrCat(options->rounds, " rounds, ", options->seconds, " s for each case and side; suites ",
+       absl::StrCat(options->rounds, " rounds, ", options->seconds, " s for each case and system; suites ",
                     absl::StrJoin(options->suites, ", "), "; peers ", absl::StrJoin(options->peers, ", "))},
   };
   std::cout << text_table(report);
-  if (const std::string path = from_here(absl::GetFlag(FLAGS_html)); !path.empty()) {
+  if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_html)); !path.empty()) {
     std::ofstream page(path);
     page << html_page(report);
     if (!page.flush()) {
@@ -163,15 +167,18 @@ int run_bench() {
 }  // namespace gradwire::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("measures Gradwire beside its peers; see docs/performance.md");
+  absl::SetProgramUsageMessage("compares Gradwire with its peers; see docs/performance.md");
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] { return absl::StrCat("gradwire ", gradwire::kVersion, "\n"); };
+  absl::SetFlagsUsageConfig(usage);
   absl::ParseCommandLine(argc, argv);
   const std::string role = absl::GetFlag(FLAGS_participant);
   if (role.empty()) return gradwire::bench::run_bench();
-  const auto participant = gradwire::bench::make_participant(role);
-  if (participant == nullptr) {
-    std::cerr << "no participant " << role << "\n";
+  const auto process = gradwire::bench::make_process(role);
+  if (process == nullptr) {
+    std::cerr << "bench: unknown value of --participant: got " << role << "\n";
     return 2;
   }
   constexpr int kChannelFd = 3;
-  gradwire::bench::serve_participant(kChannelFd, *participant);
+  gradwire::bench::serve_process(kChannelFd, *process);
 }

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// The bench itself, for a moment: what it measures is noise, that it measures everybody is not.
+// Runs the bench for a moment. The measured figures are noise; the tests check that every system has figures.
 namespace gradwire::bench {
 namespace {
 
@@ -25,7 +25,7 @@ int run_bench(const std::string& arguments) {
   return std::system(("tools/bench/bench " + arguments + " >/dev/null").c_str());
 }
 
-TEST(Bench, MeasuresEverySideOfEverySuite) {
+TEST(Bench, MeasuresEverySystemOfEverySuite) {
   const std::string json = testing::TempDir() + "/figures.json";
   const std::string html = testing::TempDir() + "/figures.html";
   ASSERT_EQ(
@@ -84,7 +84,7 @@ TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
   EXPECT_THAT(compared, IsSupersetOf({"all_reduce_2_ranks_4KiB gloo", "all_reduce_2_ranks_4KiB floor_memory",
                                       "all_reduce_4_ranks_1MiB gloo", "all_gather_2_ranks_4KiB gloo",
                                       "barrier_4_ranks gloo", "send_recv_2_ranks_8B gloo"}));
-  // Open MPI is there where it is installed.
+  // Open MPI is measured only if it is installed.
   if (std::system("command -v mpicc mpirun >/dev/null") == 0) {
     EXPECT_THAT(compared, IsSupersetOf({"all_reduce_2_ranks_4KiB openmpi", "all_reduce_4_ranks_1MiB openmpi",
                                         "all_gather_2_ranks_4KiB openmpi", "barrier_4_ranks openmpi",
@@ -92,7 +92,7 @@ TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
   }
 }
 
-TEST(Bench, RefusesWhatItDoesNotKnow) { EXPECT_NE(run_bench("--suite=rpc --cases=nothing 2>/dev/null"), 0); }
+TEST(Bench, RefusesAnUnknownCase) { EXPECT_NE(run_bench("--suite=rpc --cases=nothing 2>/dev/null"), 0); }
 
 }  // namespace
 }  // namespace gradwire::bench

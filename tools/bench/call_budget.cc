@@ -1,5 +1,6 @@
-// Where the time of one small call goes: each step by itself, on one thread, hot. What a whole call takes
-// beyond their sum (suite rpc, case add2) is the way between the processes and between the steps.
+// Measures where the time of one small call goes: each step separately, on one thread, warm. A whole call
+// (suite rpc, case add2) takes longer than the sum of the steps. The difference is the cost of the
+// communication between the processes and of the hand-over between the steps.
 //
 //   bazel run -c opt //tools/bench:call_budget
 
@@ -26,7 +27,8 @@
 namespace gradwire::bench {
 namespace {
 
-// Nanoseconds of one run of `step`, the best of several rounds: what interrupts a round is not the step's.
+// Returns the duration of one run of `step` in nanoseconds: the best of several rounds, because an
+// interruption of a round is not part of the step.
 double cost_of(const std::function<void()>& step) {
   constexpr int kRounds = 20;
   constexpr int kRuns = 5000;
@@ -41,9 +43,9 @@ double cost_of(const std::function<void()>& step) {
 
 double total = 0;
 
-void row(const char* side, const char* what, double cost) {
+void row(const char* worker, const char* what, double cost) {
   total += cost;
-  std::printf("%-8s %-58s %7.0f ns\n", side, what, cost);
+  std::printf("%-8s %-58s %7.0f ns\n", worker, what, cost);
 }
 
 std::unique_ptr<rpc::TorchTensors> set_of(const std::vector<at::Tensor>& tensors) {
@@ -52,7 +54,7 @@ std::unique_ptr<rpc::TorchTensors> set_of(const std::vector<at::Tensor>& tensors
   return set;
 }
 
-// A message as it travels, with these tensors and as many values that name them.
+// Fills `payload` as for sending: with these tensors, and with one value for each tensor that refers to it.
 void fill(proto::Payload& payload, const rpc::TorchTensors& tensors) {
   std::vector<transport::Buffer> buffers;
   for (std::size_t i = 0; i < tensors.size(); ++i) payload.add_values()->set_tensor(static_cast<uint32_t>(i));
@@ -60,7 +62,7 @@ void fill(proto::Payload& payload, const rpc::TorchTensors& tensors) {
 }
 
 void measure_message(const char* from, const char* to, bool request, const std::vector<at::Tensor>& tensors) {
-  const auto put_together = [&](rpc::EnvelopeBox& envelope) {
+  const auto build = [&](rpc::EnvelopeBox& envelope) {
     proto::Payload* payload = nullptr;
     if (request) {
       envelope->mutable_request()->set_operator_("aten::add");
@@ -73,21 +75,21 @@ void measure_message(const char* from, const char* to, bool request, const std::
     fill(*payload, *set_of(tensors));
   };
   row(from,
-      request ? "envelope in its arena, two tensors encoded" : "envelope in its arena, one tensor encoded",
+      request ? "build envelope in arena, encode two tensors" : "build envelope in arena, encode one tensor",
       cost_of([&] {
         rpc::EnvelopeBox envelope;
-        put_together(envelope);
+        build(envelope);
       }));
   rpc::EnvelopeBox envelope;
-  put_together(envelope);
+  build(envelope);
   std::string bytes;
-  row(from, "serialised", cost_of([&] { bytes = (*envelope).SerializeAsString(); }));
-  row(to, "parsed into its arena", cost_of([&] {
+  row(from, "serialise", cost_of([&] { bytes = (*envelope).SerializeAsString(); }));
+  row(to, "parse into arena", cost_of([&] {
         rpc::EnvelopePtr box = rpc::make_envelope();
         if (!(*box)->ParseFromString(bytes)) std::abort();
       }));
   const proto::Payload& payload = request ? envelope->request().arguments() : envelope->response().result();
-  row(to, "tensors decoded, and given back",
+  row(to, "decode tensors, release them",
       cost_of([&] { throw_if_error(rpc::tensor_backend()->decode(payload, {}).status()); }));
 }
 
@@ -99,19 +101,19 @@ int run() {
   const at::Tensor a = at::rand({2});
   const at::Tensor b = at::rand({2});
 
-  row("caller", "worker found, deadline set, arguments as values", cost_of([&] {
+  row("caller", "find worker, set deadline, convert arguments", cost_of([&] {
         rpc::OutgoingCall call(agent->caller(), "alone", "aten::add");
         rpc::prepare_call(call, rpc::Op("aten::add"), a, b);
       }));
   measure_message("caller", "callee", true, {a, b});
-  row("callee", "aten::add itself", cost_of([&] { at::add(a, b); }));
+  row("callee", "run aten::add", cost_of([&] { at::add(a, b); }));
   measure_message("callee", "caller", false, {at::add(a, b)});
-  row("caller", "a promise made, kept and waited for", cost_of([&] {
+  row("caller", "make a promise, fulfil it, wait for it", cost_of([&] {
         Promise<at::Tensor> promise(agent->executor());
         promise.set_value(a);
         (void)promise.future().wait();
       }));
-  std::printf("%-8s %-58s %7.0f ns\n", "", "together", total);
+  std::printf("%-8s %-58s %7.0f ns\n", "", "total", total);
   agent->shutdown();
   return 0;
 }

@@ -12,10 +12,11 @@ namespace {
 
 constexpr int kDepths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 constexpr int kFreshRounds = 3;
-constexpr int kMostFailures = 3;
-// What a process gets where nobody has raised the limit.
+constexpr int kMaxFailures = 3;
+// The usual soft limit of open descriptors in a process.
 constexpr int kUsualDescriptors = 1024;
-// A cut link shows by silence, so a round takes long; and silence has no tail.
+// A worker detects a cut link only by a timeout, so a round takes long. More rounds would show the same
+// timeout.
 constexpr int kCutRounds = 1;
 constexpr absl::Duration kCutTimeout = absl::Seconds(120);
 
@@ -23,8 +24,8 @@ bool selected(const std::vector<std::string>& list, const std::string& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Cases whose processes serve no other one.
-bool needs_fresh_side(const CaseSpec& spec) {
+// Whether the case needs new processes that no other case uses.
+bool needs_fresh_system(const CaseSpec& spec) {
   switch (spec.kind) {
     case CaseKind::kLatency:
     case CaseKind::kTraining:
@@ -43,7 +44,7 @@ bool needs_fresh_side(const CaseSpec& spec) {
   return true;
 }
 
-// Cases that use their processes up: each round has others.
+// Whether a round of the case makes its processes unusable, so that each round needs new ones.
 bool happens_once(const CaseSpec& spec) {
   return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kKilledPeer ||
          spec.kind == CaseKind::kCutLink;
@@ -84,53 +85,52 @@ Report Runner::run() {
 }
 
 void Runner::run_suite(const std::string& suite, const std::string& transport) {
-  std::vector<Contender> contenders;
+  std::vector<Entry> entries;
   for (const RoleSpec& role : roles()) {
-    const bool ourselves = role.name == "gradwire";
-    const bool floor = !ourselves && role.peer_flag.empty();
+    const bool is_gradwire = role.name == "gradwire";
+    const bool floor = !is_gradwire && role.peer_flag.empty();
     if (role.suite != suite || !selected(role.transports, transport)) continue;
-    if (ourselves || (floor ? options_.floors : selected(options_.peers, role.peer_flag))) {
-      contenders.push_back({.role = &role});
+    if (is_gradwire || (floor ? options_.floors : selected(options_.peers, role.peer_flag))) {
+      entries.push_back({.role = &role});
     }
   }
   for (const CaseSpec& spec : options_.cases) {
     if (spec.suite != suite || (!spec.transport.empty() && spec.transport != transport)) continue;
     on_progress_(absl::StrCat(suite, " over ", transport, ": ", spec.name));
-    run_case(spec, transport, contenders);
-    if (contenders.front().failures >= kMostFailures) return;
+    run_case(spec, transport, entries);
+    if (entries.front().failures >= kMaxFailures) return;
   }
 }
 
-void Runner::run_case(const CaseSpec& spec, const std::string& transport,
-                      std::vector<Contender>& contenders) {
-  std::vector<Contender*> sides;
-  for (Contender& contender : contenders) {
-    // In a group of its own, or in one of the same size that the cases before have left.
-    const bool other_size = spec.kind == CaseKind::kTogether && contender.members != spec.members;
-    if (needs_fresh_side(spec) || other_size) contender.side.reset();
-    contender.members = spec.members;
-    contender.failed = false;
-    if (contender.failures < kMostFailures && knows(*contender.role, spec)) sides.push_back(&contender);
+void Runner::run_case(const CaseSpec& spec, const std::string& transport, std::vector<Entry>& entries) {
+  std::vector<Entry*> systems;
+  for (Entry& entry : entries) {
+    // The case runs in a new group, or in a group of the same size that an earlier case has left.
+    const bool other_size = spec.kind == CaseKind::kTogether && entry.members != spec.members;
+    if (needs_fresh_system(spec) || other_size) entry.system.reset();
+    entry.members = spec.members;
+    entry.failed = false;
+    if (entry.failures < kMaxFailures && supports(*entry.role, spec)) systems.push_back(&entry);
   }
   if (spec.kind == CaseKind::kInFlight) {
-    in_flight(spec, transport, sides);
+    in_flight(spec, transport, systems);
   } else {
-    add_rows(spec, transport, rounds(spec, transport, sides));
+    add_rows(spec, transport, rounds(spec, transport, systems));
   }
-  if (needs_fresh_side(spec)) {
-    for (Contender& contender : contenders) contender.side.reset();
+  if (needs_fresh_system(spec)) {
+    for (Entry& entry : entries) entry.system.reset();
   }
 }
 
-absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string& transport,
-                                        Contender& contender, int depth, double seconds) {
-  if (contender.side == nullptr) {
-    Side::Options options{.role = contender.role->role,
-                          .transport = transport,
-                          .members = contender.role->members,
-                          .stop_between = contender.role->spins};
-    const bool as_many = needs_fresh_side(spec) || spec.kind == CaseKind::kTogether;
-    if (as_many && !contender.role->starts_members) options.members = spec.members;
+absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string& transport, Entry& entry,
+                                        int depth, double seconds) {
+  if (entry.system == nullptr) {
+    System::Options options{.role = entry.role->role,
+                            .transport = transport,
+                            .members = entry.role->members,
+                            .stop_between = entry.role->spins};
+    const bool as_many = needs_fresh_system(spec) || spec.kind == CaseKind::kTogether;
+    if (as_many && !entry.role->starts_members) options.members = spec.members;
     if (spec.kind == CaseKind::kOversubscribed) options.cores = 2;
     if (spec.kind == CaseKind::kFirstContact) options.descriptors = kUsualDescriptors;
     if (spec.kind == CaseKind::kCutLink) {
@@ -139,44 +139,44 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
       options.network = *std::move(network);
       options.timeout = kCutTimeout;
     }
-    auto side = Side::start(options);
-    if (!side.ok()) {
-      // More processes than it can take is a matter of this case alone.
-      if (!needs_fresh_side(spec)) contender.failures = kMostFailures;
-      return side.status();
+    auto system = System::start(options);
+    if (!system.ok()) {
+      // A system that cannot start this many processes may still run other cases.
+      if (!needs_fresh_system(spec)) entry.failures = kMaxFailures;
+      return system.status();
     }
-    contender.side = *std::move(side);
+    entry.system = *std::move(system);
   }
   if (spec.kind == CaseKind::kIdle) {
     const absl::Duration period = absl::Seconds(std::max(0.5, seconds));
-    const auto cpu_us = contender.side->idle_cpu_us(period);
+    const auto cpu_us = entry.system->idle_cpu_us(period);
     if (!cpu_us.ok()) return cpu_us.status();
     return Round{.members = {{.calls = 1, .seconds = absl::ToDoubleSeconds(period)}}, .cpu_us = *cpu_us};
   }
   const Task task{.case_name = spec.name, .seconds = seconds, .depth = depth};
   const bool loss = spec.kind == CaseKind::kKilledPeer || spec.kind == CaseKind::kCutLink;
-  auto round = loss ? contender.side->run_last_task(task) : contender.side->run(task, all_members_run(spec));
+  auto round = loss ? entry.system->run_last_task(task) : entry.system->run(task, all_members_run(spec));
   if (round.ok() && spec.kind == CaseKind::kFirstContact)
-    round = add_footprint(*std::move(round), *contender.side);
+    round = add_footprint(*std::move(round), *entry.system);
   if (round.ok() && spec.kind == CaseKind::kTraining)
-    round = add_beside(*std::move(round), task, *contender.side);
-  if (happens_once(spec)) contender.side.reset();
+    round = add_extra_figures(*std::move(round), task, *entry.system);
+  if (happens_once(spec)) entry.system.reset();
   return round;
 }
 
-absl::StatusOr<Round> Runner::add_beside(Round round, Task task, Side& side) {
-  // By itself, so that what it takes does not count for the processor time of the calls before.
-  task.beside = true;
-  auto beside = side.run(task, false);
-  if (!beside.ok()) return beside.status();
-  round.members[0].figures = std::move(beside->members[0].figures);
+absl::StatusOr<Round> Runner::add_extra_figures(Round round, Task task, System& system) {
+  // Run separately, so that its processor time is not added to that of the timed calls.
+  task.extra_figures = true;
+  auto extra = system.run(task, false);
+  if (!extra.ok()) return extra.status();
+  round.members[0].figures = std::move(extra->members[0].figures);
   return round;
 }
 
-absl::StatusOr<Round> Runner::add_footprint(Round round, Side& side) {
-  // What is only needed to make contact goes again first.
+absl::StatusOr<Round> Runner::add_footprint(Round round, System& system) {
+  // Wait until resources that are needed only for the first contact have been released.
   absl::SleepFor(absl::Milliseconds(300));
-  auto idle = side.run({.case_name = kFootprintCase, .seconds = 0}, true);
+  auto idle = system.run({.case_name = kFootprintCase, .seconds = 0}, true);
   if (!idle.ok()) return idle.status();
   for (std::size_t i = 0; i < round.members.size(); ++i) {
     round.members[i].figures = std::move(idle->members[i].figures);
@@ -185,31 +185,31 @@ absl::StatusOr<Round> Runner::add_footprint(Round round, Side& side) {
 }
 
 std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::string& transport,
-                                           std::vector<Contender*>& sides) {
+                                           std::vector<Entry*>& systems) {
   const int count = rounds_of(spec, options_.rounds);
   const double seconds = options_.seconds * spec.weight / options_.rounds;
-  std::vector<std::vector<Round>> all(sides.size());
+  std::vector<std::vector<Round>> all(systems.size());
   for (int n = 0; n < count; ++n) {
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      if (sides[i]->failed) continue;
-      auto round = one_round(spec, transport, *sides[i], 1, seconds);
+    for (std::size_t i = 0; i < systems.size(); ++i) {
+      if (systems[i]->failed) continue;
+      auto round = one_round(spec, transport, *systems[i], 1, seconds);
       if (round.ok()) {
         all[i].push_back(*std::move(round));
       } else {
-        give_up(*sides[i], spec, round.status());
+        give_up(*systems[i], spec, round.status());
         if (i == 0) return {};
       }
     }
   }
   std::vector<Result> results;
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    if (sides[i]->failed) continue;
-    Result result{.name = sides[i]->role->name};
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    if (systems[i]->failed) continue;
+    Result result{.name = systems[i]->role->name};
     switch (spec.kind) {
       case CaseKind::kIdle: {
         std::vector<double> percents;
         for (const Round& round : all[i]) {
-          percents.push_back(round.cpu_us / round.members[0].seconds / 1e4 / sides[i]->role->members);
+          percents.push_back(round.cpu_us / round.members[0].seconds / 1e4 / systems[i]->role->members);
         }
         result.figures = {{"cpu_percent", median(std::move(percents))}};
         break;
@@ -239,10 +239,11 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
         const double p99 = figure(result.figures, "p99_us");
         if (i == 0 && p50 > 0 && p99 > 0 && spec.suite == "rpc")
           result.figures.push_back({"p99_over_p50", p99 / p50});
-        // What the ranks spend on meeting says nothing of the calls, and Open MPI's are no children of ours.
+        // The processor time is meaningless in this case: it contains the spinning in the barriers, and Open
+        // MPI's ranks are not child processes of the bench.
         if (spec.kind == CaseKind::kTogether) drop_figure(result.figures, "cpu_us_per_call");
         if (!spec.plot.empty()) {
-          // Eight bytes are what add2 moves each way.
+          // add2 has no size in its name; it moves eight bytes each way.
           const double bytes = static_cast<double>(std::max<int64_t>(8, parse_case(spec.name).bytes));
           add_point(spec.plot, transport, result.name, bytes, p50);
         }
@@ -255,35 +256,36 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
   return results;
 }
 
-void Runner::in_flight(const CaseSpec& spec, const std::string& transport, std::vector<Contender*>& sides) {
-  std::vector<Result> best(sides.size());
+void Runner::in_flight(const CaseSpec& spec, const std::string& transport, std::vector<Entry*>& systems) {
+  std::vector<Result> best(systems.size());
   const double seconds = std::max(0.1, options_.seconds * spec.weight / options_.rounds / 2);
   for (const int depth : kDepths) {
-    std::vector<std::vector<Round>> all(sides.size());
+    std::vector<std::vector<Round>> all(systems.size());
     for (int n = 0; n < options_.rounds; ++n) {
-      for (std::size_t i = 0; i < sides.size(); ++i) {
-        if (sides[i]->failed) continue;
-        auto round = one_round(spec, transport, *sides[i], depth, seconds);
+      for (std::size_t i = 0; i < systems.size(); ++i) {
+        if (systems[i]->failed) continue;
+        auto round = one_round(spec, transport, *systems[i], depth, seconds);
         if (round.ok()) {
           all[i].push_back(*std::move(round));
         } else {
-          give_up(*sides[i], spec, round.status());
+          give_up(*systems[i], spec, round.status());
           if (i == 0) return;
         }
       }
     }
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      if (sides[i]->failed) continue;
+    for (std::size_t i = 0; i < systems.size(); ++i) {
+      if (systems[i]->failed) continue;
       std::vector<Figure> figures = rate_figures(all[i]);
       const double rate = figure(figures, "calls_per_s");
-      add_point(spec.plot, transport, sides[i]->role->name, depth, rate);
-      // Each side at its own best depth.
-      if (rate > figure(best[i].figures, "calls_per_s")) best[i] = {sides[i]->role->name, std::move(figures)};
+      add_point(spec.plot, transport, systems[i]->role->name, depth, rate);
+      // Compare each system at its own best depth.
+      if (rate > figure(best[i].figures, "calls_per_s"))
+        best[i] = {systems[i]->role->name, std::move(figures)};
     }
   }
   std::vector<Result> results;
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    if (!sides[i]->failed) results.push_back(std::move(best[i]));
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    if (!systems[i]->failed) results.push_back(std::move(best[i]));
   }
   add_rows(spec, transport, results);
 }
@@ -300,7 +302,8 @@ void Runner::add_rows(const CaseSpec& spec, const std::string& transport,
             .gradwire = ours.value};
     for (std::size_t i = 1; i < results.size(); ++i) {
       const double theirs = figure(results[i].figures, ours.metric);
-      // Floors are there for what they need at least, not for their tails.
+      // A floor is a lower bound of the median and an upper bound of the bandwidth. Its other figures mean
+      // nothing.
       const bool floor = results[i].name.rfind("floor_", 0) == 0;
       if (theirs <= 0 || (floor && ours.metric != "p50_us" && ours.metric != "GB_per_s")) continue;
       compared = true;
@@ -317,23 +320,23 @@ void Runner::add_rows(const CaseSpec& spec, const std::string& transport,
   }
 }
 
-void Runner::add_point(const std::string& plot, const std::string& transport, const std::string& side,
+void Runner::add_point(const std::string& plot, const std::string& transport, const std::string& system,
                        double x, double y) {
   for (Curve& curve : report_.curves) {
-    if (curve.plot == plot && curve.transport == transport && curve.side == side) {
+    if (curve.plot == plot && curve.transport == transport && curve.system == system) {
       curve.points.emplace_back(x, y);
       return;
     }
   }
-  report_.curves.push_back({plot, transport, side, {{x, y}}});
+  report_.curves.push_back({plot, transport, system, {{x, y}}});
 }
 
-void Runner::give_up(Contender& contender, const CaseSpec& spec, const absl::Status& status) {
-  contender.failed = true;
-  ++contender.failures;
-  contender.side.reset();
+void Runner::give_up(Entry& entry, const CaseSpec& spec, const absl::Status& status) {
+  entry.failed = true;
+  ++entry.failures;
+  entry.system.reset();
   report_.skipped.push_back(
-      absl::StrCat(spec.suite, " ", spec.name, ": ", contender.role->name, ": ", status.message()));
+      absl::StrCat(spec.suite, " ", spec.name, ": ", entry.role->name, ": ", status.message()));
 }
 
 }  // namespace gradwire::bench

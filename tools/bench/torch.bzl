@@ -1,6 +1,6 @@
-"""What targets have in common that use torch's own distributed classes."""
+"""Compiler options of targets that use torch's own distributed classes."""
 
-# torch's headers declare these classes only when told so.
+# torch's headers declare these classes only with these macros.
 TORCH_RPC_COPTS = [
     "-DUSE_DISTRIBUTED",
     "-DUSE_RPC",

@@ -1,4 +1,5 @@
-// Starts the workers of a job on this machine: torchrun for any program. docs/launch.md is the guide.
+// The launcher: starts the workers of a job on this machine, like torchrun, but for any program.
+// docs/launch.md is the guide.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -24,7 +25,8 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongCommandLine = 2;
 
-// Descriptors opened later must not become the standard ones.
+// Opens /dev/null for missing standard descriptors, so that descriptors opened later do not take their
+// numbers.
 void fill_standard_descriptors() {
   int fd = 0;
   do {
@@ -33,12 +35,13 @@ void fill_standard_descriptors() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
-// `bazel run` starts programs in their runfiles; the user's paths are meant from where the user was.
+// `bazel run` starts programs in their runfiles directory. Changes to the user's directory, because paths on
+// the command line are relative to it.
 void return_to_users_directory() {
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   std::error_code error;
-  const std::filesystem::path here = std::filesystem::current_path(error);
-  if (directory == nullptr || error || !absl::EndsWith(here.parent_path().string(), ".runfiles")) return;
+  const std::filesystem::path current = std::filesystem::current_path(error);
+  if (directory == nullptr || error || !absl::EndsWith(current.parent_path().string(), ".runfiles")) return;
   std::filesystem::current_path(directory, error);
 }
 

@@ -21,13 +21,19 @@ bool LoopConnection::begin_in_loop() {
 void LoopConnection::await_introduction_in_loop() {
   const absl::Duration timeout = context_->introduction_timeout;
   introduction_timer_ = loop().schedule_in_loop(Clock::system().now() + timeout, [self = shared_from_this()] {
-    if (self->greeted_in_loop() && self->listener_->introduced()) return;
+    if (self->is_greeted_in_loop() && self->listener_->introduced()) return;
     self->fail_in_loop(absl::DeadlineExceededError(
-        absl::StrCat("the other end did not introduce itself within ",
+        absl::StrCat("the peer did not complete the handshake within ",
                      absl::FormatDuration(self->context_->introduction_timeout))));
   });
 }
 
+// Closing has these steps:
+// 1. close() stores the reason and makes further sends fail, on any thread.
+// 2. begin_close_in_loop() starts the flush, if there is time for one.
+// 3. finish_in_loop() runs when the queue is empty, the flush time is over, or the connection fails. It
+//    releases the resources and calls on_closed().
+// A failure or a shutdown starts with step 3.
 void LoopConnection::close(absl::Status reason, absl::Duration flush) {
   {
     MutexLock lock(mutex_);
@@ -88,19 +94,23 @@ void LoopConnection::fail_in_loop(const absl::Status& reason) {
 void LoopConnection::finish_in_loop(absl::Status reason) {
   {
     MutexLock lock(mutex_);
+    // Only one caller passes: several causes may end a connection at the same time.
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
+    // The first reason wins.
     if (close_reason_.has_value()) {
       reason = *close_reason_;
     } else {
       close_reason_ = reason;
     }
   }
+  // The steps below drop references to this connection, so keep one until the end.
   const std::shared_ptr<LoopConnection> self = shared_from_this();
   loop().cancel_in_loop(close_timer_);
   loop().cancel_in_loop(introduction_timer_);
   release_in_loop(reason);
   if (listener_ != nullptr) {
+    // This was the last call of the listener. Release it, because it may own this connection.
     listener_->on_closed(*this, std::move(reason));
     listener_.reset();
   }
@@ -110,7 +120,7 @@ void LoopConnection::finish_in_loop(absl::Status reason) {
 
 void LoopContext::shut_down_in_loop() {
   shutting_down = true;
-  // on_closed of one may touch the table.
+  // A copy, because on_closed() of a connection may change the table.
   const auto open = connections;
   for (const std::shared_ptr<LoopConnection>& connection : open) connection->shut_down_in_loop();
   end_if_done_in_loop();
@@ -122,14 +132,16 @@ void LoopContext::end_if_done_in_loop() {
   ended = true;
 }
 
-void LoopContext::tend_pool() {
-  if (tending_pool_.load(std::memory_order_relaxed) || tending_pool_.exchange(true)) return;
+// Starts the timer that returns idle memory to the system, unless it runs already. The task holds only a
+// weak reference: a pending timer must not keep a transport alive.
+void LoopContext::trim_pool() {
+  if (trimming_pool_.load(std::memory_order_relaxed) || trimming_pool_.exchange(true)) return;
   loop->post([weak = weak_from_this()] {
-    if (const std::shared_ptr<LoopContext> self = weak.lock()) self->tend_pool_in_loop();
+    if (const std::shared_ptr<LoopContext> self = weak.lock()) self->trim_pool_in_loop();
   });
 }
 
-void LoopContext::tend_pool_in_loop() {
+void LoopContext::trim_pool_in_loop() {
   if (ended) return;
   pool_timer_ =
       loop->schedule_in_loop(Clock::system().now() + pool->options().idle_time, [weak = weak_from_this()] {
@@ -137,9 +149,11 @@ void LoopContext::tend_pool_in_loop() {
         if (self == nullptr) return;
         self->pool->trim(Clock::system().now());
         if (self->pool->idle_bytes() > 0) {
-          self->tend_pool_in_loop();
+          self->trim_pool_in_loop();
         } else {
-          self->tending_pool_.store(false);
+          // Memory that is released between the check above and this store is not trimmed until the next
+          // message with buffers calls trim_pool() again.
+          self->trimming_pool_.store(false);
         }
       });
 }

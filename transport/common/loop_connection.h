@@ -14,13 +14,14 @@
 
 namespace gradwire::transport {
 
-// The common part of connections that read, and call their listener, on an event loop's driver: how they end.
-// The parts of a connection (its sender, its receiver) use it through this class. A task or timer of a part
-// captures shared_from_this() of the connection beside the part, and so keeps it.
+// The common part of connections that read, and call their listener, on the driver of an event loop. It
+// implements the states and the end of a connection. The parts of a connection (its sender, its receiver) use
+// it through this class. A task or timer of a part captures shared_from_this() of the connection, so that the
+// part stays alive.
 //
-// States: kOpen (from the start on: what is sent early is queued) -> kClosing -> kClosed. kClosing is between
-// close() and on_closed: it lasts until what was queued has left, or the flush time is over. kOpen may go to
-// kClosed directly.
+// States: kOpen (initially; messages sent before the connection is established are queued) -> kClosing ->
+// kClosed. kClosing is the time between close() and on_closed(): it lasts until the queued messages have been
+// sent or the flush time is over. kOpen may change to kClosed directly.
 class LoopConnection : public Connection, public std::enable_shared_from_this<LoopConnection> {
  public:
   LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address);
@@ -28,52 +29,55 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   void close(absl::Status reason, absl::Duration flush) final;
   std::string peer_address() const final { return peer_address_; }
 
-  // Ends the connection unless a flush is under way.
+  // Closes the connection unless a flush is in progress.
   void shut_down_in_loop();
-  // Ends the connection: releases what it has, then calls on_closed. The first reason wins.
+  // Closes the connection: releases its resources, then calls on_closed(). The first reason wins.
   void finish_in_loop(absl::Status reason);
-  // The same; the reason names the connection.
+  // As above, and adds the address of the connection to the reason.
   void fail_in_loop(const absl::Status& reason);
-  // close() was called, and all that was queued has left.
+  // Called when all queued messages have been sent after close().
   virtual void drained_in_loop() { finish_in_loop(absl::OkStatus()); }
-  // The other end is gone: ends the connection when what it sent before has been read.
+  // Called when the peer is gone: closes the connection after all data that the peer sent before has been
+  // read.
   virtual void lost_in_loop(absl::string_view cause) { fail_in_loop(absl::UnavailableError(cause)); }
 
-  // ResourceExhausted for a message that is over the limits.
+  // Returns ResourceExhausted for a message that exceeds the limits.
   absl::Status check_sendable(const Message& message, const Limits& limits) const;
-  // What send() returns once the connection is closed for `reason`.
+  // The error of send() after the connection was closed for `reason`.
   absl::Status closed_error(const absl::Status& reason) const;
 
-  // A pointer that keeps the connection to one of its parts or bases. Any thread.
+  // Returns a pointer to a part or base of the connection that keeps the connection alive. May be called from
+  // any thread.
   template <class Part>
   std::shared_ptr<Part> keep(Part* part) {
     return std::shared_ptr<Part>(shared_from_this(), part);
   }
 
-  // close() was called: no more messages are delivered. Any thread.
+  // Whether close() was called: then no more messages are delivered. May be called from any thread.
   bool close_called() const { return close_called_.load(std::memory_order_relaxed); }
   LoopContext& context() const { return *context_; }
   EventLoop& loop() const { return *context_->loop; }
-  // Belongs to the loop's driver.
+  // Used only by the loop's driver.
   ConnectionListener& listener() const { return *listener_; }
 
  protected:
-  // For a connection that was accepted: ends it unless the other end has introduced itself in time.
+  // For an accepted connection: closes it unless the peer introduces itself in time.
   void await_introduction_in_loop();
-  // The transport's own part of that is done, and there is a listener.
-  virtual bool greeted_in_loop() const { return listener_ != nullptr; }
-  // Makes the connection one of the transport's. False, having ended it, when the transport has shut down.
+  // Whether the transport's own handshake is complete, and there is a listener.
+  virtual bool is_greeted_in_loop() const { return listener_ != nullptr; }
+  // Registers the connection with the transport. If the transport has shut down, closes the connection and
+  // returns false.
   bool begin_in_loop();
-  // send() takes nothing from now on.
+  // From now on send() must fail.
   virtual void refuse_sends(const absl::Status& reason) = 0;
-  // Some time is left to send what is queued.
+  // Starts to send the queued messages, for which some time is left.
   virtual void flush_in_loop() = 0;
-  // When that time is over; the infinite past before.
+  // The end of that time; the infinite past before close().
   absl::Time flush_until_in_loop() const { return flush_until_; }
-  // The connection ends for good, for `reason`.
+  // Releases the resources of the part, because the connection is closed for `reason`.
   virtual void release_in_loop(const absl::Status& reason) = 0;
 
-  // Belongs to the loop's driver.
+  // Used only by the loop's driver.
   std::shared_ptr<ConnectionListener> listener_;
 
  private:
@@ -84,14 +88,14 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
 
   const std::shared_ptr<LoopContext> context_;
   const std::string peer_address_;
-  // Belongs to the loop's driver.
+  // Used only by the loop's driver.
   uint64_t close_timer_ = 0;
   absl::Time flush_until_ = absl::InfinitePast();
   uint64_t introduction_timer_ = 0;
 
   Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
-  // Why it was closed, from the first close() or failure on.
+  // The reason of the first close() or failure.
   std::optional<absl::Status> close_reason_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<bool> close_called_{false};

@@ -15,40 +15,41 @@ namespace gradwire::transport {
 
 class LoopConnection;
 
-// The state that a transport shares with its connections, some of which live longer than it. Each kind adds
-// its own.
+// The state that a transport shares with its connections, some of which outlive it. Each kind of transport
+// derives its own context.
 struct LoopContext : std::enable_shared_from_this<LoopContext> {
-  // Makes a pool if `given_pool` is null.
+  // Creates a pool if `given_pool` is null.
   LoopContext(std::shared_ptr<BufferPool> given_pool, std::shared_ptr<EventLoop> given_loop)
       : pool(given_pool != nullptr ? std::move(given_pool) : std::make_shared<BufferPool>()),
         loop(std::move(given_loop)) {}
   virtual ~LoopContext() = default;
 
-  // Ends the connections, unless they flush.
+  // Closes all connections except those that flush.
   virtual void shut_down_in_loop();
-  // Called whenever a connection has ended: the transport ends after the last one, once it shuts down.
+  // Called after a connection was closed. While the transport shuts down, it ends with its last connection.
   virtual void end_if_done_in_loop();
-  // The pool has given memory: sees to it that it gives back what is not used for a while. Any thread.
-  void tend_pool();
+  // Must be called after an allocation from the pool: schedules calls of trim(), so that the pool returns
+  // unused memory. May be called from any thread.
+  void trim_pool();
 
   const std::shared_ptr<BufferPool> pool;
-  // Tests set a shorter one, before the first connection.
+  // Tests set a shorter timeout, before the first connection.
   absl::Duration introduction_timeout = kIntroductionTimeout;
-  // Set before the first connection.
+  // Set before the first connection is made.
   std::shared_ptr<EventLoop> loop;
-  // The transport has shut down and its last connection is gone.
+  // The transport has shut down and its last connection is closed.
   std::atomic<bool> ended{false};
 
-  // Those below belong to the loop's driver.
+  // The members below are accessed only by the loop's driver.
 
-  // Every connection that has not ended.
+  // All connections that are not closed.
   absl::flat_hash_set<std::shared_ptr<LoopConnection>> connections;
   bool shutting_down = false;
 
  private:
-  void tend_pool_in_loop();
+  void trim_pool_in_loop();
 
-  std::atomic<bool> tending_pool_{false};
+  std::atomic<bool> trimming_pool_{false};
   uint64_t pool_timer_ = 0;
 };
 

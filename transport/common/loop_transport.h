@@ -13,9 +13,9 @@
 
 namespace gradwire::transport {
 
-// The common part of transports on an event loop: a thread that drives the loop where nobody else does, the
-// listening socket, and the end. `Context` is the state that the transport shares with its connections: it
-// has `options.wait`, `loop`, `ended` and shut_down_in_loop(). Thread-safe.
+// The common part of transports that use an event loop: a thread that drives the loop if no other thread
+// does, the listening socket, and the shutdown. `Context` is the state that the transport shares with its
+// connections; it has `options.wait`, `loop`, `ended` and shut_down_in_loop(). Thread-safe.
 template <class Context>
 class LoopTransport : public Transport {
  public:
@@ -47,24 +47,25 @@ class LoopTransport : public Transport {
       : context_(std::move(context)), name_(std::move(name)) {}
   ~LoopTransport() override { shutdown(); }
 
-  // Makes what the transport needs, the loop among it. Called until it has succeeded once.
+  // Creates the resources of the transport, including the loop. Called until it has succeeded once.
   virtual absl::Status prepare(LoopThread& own_thread) {
     return own_thread.provide(context_->loop, context_->options.wait);
   }
 
-  // Sees to it that the loop is driven. Unavailable after shutdown().
+  // Ensures that the loop is driven. Unavailable after shutdown().
   absl::Status start() {
     MutexLock lock(mutex_);
     return start_locked();
   }
 
-  // Takes in what connects to `socket`. FailedPrecondition the second time.
+  // Accepts connections on `socket`. FailedPrecondition for a second call.
   absl::Status accept_on(Descriptor socket, Acceptor::OnSocket on_socket) {
     std::shared_ptr<Acceptor> acceptor;
     {
       MutexLock lock(mutex_);
       if (acceptor_ != nullptr) {
-        return absl::FailedPreconditionError(absl::StrCat("the ", name_, " transport listens already"));
+        return absl::FailedPreconditionError(
+            absl::StrCat("listen() was called twice on the ", name_, " transport"));
       }
       GRADWIRE_RETURN_IF_ERROR(start_locked());
       acceptor = std::make_shared<Acceptor>(context_->loop, std::move(socket), std::move(on_socket));
@@ -74,7 +75,7 @@ class LoopTransport : public Transport {
     return absl::OkStatus();
   }
 
-  // Returns `connection`, which `task` begins to connect.
+  // Posts `task`, which begins to connect `connection`, and returns `connection`.
   absl::StatusOr<std::shared_ptr<Connection>> begin(std::shared_ptr<Connection> connection,
                                                     EventLoop::Task task) {
     GRADWIRE_RETURN_IF_ERROR(start());
@@ -98,14 +99,14 @@ class LoopTransport : public Transport {
   }
 
   const std::string name_;
-  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
+  // Drives the loop if no other thread does. It is started with mutex_ held and joined with joining_ held.
   LoopThread own_thread_;
 
   Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
-  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
+  // Held while the thread is joined, so that a concurrent shutdown() does not return before the first one.
   Mutex joining_;
 };
 

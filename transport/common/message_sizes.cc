@@ -15,6 +15,8 @@ absl::Status over_limit(absl::string_view what, uint64_t value, absl::string_vie
 
 }  // namespace
 
+// On the receiving side the sizes come from the peer. They are checked one after the other, before memory
+// is allocated for any of them, so that a hostile peer cannot use memory by announcing much.
 absl::Status MessageSizes::begin(uint64_t header_bytes, uint64_t buffer_count) {
   if (header_bytes > limits_.max_header_bytes) {
     return over_limit("bytes of header", header_bytes, "max_header_bytes", limits_.max_header_bytes);
@@ -29,11 +31,11 @@ absl::Status MessageSizes::begin(uint64_t header_bytes, uint64_t buffer_count) {
   return absl::OkStatus();
 }
 
-absl::Status MessageSizes::refuse_buffer(uint64_t buffer_bytes) const {
+absl::Status MessageSizes::buffer_error(uint64_t buffer_bytes) const {
   if (buffer_bytes > limits_.max_buffer_bytes) {
     return over_limit("bytes in one buffer", buffer_bytes, "max_buffer_bytes", limits_.max_buffer_bytes);
   }
-  // The sum may have wrapped.
+  // The sum may have overflowed.
   return over_limit("bytes", std::max(total_, buffer_bytes), "max_message_bytes", limits_.max_message_bytes);
 }
 

@@ -9,26 +9,26 @@
 
 namespace gradwire::transport {
 
-// Holds the sizes of one message against the limits. Each method is InvalidArgument with the limit that is
-// passed.
+// Checks the sizes of one message against the limits. The methods return InvalidArgument, which names the
+// exceeded limit.
 class MessageSizes {
  public:
   explicit MessageSizes(const Limits& limits) : limits_(limits) {}
 
-  // Once, first.
+  // Must be called once, before add().
   absl::Status begin(uint64_t header_bytes, uint64_t buffer_count);
-  // Each buffer.
+  // Must be called for each buffer.
   absl::Status add(uint64_t buffer_bytes) {
     total_ += buffer_bytes;
     if (buffer_bytes <= limits_.max_buffer_bytes && total_ <= limits_.max_message_bytes &&
         total_ >= buffer_bytes) {
       return absl::OkStatus();
     }
-    return refuse_buffer(buffer_bytes);
+    return buffer_error(buffer_bytes);
   }
 
  private:
-  absl::Status refuse_buffer(uint64_t buffer_bytes) const;
+  absl::Status buffer_error(uint64_t buffer_bytes) const;
 
   const Limits& limits_;
   uint64_t total_ = 0;

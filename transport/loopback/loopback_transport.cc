@@ -25,6 +25,7 @@ struct LoopbackContext : LoopContext {
       : LoopContext(std::make_shared<BufferPool>(pool_options), std::move(given_loop)) {}
 
   void shut_down_in_loop() override {
+    // Destroyed without the lock: it owns objects of users.
     Transport::AcceptHandler dropped;
     {
       MutexLock lock(mutex);
@@ -33,7 +34,7 @@ struct LoopbackContext : LoopContext {
     LoopContext::shut_down_in_loop();
   }
 
-  // How the transport's own thread waits.
+  // The wait policy of the transport's own thread.
   struct {
     WaitPolicy wait;
   } options;
@@ -43,24 +44,28 @@ struct LoopbackContext : LoopContext {
   Transport::AcceptHandler on_accept ABSL_GUARDED_BY(mutex);
 };
 
-// One end. Both ends of a pair hold each other until they are closed.
+// One end of a connection. Both ends of a pair own each other until they are closed.
 class LoopbackConnection : public LoopConnection {
  public:
   LoopbackConnection(std::shared_ptr<LoopbackContext> context, std::string peer_address)
       : LoopConnection(context, std::move(peer_address)), context_(std::move(context)) {}
 
+  // Copies the buffers, as a transport between processes would: the receiver owns what it gets, and the
+  // caller may change its tensors.
   absl::StatusOr<uint64_t> send(Message message) override {
     for (Buffer& buffer : message.buffers) {
       absl::StatusOr<Buffer> copy = context_->pool->allocate(buffer.size());
-      if (!copy.ok()) return with_context(copy.status(), "a message to this process itself");
+      if (!copy.ok()) return with_context(copy.status(), "cannot copy a message to the own process");
       if (buffer.size() > 0) std::memcpy(copy->data(), buffer.data(), buffer.size());
       buffer = *std::move(copy);
     }
     MutexLock lock(mutex_);
     if (refusal_.has_value()) return closed_error(*refusal_);
     if (queue_.empty()) {
+      // If the queue was not empty, the task of an earlier message delivers this one too: it runs until it
+      // finds the queue empty, under the same lock.
       loop().post([this, self = shared_from_this()] {
-        // A close() says what becomes of the queue.
+        // After close() the flush handles the queue.
         if (!close_called()) deliver_queued_in_loop();
       });
     }
@@ -70,7 +75,7 @@ class LoopbackConnection : public LoopConnection {
 
   void capture(uint64_t) override {}
 
-  // Opens both ends, if somebody listens at the address.
+  // Opens both ends if the transport listens at the address.
   void connect_in_loop(std::shared_ptr<ConnectionListener> listener) {
     listener_ = std::move(listener);
     if (!begin_in_loop()) return;
@@ -80,17 +85,19 @@ class LoopbackConnection : public LoopConnection {
       if (context_->address == peer_address()) on_accept = context_->on_accept;
     }
     if (on_accept == nullptr) {
-      finish_in_loop(
-          refused_error(absl::StrCat("cannot connect to ", peer_address(), ": nobody listens there")));
+      finish_in_loop(refused_error(absl::StrCat("cannot connect to ", peer_address(),
+                                                ": no transport of this process listens there")));
       return;
     }
     peer_ = std::make_shared<LoopbackConnection>(context_, peer_address());
     const std::shared_ptr<LoopbackConnection> accepted = peer_;
+    // Both ends own each other. release_in_loop() of either end breaks the cycle.
     accepted->peer_ = keep(this);
     accepted->begin_in_loop();
     accepted->listener_ = on_accept(accepted);
     accepted->await_introduction_in_loop();
-    if (accepted->listener_ == nullptr) accepted->finish_in_loop(absl::PermissionDeniedError("refused"));
+    if (accepted->listener_ == nullptr)
+      accepted->finish_in_loop(absl::PermissionDeniedError("the listening end refused the connection"));
   }
 
  private:
@@ -106,19 +113,21 @@ class LoopbackConnection : public LoopConnection {
 
   void release_in_loop(const absl::Status& reason) override {
     refuse_sends(reason);
+    // Destroyed at the end of the function, without the lock.
     std::deque<Message> unsent;
     {
       MutexLock lock(mutex_);
       unsent.swap(queue_);
     }
     if (peer_ == nullptr) return;
+    // In a task, because this may run inside a call of the peer's listener.
     loop().post([peer = std::exchange(peer_, nullptr)] {
-      peer->fail_in_loop(absl::UnavailableError("the other end closed it"));
+      peer->fail_in_loop(absl::UnavailableError("the peer closed the connection"));
     });
   }
 
   void deliver_queued_in_loop() {
-    // The listener may close this end: then the rest waits for flush_in_loop().
+    // The listener may close this end: then the rest of the queue waits for flush_in_loop().
     while (!close_called() || Clock::system().now() < flush_until_in_loop()) {
       Message message;
       {
@@ -127,7 +136,7 @@ class LoopbackConnection : public LoopConnection {
         message = std::move(queue_.front());
         queue_.pop_front();
       }
-      // What is called may close either end, and so let go of it.
+      // The listener may close either end and thereby drop peer_.
       const std::shared_ptr<LoopbackConnection> peer = peer_;
       if (peer == nullptr || peer->listener_ == nullptr || peer->close_called()) return;
       peer->listener_->on_message(*peer, std::move(message));
@@ -135,11 +144,11 @@ class LoopbackConnection : public LoopConnection {
   }
 
   const std::shared_ptr<LoopbackContext> context_;
-  // Belongs to the loop's driver.
+  // Used only by the loop's driver.
   std::shared_ptr<LoopbackConnection> peer_;
 
   Mutex mutex_;
-  // Why nothing more is taken.
+  // The reason why send() fails, once the connection is closed.
   std::optional<absl::Status> refusal_ ABSL_GUARDED_BY(mutex_);
   std::deque<Message> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -154,7 +163,7 @@ class LoopbackTransport : public LoopTransport<LoopbackContext> {
     GRADWIRE_RETURN_IF_ERROR(start());
     MutexLock lock(context_->mutex);
     if (context_->on_accept != nullptr)
-      return absl::FailedPreconditionError("the loopback transport listens already");
+      return absl::FailedPreconditionError("listen() was called twice on the loopback transport");
     context_->on_accept = std::move(on_accept);
     context_->address = absl::StrCat(kPrefix, absl::Hex(random_id()));
     return context_->address;
@@ -164,7 +173,8 @@ class LoopbackTransport : public LoopTransport<LoopbackContext> {
                                                       std::shared_ptr<ConnectionListener> listener,
                                                       absl::Duration) override {
     if (!absl::StartsWith(address, kPrefix) || address == kPrefix) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no loopback address"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("malformed loopback address: got \"", address, "\", expected loopback:<id>"));
     }
     auto connection = std::make_shared<LoopbackConnection>(context_, address);
     return begin(connection, [connection, listener = std::move(listener)]() mutable {

@@ -8,14 +8,15 @@
 
 namespace gradwire::transport {
 
-// Connections of a process with itself. The address that listen() returns leads to this transport object
-// alone.
+// Connections of a process with itself. The address that listen() returns can be reached only through this
+// transport object.
 //
-// Messages are delivered by whoever drives `loop` (without one: by a thread of the transport's own), never
-// inside send(). Every buffer is copied in send(), the owned ones too: the receiver may write into what it
-// gets and expects 64-byte alignment, while a sender that gave a buffer away has only promised not to change
-// it and may go on reading it (a tensor that shares its storage, the same buffer in two messages). That
-// others hold the memory cannot be seen from its owner handle. So capture() has nothing left to do.
+// The driver of `loop` delivers the messages, never send() itself. Without `loop` the transport has its own
+// thread. send() copies all buffers, also the owned ones. The receiver may write into the buffers that it
+// gets and expects 64-byte alignment. But a sender that gives a buffer away has only promised not to modify
+// it; it may still read it (a tensor that shares its storage, the same buffer in two messages). The owner
+// handle does not show whether other objects use the memory. Because of the copies, capture() has nothing to
+// do.
 std::unique_ptr<Transport> make_loopback_transport(BufferPoolOptions pool = BufferPoolOptions(),
                                                    std::shared_ptr<EventLoop> loop = nullptr);
 

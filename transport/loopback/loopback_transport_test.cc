@@ -10,16 +10,16 @@
 namespace gradwire::transport {
 namespace {
 
-TEST(LoopbackTransport, CloseInAListenerDropsTheMessagesBehind) {
+TEST(LoopbackTransport, CloseInAListenerDropsLaterMessages) {
   std::unique_ptr<Transport> transport = make_loopback_transport();
   std::shared_ptr<Connection> client;
   std::atomic<bool> all_sent{false};
   std::atomic<int> count{0};
-  // The first message waits until the others are queued; the second one closes.
+  // The handler of the first message waits until the others are queued; the handler of the second one closes.
   auto server = std::make_shared<RecordingListener>([&](Connection&, const Message&) {
     const int number = ++count;
     if (number == 1) eventually([&] { return all_sent.load(); });
-    if (number == 2) client->close(absl::CancelledError("enough"));
+    if (number == 2) client->close(absl::CancelledError("requested by the test"));
   });
   const auto address = transport->listen([&](const std::shared_ptr<Connection>&) { return server; });
   ASSERT_TRUE(address.ok()) << address.status();

@@ -1,8 +1,8 @@
-// The other process of the tests between two. Prints its address and echoes what comes, until its standard
-// input ends.
+// The second process of the tests with two processes. It prints its address and echoes all messages until its
+// standard input ends.
 //
-// A header "stream N" is answered with "begin", and then with a message of one buffer of N bytes; "sent" is
-// printed when send() has returned.
+// A message with the header "stream N" is answered with the message "begin" and a message with one buffer of
+// N bytes; "sent" is printed when send() has returned.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What a process of the same user can do to a shared memory transport that connects to it.
+// Tests attacks on a connecting shared memory transport by a listening process of the same user.
 
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kRing = kMinRingBytes;
 
-// A transport that connects, and a plain socket that accepts.
+// A transport that connects to a plain socket of the test.
 class HostileShmAcceptor : public testing::Test {
  protected:
   void SetUp() override {
@@ -31,7 +31,7 @@ class HostileShmAcceptor : public testing::Test {
     options.limits.max_buffer_bytes = uint64_t{1} << 29;
     options.max_arena_bytes = std::size_t{64} << 20;
     client_ = make_shm_transport(options);
-    // The transport's own descriptors are there from its first connection on.
+    // The first connection creates the transport's own descriptors, so that later counts include them.
     connect();
     raw_->close();
     EXPECT_EQ(at_client_->wait_closed().code(), absl::StatusCode::kUnavailable);
@@ -40,7 +40,7 @@ class HostileShmAcceptor : public testing::Test {
 
   void TearDown() override { client_->shutdown(); }
 
-  // Connects the transport with the plain socket, which has taken in the transport's hello and said none.
+  // Connects the transport to the plain socket, which receives the transport's hello but sends none.
   void connect(absl::Duration timeout = absl::Seconds(60)) {
     at_client_ = std::make_shared<RecordingListener>();
     auto connection = client_->connect(hostile_.address(), at_client_, timeout);
@@ -54,7 +54,7 @@ class HostileShmAcceptor : public testing::Test {
 
   void connect_and_shake_hands() {
     ASSERT_NO_FATAL_FAILURE(connect());
-    raw_->say_hello(kRing, std::size_t{1} << 30);
+    raw_->send_hello(kRing, std::size_t{1} << 30);
   }
 
   void expect_invalid(const std::string& text) {
@@ -65,7 +65,7 @@ class HostileShmAcceptor : public testing::Test {
     EXPECT_TRUE(raw_->is_closed_by_peer());
   }
 
-  // That the transport still connects to honest ones.
+  // Checks that the client can still connect to another transport and send.
   void expect_unharmed() {
     auto server = make_shm_transport();
     auto at_server = std::make_shared<RecordingListener>();
@@ -80,7 +80,7 @@ class HostileShmAcceptor : public testing::Test {
     server->shutdown();
   }
 
-  // What the transport still holds of connections that are over.
+  // Drops all references to closed connections.
   void forget() {
     connection_.reset();
     raw_.reset();
@@ -145,7 +145,7 @@ TEST_F(HostileShmAcceptor, SilenceIsUnavailableAtTheDeadline) {
   EXPECT_TRUE(raw_->is_closed_by_peer());
 }
 
-TEST_F(HostileShmAcceptor, WhatIsNoMessageEndsTheConnectionAndNamesTheLimit) {
+TEST_F(HostileShmAcceptor, MalformedMessageClosesTheConnectionAndNamesTheLimit) {
   const uint8_t message = static_cast<uint8_t>(RecordKind::kMessage);
   const uint8_t start = static_cast<uint8_t>(RecordKind::kStart);
   const uint8_t data = static_cast<uint8_t>(RecordKind::kData);
@@ -158,15 +158,15 @@ TEST_F(HostileShmAcceptor, WhatIsNoMessageEndsTheConnectionAndNamesTheLimit) {
     std::string expected;
   };
   const Case cases[] = {
-      {4, 0, 8, "", "no record"},
-      {message, 0, std::numeric_limits<uint32_t>::max(), "", "no record"},
-      {message, RecordWord::kMaxBuffers, 900, "", "no record"},
-      {message, 1, 16, list_entry(kHuge, 0, 0), "no record"},
+      {4, 0, 8, "", "malformed record"},
+      {message, 0, std::numeric_limits<uint32_t>::max(), "", "malformed record"},
+      {message, RecordWord::kMaxBuffers, 900, "", "malformed record"},
+      {message, 1, 16, list_entry(kHuge, 0, 0), "malformed record"},
       {message, 1, 16, list_entry(kHuge, 1, 0), "max_buffer_bytes = 536870912"},
-      {message, 1, 16, list_entry(1, 1, BlockName{1, 0}.encode()), "no block"},
+      {message, 1, 16, list_entry(1, 1, BlockName{1, 0}.encode()), "unknown arena block"},
       {start, 0, 16, start_of(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {start, 0, 16, start_of(0, 70'000), "max_buffers = 65536"},
-      {data, 0, 16, "", "no record"},
+      {data, 0, 16, "", "malformed record"},
   };
   const int before = count_descriptors();
   int index = 0;
@@ -183,7 +183,7 @@ TEST_F(HostileShmAcceptor, WhatIsNoMessageEndsTheConnectionAndNamesTheLimit) {
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShmAcceptor, WhatIsNoPacketEndsTheConnection) {
+TEST_F(HostileShmAcceptor, MalformedPacketClosesTheConnection) {
   Descriptor memory;
   ASSERT_TRUE(SharedMemory::create(1 << 20, false, memory).ok());
   SegmentPacket good;
@@ -204,7 +204,7 @@ TEST_F(HostileShmAcceptor, WhatIsNoPacketEndsTheConnection) {
       },
       [&](RawPeer& raw) { raw.send(DropPacket()); },
       // A second hello.
-      [&](RawPeer& raw) { raw.say_hello(kRing, 0); },
+      [&](RawPeer& raw) { raw.send_hello(kRing, 0); },
       [&](RawPeer& raw) { raw.send("!!", 2); },
       [&](RawPeer& raw) { raw.send(std::string(300, 'x').data(), 300); },
   };
@@ -221,17 +221,17 @@ TEST_F(HostileShmAcceptor, WhatIsNoPacketEndsTheConnection) {
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShmAcceptor, ATailThatCannotBeEndsTheConnection) {
+TEST_F(HostileShmAcceptor, ImpossibleTailClosesTheConnection) {
   ASSERT_NO_FATAL_FAILURE(connect());
-  // Before the transport knows that there is a connection, and uses its ring.
+  // Corrupt the tail before the handshake ends, so before the transport uses its ring.
   shared_word<uint64_t>(raw_->other_ring().data() + kTailOffset).store(uint64_t{1} << 40);
-  raw_->say_hello(kRing, 0);
-  // Until the ring looks full, and the tail is read.
+  raw_->send_hello(kRing, 0);
+  // Send until the ring seems full: then the transport reads the tail.
   Message message;
   message.header.assign(10'000, 'x');
   for (int i = 0; i < 1'000 && connection_->send(message).ok(); ++i) {
   }
-  expect_invalid("spoilt the ring");
+  expect_invalid("corrupted the ring");
 }
 
 TEST_F(HostileShmAcceptor, GoodMessagesBeforeTheEndArriveAndHalfAMessageDoesNot) {

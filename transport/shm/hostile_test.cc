@@ -1,4 +1,4 @@
-// What a process of the same user can do to a listening shared memory transport.
+// Tests attacks on a listening shared memory transport by a process of the same user.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -61,16 +61,16 @@ class HostileShm : public testing::Test {
     return listeners_.at(index);
   }
 
-  // A peer that has shaken hands.
+  // Returns a peer that has completed the handshake.
   std::unique_ptr<RawPeer> peer() {
     auto result = std::make_unique<RawPeer>(address_);
-    result->say_hello(kRing, std::size_t{1} << 30);
+    result->send_hello(kRing, std::size_t{1} << 30);
     EXPECT_TRUE(result->wait_and_receive());
     EXPECT_GT(result->other_ring().size(), 0);
     return result;
   }
 
-  // That a message of another client arrives, and nobody else's has.
+  // Checks that a message of another client arrives, and that no other connection has received any.
   void expect_still_serving() {
     auto client = make_shm_transport();
     auto client_listener = std::make_shared<RecordingListener>();
@@ -87,7 +87,7 @@ class HostileShm : public testing::Test {
     EXPECT_EQ(served->wait_closed().code(), absl::StatusCode::kUnavailable);
   }
 
-  // Whose connection it is that a message came by; nullptr if none comes.
+  // Returns the listener of a connection that has received a message; nullptr after kTestTimeout.
   std::shared_ptr<RecordingListener> listener_with_a_message() {
     const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (Clock::system().now() < deadline) {
@@ -124,7 +124,7 @@ Descriptor unsealed_memory(std::size_t bytes, int seals = 0) {
   return descriptor;
 }
 
-TEST_F(HostileShm, WhatIsNoHandshakeEndsTheConnection) {
+TEST_F(HostileShm, InvalidHelloClosesTheConnection) {
   const std::size_t bytes = ring_memory_bytes(kRing);
   const Descriptor good = sealed_memory(bytes);
   const Descriptor small = sealed_memory(bytes - 1);
@@ -180,18 +180,18 @@ TEST_F(HostileShm, WhatIsNoHandshakeEndsTheConnection) {
     EXPECT_TRUE(raw.is_closed_by_peer());
     EXPECT_EQ(raw.other_ring().size(), 0);
   }
-  // A packet longer than any.
+  // A packet that is longer than any valid one.
   {
     RawPeer raw(address_);
-    const std::string bytes_of_nothing(5'000, 'x');
-    ASSERT_TRUE(raw.send(bytes_of_nothing.data(), bytes_of_nothing.size()));
+    const std::string long_packet(5'000, 'x');
+    ASSERT_TRUE(raw.send(long_packet.data(), long_packet.size()));
     EXPECT_TRUE(raw.is_closed_by_peer());
   }
   expect_still_serving();
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShm, WhoSaysNothingIsLeft) {
+TEST_F(HostileShm, SilentPeerIsDisconnectedAfterTheTimeout) {
   start(absl::Milliseconds(20));
   const int before = count_descriptors();
   RawPeer raw(address_);
@@ -200,20 +200,20 @@ TEST_F(HostileShm, WhoSaysNothingIsLeft) {
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShm, ThoseWhoComeAndGoLeaveNothing) {
+TEST_F(HostileShm, PeersThatCloseEarlyLeaveNoDescriptors) {
   const int before = count_descriptors();
   constexpr int kPeers = 100;
   for (int i = 0; i < kPeers; ++i) {
     RawPeer raw(address_);
-    if (i % 3 == 1) raw.say_hello(kRing, 0);
+    if (i % 3 == 1) raw.send_hello(kRing, 0);
     if (i % 3 == 2) raw.ring();
   }
-  // Who comes after them is served after them: then none of them is still to be taken in.
+  // Connections are accepted in order, so all earlier ones have been handled when this one is served.
   expect_still_serving();
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShm, WhatIsNoMessageEndsTheConnectionAndNamesTheLimit) {
+TEST_F(HostileShm, MalformedMessageClosesTheConnectionAndNamesTheLimit) {
   const uint8_t message = static_cast<uint8_t>(RecordKind::kMessage);
   const uint8_t data = static_cast<uint8_t>(RecordKind::kData);
   constexpr uint64_t kHuge = (uint64_t{1} << 56) - 1;
@@ -226,25 +226,25 @@ TEST_F(HostileShm, WhatIsNoMessageEndsTheConnectionAndNamesTheLimit) {
   };
   const uint8_t start = static_cast<uint8_t>(RecordKind::kStart);
   const Case cases[] = {
-      {4, 0, 8, "", "no record"},
-      {255, 0, 8, "", "no record"},
-      {message, 0, std::numeric_limits<uint32_t>::max(), "", "no record"},
-      {message, 0, static_cast<uint32_t>(max_record_payload(kRing) + 1), "", "no record"},
-      {message, 1, 15, "", "no record"},
-      {message, RecordWord::kMaxBuffers, 900, "", "no record"},
-      {message, 1, 20, list_entry(5, 0, 0), "no record"},
-      {message, 1, 16, list_entry(kHuge, 0, 0), "no record"},
-      {message, 2, 32, list_entry(kHuge, 0, 0) + list_entry(kHuge, 0, 0), "no record"},
-      {message, 1, 16, list_entry(1, 2, 0), "no list of buffers"},
-      {message, 1, 16, list_entry(1, 255, 0), "no list of buffers"},
+      {4, 0, 8, "", "malformed record"},
+      {255, 0, 8, "", "malformed record"},
+      {message, 0, std::numeric_limits<uint32_t>::max(), "", "malformed record"},
+      {message, 0, static_cast<uint32_t>(max_record_payload(kRing) + 1), "", "malformed record"},
+      {message, 1, 15, "", "malformed record"},
+      {message, RecordWord::kMaxBuffers, 900, "", "malformed record"},
+      {message, 1, 20, list_entry(5, 0, 0), "malformed record"},
+      {message, 1, 16, list_entry(kHuge, 0, 0), "malformed record"},
+      {message, 2, 32, list_entry(kHuge, 0, 0) + list_entry(kHuge, 0, 0), "malformed record"},
+      {message, 1, 16, list_entry(1, 2, 0), "malformed list of buffers"},
+      {message, 1, 16, list_entry(1, 255, 0), "malformed list of buffers"},
       {message, 1, 16, list_entry(kHuge, 1, 0), "max_buffer_bytes = 536870912"},
-      {message, 1, 16, list_entry(1, 1, BlockName{1, 0}.encode()), "no block"},
-      {message, 1, 16, list_entry(0, 1, 0), "no block"},
-      {start, 0, 8, "", "no record"},
+      {message, 1, 16, list_entry(1, 1, BlockName{1, 0}.encode()), "unknown arena block"},
+      {message, 1, 16, list_entry(0, 1, 0), "unknown arena block"},
+      {start, 0, 8, "", "malformed record"},
       {start, 0, 16, start_of(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {start, 0, 16, start_of(0, 70'000), "max_buffers = 65536"},
       {start, 0, 16, start_of(0, ~uint64_t{0}), "max_buffers = 65536"},
-      {data, 0, 16, "", "no record"},
+      {data, 0, 16, "", "malformed record"},
   };
   const int before = count_descriptors();
   std::size_t index = 0;
@@ -308,7 +308,7 @@ TEST_F(HostileShm, GoodMessagesBeforeABadOneArrive) {
   EXPECT_EQ(std::memcmp(received[2].buffers[0].data(), "1234", 4), 0);
 }
 
-TEST_F(HostileShm, WhatIsNoPacketEndsTheConnection) {
+TEST_F(HostileShm, MalformedPacketClosesTheConnection) {
   const Descriptor memory = sealed_memory(1 << 20);
   const Descriptor unsealed = unsealed_memory(1 << 20);
   auto segment = [](uint64_t bytes, uint64_t block_bytes, uint64_t blocks) {
@@ -358,7 +358,7 @@ TEST_F(HostileShm, WhatIsNoPacketEndsTheConnection) {
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 
-TEST_F(HostileShm, ASegmentAnnouncedBeforeItsMessageIsFoundHoweverLateThePacketIsRead) {
+TEST_F(HostileShm, SegmentOfAMessageIsFoundEvenIfItsPacketIsReadLate) {
   auto raw = peer();
   const Descriptor memory = sealed_memory(1 << 20);
   SegmentPacket segment;
@@ -367,7 +367,7 @@ TEST_F(HostileShm, ASegmentAnnouncedBeforeItsMessageIsFoundHoweverLateThePacketI
   segment.block_bytes = 4'096;
   segment.blocks = 10;
   ASSERT_TRUE(raw->send(segment, {memory.get()}));
-  // Both name the same block: what the peer does to itself.
+  // Both buffers refer to the same block, which harms only the peer itself.
   const std::string entry = list_entry(100, 1, BlockName{7, 9}.encode());
   raw->put_record(RecordKind::kMessage, 2, entry + entry + "header");
   raw->ring();
@@ -376,7 +376,7 @@ TEST_F(HostileShm, ASegmentAnnouncedBeforeItsMessageIsFoundHoweverLateThePacketI
   EXPECT_EQ(received[0].header, "header");
   EXPECT_EQ(received[0].buffers[1].size(), 100);
   std::memset(received[0].buffers[0].data(), 1, 100);
-  // Dropped while it is in use, and the peer gone: the memory stays.
+  // The segment is dropped while it is in use, and then the peer closes: the memory must stay mapped.
   DropPacket drop;
   drop.segment = 7;
   ASSERT_TRUE(raw->send(drop));
@@ -385,7 +385,7 @@ TEST_F(HostileShm, ASegmentAnnouncedBeforeItsMessageIsFoundHoweverLateThePacketI
   std::memset(received[0].buffers[1].data(), 2, 100);
 }
 
-TEST_F(HostileShm, ATailThatCannotBeEndsTheConnection) {
+TEST_F(HostileShm, ImpossibleTailClosesTheConnection) {
   auto raw = peer();
   listener(0);
   std::shared_ptr<Connection> connection;
@@ -394,17 +394,17 @@ TEST_F(HostileShm, ATailThatCannotBeEndsTheConnection) {
     connection = connections_.at(0);
   }
   shared_word<uint64_t>(raw->other_ring().data() + kTailOffset).store(uint64_t{1} << 40);
-  // Until the ring looks full, and the tail is read.
+  // Send until the ring seems full: then the transport reads the tail.
   Message message;
   message.header.assign(10'000, 'x');
   for (int i = 0; i < 1'000 && connection->send(message).ok(); ++i) {
   }
   const absl::Status reason = listener(0)->wait_closed();
   EXPECT_EQ(reason.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(reason.message().find("spoilt the ring"), std::string::npos) << reason;
+  EXPECT_NE(reason.message().find("corrupted the ring"), std::string::npos) << reason;
 }
 
-TEST_F(HostileShm, BlocksGivenBackTooEarlyAreThePeersOwnLoss) {
+TEST_F(HostileShm, BlocksReleasedTooEarlyHarmOnlyThePeer) {
   auto raw = peer();
   listener(0);
   std::shared_ptr<Connection> connection;

@@ -1,3 +1,7 @@
+// Assembles messages from the records of a ring. The peer is not trusted: it may write anything into the
+// ring, at any time. So bytes are copied out once, and only the copies are checked and used. Memory is
+// allocated only for bytes that have arrived, or within the limits of a message.
+
 #include "gradwire/transport/shm/message_reader.h"
 
 #include <new>
@@ -10,15 +14,15 @@
 namespace gradwire::transport {
 namespace {
 
-// A list that was longer gives its memory back.
+// Maximum capacity of the list that is kept between messages.
 constexpr std::size_t kListKept = 1'024;
 constexpr std::size_t kAlignment = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-absl::Status no_record(const RecordWord& record) {
-  return absl::InvalidArgumentError(absl::StrCat("what came is no record: kind ", record.kind, ", length ",
-                                                 record.length, ", buffers ", record.buffers));
+absl::Status malformed_record(const RecordWord& record) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed record in the ring: kind ", record.kind,
+                                                 ", length ", record.length, ", buffers ", record.buffers));
 }
 
 }  // namespace
@@ -28,7 +32,7 @@ absl::StatusOr<bool> MessageReader::read(const RingConsumer& ring, const RecordW
   try {
     GRADWIRE_RETURN_IF_ERROR(read_record(ring, record));
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory for a message");
+    return absl::ResourceExhaustedError("no memory for a received message");
   }
   if (has_blocks_) GRADWIRE_RETURN_IF_ERROR(resolve_blocks(catch_up));
   return stage_ == Stage::kComplete;
@@ -47,44 +51,51 @@ void MessageReader::reset() {
 }
 
 absl::Status MessageReader::read_record(const RingConsumer& ring, const RecordWord& record) {
-  if (record.length > ring.max_payload()) return no_record(record);
+  if (record.length > ring.max_payload()) return malformed_record(record);
   switch (static_cast<RecordKind>(record.kind)) {
     case RecordKind::kMessage:
-      return stage_ == Stage::kIdle ? read_message(ring, record) : no_record(record);
+      return stage_ == Stage::kIdle ? read_message(ring, record) : malformed_record(record);
     case RecordKind::kStart:
-      return stage_ == Stage::kIdle ? read_start(ring, record) : no_record(record);
+      return stage_ == Stage::kIdle ? read_start(ring, record) : malformed_record(record);
     case RecordKind::kData:
-      return stage_ != Stage::kIdle ? read_data(ring, record) : no_record(record);
+      return stage_ != Stage::kIdle ? read_data(ring, record) : malformed_record(record);
   }
-  return no_record(record);
+  return malformed_record(record);
 }
 
 absl::Status MessageReader::check_sizes(uint64_t header_bytes) const {
   MessageSizes sizes(message_limits_);
   GRADWIRE_RETURN_IF_ERROR(sizes.begin(header_bytes, list_.size()));
   for (const BufferEntry& entry : list_) {
-    if (entry.place() > BufferEntry::kInArena) {
+    if (entry.location() > BufferEntry::kInArena) {
       return absl::InvalidArgumentError(
-          absl::StrCat("what came is no list of buffers: place ", entry.place()));
+          absl::StrCat("malformed list of buffers: got location ", entry.location(), ", expected 0 or 1"));
     }
     GRADWIRE_RETURN_IF_ERROR(sizes.add(entry.size()));
   }
   return absl::OkStatus();
 }
 
+// A kMessage record consists of the list, the header and the small buffers. Their sizes come from the list,
+// which is copied out first: the peer may change the ring at any time.
 absl::Status MessageReader::read_message(const RingConsumer& ring, const RecordWord& record) {
+  // The checks below are in this order, because each relies on the one before:
+  // 1. The list is inside the record, whose length was checked by read_record().
+  // 2. The buffers that follow are inside the rest; what remains is the header.
+  // 3. All sizes are within the limits of a message. Only then memory is allocated for them.
   const std::size_t list_bytes = record.buffers * sizeof(BufferEntry);
-  if (list_bytes > record.length) return no_record(record);
+  if (list_bytes > record.length) return malformed_record(record);
   list_.resize(record.buffers);
   if (record.buffers > 0) ring.copy_out(0, list_.data(), list_bytes);
   std::size_t following = 0;
   std::size_t aligned_bytes = 0;
   for (const BufferEntry& entry : list_) {
-    if (entry.place() != BufferEntry::kFollows) {
+    if (entry.location() != BufferEntry::kFollows) {
       has_blocks_ = true;
       continue;
     }
-    if (entry.size() > record.length - list_bytes - following) return no_record(record);
+    // Compare with the remaining bytes instead of adding sizes: a sum could overflow.
+    if (entry.size() > record.length - list_bytes - following) return malformed_record(record);
     following += entry.size();
     aligned_bytes += aligned(entry.size());
   }
@@ -99,14 +110,14 @@ absl::Status MessageReader::read_message(const RingConsumer& ring, const RecordW
   return absl::OkStatus();
 }
 
-// Into one piece of memory that they share.
+// Copies the small buffers into one block of memory, which they share.
 absl::Status MessageReader::read_small_buffers(const RingConsumer& ring, std::size_t offset,
                                                std::size_t bytes) {
   GRADWIRE_ASSIGN_OR_RETURN(const Buffer memory, pool_.allocate(bytes));
   char* to = static_cast<char*>(memory.data());
   for (std::size_t i = 0; i < list_.size(); ++i) {
     const std::size_t size = list_[i].size();
-    if (list_[i].place() != BufferEntry::kFollows || size == 0) continue;
+    if (list_[i].location() != BufferEntry::kFollows || size == 0) continue;
     ring.copy_out(offset, to, size);
     message_.buffers[i] = Buffer(to, size, std::shared_ptr<void>(memory.owner(), to));
     offset += size;
@@ -117,7 +128,7 @@ absl::Status MessageReader::read_small_buffers(const RingConsumer& ring, std::si
 
 absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWord& record) {
   uint64_t start[2];
-  if (record.length != sizeof(start)) return no_record(record);
+  if (record.length != sizeof(start)) return malformed_record(record);
   ring.copy_out(0, start, sizeof(start));
   header_bytes_ = start[0];
   buffer_count_ = start[1];
@@ -128,15 +139,17 @@ absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWor
   return next_stages();
 }
 
+// A kData record continues the stream at any byte: it may end inside the list, the header or a buffer, and
+// may contain the end of one and the begin of the next.
 absl::Status MessageReader::read_data(const RingConsumer& ring, const RecordWord& record) {
-  if (record.length == 0) return no_record(record);
+  if (record.length == 0) return malformed_record(record);
   std::size_t offset = 0;
   while (offset < record.length) {
     const std::size_t rest = record.length - offset;
     std::size_t part;
     switch (stage_) {
       case Stage::kList:
-        // Memory grows with what comes.
+        // The list grows with the received bytes, not with the announced size.
         part = std::min<uint64_t>(rest, buffer_count_ * sizeof(BufferEntry) - filled_);
         list_.resize((filled_ + part + sizeof(BufferEntry) - 1) / sizeof(BufferEntry));
         ring.copy_out(offset, reinterpret_cast<char*>(list_.data()) + filled_, part);
@@ -153,7 +166,7 @@ absl::Status MessageReader::read_data(const RingConsumer& ring, const RecordWord
         break;
       }
       default:
-        return no_record(record);
+        return malformed_record(record);
     }
     offset += part;
     filled_ += part;
@@ -162,12 +175,14 @@ absl::Status MessageReader::read_data(const RingConsumer& ring, const RecordWord
   return absl::OkStatus();
 }
 
+// Goes on to the next stage with missing bytes. Several stages may end at once, because the header and
+// buffers may be empty.
 absl::Status MessageReader::next_stages() {
   if (stage_ == Stage::kList) {
     if (filled_ < buffer_count_ * sizeof(BufferEntry)) return absl::OkStatus();
     GRADWIRE_RETURN_IF_ERROR(check_sizes(header_bytes_));
     message_.buffers.resize(buffer_count_);
-    for (const BufferEntry& entry : list_) has_blocks_ |= entry.place() == BufferEntry::kInArena;
+    for (const BufferEntry& entry : list_) has_blocks_ |= entry.location() == BufferEntry::kInArena;
     stage_ = Stage::kHeader;
     filled_ = 0;
   }
@@ -181,8 +196,9 @@ absl::Status MessageReader::next_stages() {
     ++buffer_index_;
     filled_ = 0;
   }
+  // Skip the buffers without bytes in the stream: those in the arena and the empty ones.
   while (buffer_index_ < list_.size() &&
-         (list_[buffer_index_].place() != BufferEntry::kFollows || list_[buffer_index_].size() == 0)) {
+         (list_[buffer_index_].location() != BufferEntry::kFollows || list_[buffer_index_].size() == 0)) {
     ++buffer_index_;
   }
   if (buffer_index_ == list_.size()) {
@@ -195,9 +211,11 @@ absl::Status MessageReader::next_stages() {
 
 absl::Status MessageReader::resolve_blocks(absl::FunctionRef<absl::Status()> catch_up) {
   has_blocks_ = false;
+  // Announcements of segments come through the socket and may be read after the message. Read the socket
+  // once; if the segment is still unknown, take() returns an error.
   bool caught_up = false;
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    if (list_[i].place() != BufferEntry::kInArena) continue;
+    if (list_[i].location() != BufferEntry::kInArena) continue;
     if (!caught_up && !arena_.knows(list_[i].block)) {
       GRADWIRE_RETURN_IF_ERROR(catch_up());
       caught_up = true;

@@ -15,10 +15,10 @@
 
 namespace gradwire::transport {
 
-// Puts messages together from the records of a ring (transport/shm/memory/ring.h). Everything is copied into
-// memory of this process before it is looked at; lengths are checked against the limits before memory is
-// allocated; blocks of the arena become buffers as they are. Not thread-safe. After an error it must not be
-// used again.
+// Assembles messages from the records of a ring (transport/shm/memory/ring.h). All data is copied into memory
+// of this process before it is interpreted. Lengths are checked against the limits before memory is
+// allocated. Blocks of the arena become buffers without a copy. Not thread-safe. Must not be used after an
+// error.
 //
 //   while (const uint64_t word = ring.peek()) {
 //     const RecordWord record = RecordWord::decode(word);
@@ -28,28 +28,28 @@ namespace gradwire::transport {
 //   }
 class MessageReader {
  public:
-  // `pool` and `arena` outlive the reader.
+  // `pool` and `arena` must outlive the reader.
   MessageReader(const Limits& limits, BufferPool& pool, const ArenaPeer& arena)
       : limits_(limits), message_limits_(limits), pool_(pool), arena_(arena) {}
 
-  // Further bounds the header and the whole of each message that begins after this. REQUIRES: !in_message().
+  // Sets a lower limit for the header and the total size of later messages. REQUIRES: !in_message().
   void set_max_message_bytes(uint64_t bytes) {
     message_limits_.max_header_bytes = std::min<uint64_t>(limits_.max_header_bytes, bytes);
     message_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
   }
 
-  // Reads the next record of `ring`, whose first bytes are `record`; whether it completes a message, which is
-  // then to be taken. `catch_up` is called when a block of an unknown segment is named, and is to learn of
-  // the segments that have been announced. InvalidArgument for what is no message, or over a limit;
-  // ResourceExhausted when there is no memory.
+  // Reads the next record of `ring`; `record` is its first 8 bytes. Returns whether it completes a message,
+  // which must then be taken. If the record refers to a block of an unknown segment, `catch_up` is called; it
+  // must register the segments that have been announced. InvalidArgument for a malformed message or one over
+  // a limit; ResourceExhausted if no memory is left.
   absl::StatusOr<bool> read(const RingConsumer& ring, const RecordWord& record,
                             absl::FunctionRef<absl::Status()> catch_up);
   // REQUIRES: a message is complete.
   Message take();
 
-  // Whether a message has begun and is not complete.
+  // Whether a message has begun but is not complete.
   bool in_message() const { return stage_ != Stage::kIdle; }
-  // Lets go of what has come.
+  // Drops the data of an incomplete message.
   void reset();
 
  private:
@@ -61,12 +61,12 @@ class MessageReader {
   absl::Status read_data(const RingConsumer& ring, const RecordWord& record);
   absl::Status check_sizes(uint64_t header_bytes) const;
   absl::Status read_small_buffers(const RingConsumer& ring, std::size_t offset, std::size_t bytes);
-  // What comes after the stage that is complete.
+  // Enters the next stages after the current stage is complete.
   absl::Status next_stages();
   absl::Status resolve_blocks(absl::FunctionRef<absl::Status()> catch_up);
 
   const Limits limits_;
-  // What is left of them for the current message.
+  // The limits for the current message.
   Limits message_limits_;
   BufferPool& pool_;
   const ArenaPeer& arena_;
@@ -74,12 +74,13 @@ class MessageReader {
   Stage stage_ = Stage::kIdle;
   Message message_;
   std::vector<BufferEntry> list_;
-  // There are buffers in the arena, and the list is complete.
+  // The list is complete and has buffers in the arena.
   bool has_blocks_ = false;
-  // Of a message in several records.
+  // Sizes of a message in several records.
   uint64_t header_bytes_ = 0;
   uint64_t buffer_count_ = 0;
-  // Bytes of the list, of the header or of the buffer at buffer_index_.
+  // Number of bytes of the current stage that have been received: of the list, of the header, or of the
+  // buffer at buffer_index_.
   std::size_t filled_ = 0;
   std::size_t buffer_index_ = 0;
 };

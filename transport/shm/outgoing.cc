@@ -6,7 +6,7 @@
 namespace gradwire::transport {
 namespace {
 
-// Of a message in several, before others may take the lock.
+// Number of records of a long message that are written before other threads may take the lock.
 constexpr int kRecordsPerTurn = 8;
 
 }  // namespace
@@ -14,8 +14,8 @@ constexpr int kRecordsPerTurn = 8;
 BufferEntry Outgoing::entry(std::size_t buffer) const {
   const std::size_t from = captured_from_.empty() ? 0 : captured_from_[buffer];
   const uint64_t size = from + message_.buffers[buffer].size();
-  const uint64_t place = in_arena(buffer) ? BufferEntry::kInArena : BufferEntry::kFollows;
-  return {size | place << BufferEntry::kPlaceShift, blocks_[buffer]};
+  const uint64_t location = in_arena(buffer) ? BufferEntry::kInArena : BufferEntry::kFollows;
+  return {size | location << BufferEntry::kLocationShift, blocks_[buffer]};
 }
 
 std::size_t Outgoing::stream_bytes() const {
@@ -24,6 +24,7 @@ std::size_t Outgoing::stream_bytes() const {
   return bytes;
 }
 
+// The bytes of a piece in the stream. A buffer in the arena has none: its entry in the list refers to it.
 std::size_t Outgoing::piece_size(std::size_t piece) const {
   if (piece == 0) return list_bytes();
   if (piece == 1) return message_.header.size();
@@ -32,6 +33,7 @@ std::size_t Outgoing::piece_size(std::size_t piece) const {
   return (captured_from_.empty() ? 0 : captured_from_[buffer]) + message_.buffers[buffer].size();
 }
 
+// Pieces: 0 is the list of buffers, 1 the header, 2 + i the buffer i.
 void Outgoing::append_piece(RingProducer& ring, std::size_t piece, std::size_t offset,
                             std::size_t bytes) const {
   if (piece == 1) {
@@ -39,10 +41,12 @@ void Outgoing::append_piece(RingProducer& ring, std::size_t piece, std::size_t o
     return;
   }
   if (piece >= 2) {
+    // A captured buffer holds only the bytes from `from` on. The ones before were written already.
     const std::size_t from = captured_from_.empty() ? 0 : captured_from_[piece - 2];
     ring.append(static_cast<const char*>(message_.buffers[piece - 2].data()) + (offset - from), bytes);
     return;
   }
+  // The list is not stored: its entries are created while they are written.
   while (bytes > 0) {
     const BufferEntry next = entry(offset / sizeof(BufferEntry));
     const std::size_t within = offset % sizeof(BufferEntry);
@@ -68,6 +72,8 @@ void Outgoing::append(RingProducer& ring, std::size_t bytes) {
 }
 
 Outgoing::Progress Outgoing::write(RingProducer& ring, bool& published, std::size_t& needed) {
+  // A message that fits into one record is written as a kMessage. A longer one begins with a kStart, and its
+  // stream follows in kData records. A call may stop at any record; the next call continues there.
   if (stage_ == Stage::kUnwritten) {
     left_ = stream_bytes();
     const bool in_one_record =
@@ -89,7 +95,8 @@ Outgoing::Progress Outgoing::write(RingProducer& ring, bool& published, std::siz
   }
   for (int records = 0; left_ > 0; ++records) {
     if (records == kRecordsPerTurn) return Progress::kMore;
-    needed = std::min(left_, ring.worthwhile_payload());
+    // Wait for the room of a worthwhile record, but then use all the room there is.
+    needed = std::min(left_, ring.min_data_payload());
     if (!ring.has_room(needed)) return Progress::kNoRoom;
     const std::size_t bytes = std::min(left_, ring.room());
     ring.begin(bytes);
@@ -102,6 +109,8 @@ Outgoing::Progress Outgoing::write(RingProducer& ring, bool& published, std::siz
   return Progress::kDone;
 }
 
+// Returns the owner of the bytes, so that the caller decides where it is destroyed: not under a lock,
+// because it belongs to a user.
 std::shared_ptr<void> Outgoing::set_block(std::size_t buffer, uint64_t name) {
   blocks_[buffer] = name;
   std::shared_ptr<void> owner = message_.buffers[buffer].owner();
@@ -125,7 +134,7 @@ void Outgoing::replace_borrowed(std::vector<BorrowedPart>& parts) {
   if (captured_from_.empty()) captured_from_.resize(message_.buffers.size(), 0);
   for (BorrowedPart& part : parts) {
     Buffer& buffer = message_.buffers[part.index];
-    // It was copied into a block meanwhile, or two threads capture the same message.
+    // The buffer was copied to a block meanwhile, or two threads capture the same message.
     if (buffer.sharing() != Buffer::Sharing::kBorrowed || in_arena(part.index)) continue;
     std::swap(buffer, part.buffer);
     captured_from_[part.index] = part.offset;
@@ -141,6 +150,9 @@ void OutgoingQueue::push(uint64_t ticket, Outgoing message) {
 
 Outgoing OutgoingQueue::pop() {
   Outgoing message = std::move(messages_.front());
+  // Tickets increase by one with each message, also with those that never were in the queue. A message
+  // enters the queue only while it is not empty or when it becomes the first one, so the tickets in it are
+  // consecutive.
   messages_.pop_front();
   ++front_ticket_;
   bytes_ -= message.queued_bytes_;

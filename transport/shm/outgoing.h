@@ -11,37 +11,38 @@
 
 namespace gradwire::transport {
 
-// A message on its way into a ring. Not thread-safe.
+// A message that is being written into a ring. Not thread-safe.
 class Outgoing {
  public:
   explicit Outgoing(Message message) : message_(std::move(message)), blocks_(message_.buffers.size(), 0) {}
 
   const Message& message() const { return message_; }
-  // The buffer lies in this block of the arena now. Returns what held its memory, which is not read any more.
+  // Records that the buffer has been copied to this block of the arena. Returns the owner of the buffer's
+  // memory, which is not read any more.
   std::shared_ptr<void> set_block(std::size_t buffer, uint64_t name);
   bool in_arena(std::size_t buffer) const { return blocks_[buffer] != 0; }
 
-  // What is to be copied through the ring: list, header and the buffers that are in no block.
+  // Number of bytes that go through the ring: the list, the header and the buffers that are not in the arena.
   std::size_t stream_bytes() const;
 
   enum class Progress { kDone, kMore, kNoRoom };
-  // Writes records; `published` says whether there were any. kMore: this was much for one turn. kNoRoom: go
-  // on when the ring has room for a record of `needed` bytes.
+  // Writes records. Sets `published` if it wrote any. kMore: the message needs another call. kNoRoom:
+  // continue when the ring has room for a record of `needed` bytes.
   Progress write(RingProducer& ring, bool& published, std::size_t& needed);
 
-  // Somebody has tried to put its buffers into the arena, or it is too late for that.
+  // Whether a thread has tried to copy the buffers to the arena, or it is too late for that.
   bool prepared() const { return prepared_ || stage_ != Stage::kUnwritten; }
   void set_prepared(bool yes) { prepared_ = yes; }
 
-  // A part of a borrowed buffer that has not been copied: `buffer` from `offset` on.
+  // The part of a borrowed buffer that has not been copied: `buffer` from `offset` on.
   struct BorrowedPart {
     std::size_t index;
     std::size_t offset;
     Buffer buffer;
   };
   std::vector<BorrowedPart> borrowed_parts() const;
-  // Puts copies in their place: each part's `buffer` now holds what was `offset` and beyond. Gives back the
-  // buffers that are not needed any more in the same vector.
+  // Replaces borrowed buffers by copies: `buffer` of each part holds the bytes from `offset` on. Returns the
+  // replaced buffers in the same vector.
   void replace_borrowed(std::vector<BorrowedPart>& parts);
 
  private:
@@ -53,42 +54,43 @@ class Outgoing {
   };
   std::size_t list_bytes() const { return message_.buffers.size() * sizeof(BufferEntry); }
   BufferEntry entry(std::size_t buffer) const;
-  // Appends the next `bytes` of the stream to the record that has begun.
+  // Appends the next `bytes` of the stream to the current record.
   void append(RingProducer& ring, std::size_t bytes);
   std::size_t piece_count() const { return 2 + message_.buffers.size(); }
   std::size_t piece_size(std::size_t piece) const;
   void append_piece(RingProducer& ring, std::size_t piece, std::size_t offset, std::size_t bytes) const;
 
   Message message_;
-  // Of each buffer; 0: none.
+  // The name of each buffer's block in the arena; 0: none.
   absl::InlinedVector<uint64_t, 4> blocks_;
-  // How many bytes at the front of each buffer had been copied when it was captured; the capture does not
-  // have them.
+  // For each buffer, the number of bytes at its front that had been copied to the ring before it was
+  // captured; the captured copy does not contain them.
   std::vector<std::size_t> captured_from_;
 
-  // When it was queued.
+  // The size of the message when it was queued.
   friend class OutgoingQueue;
   std::size_t queued_bytes_ = 0;
 
   bool prepared_ = false;
   Stage stage_ = Stage::kUnwritten;
   std::size_t left_ = 0;
-  // Where the stream goes on: the list, the header, the buffers.
+  // The position in the stream: the piece (the list, the header, then the buffers) and the offset in it.
   std::size_t piece_ = 0;
   std::size_t offset_ = 0;
 };
 
-// The messages of one connection that wait for room, in order. Tickets count up. Not thread-safe.
+// The queue of messages of one connection that wait for room in the ring. Tickets are consecutive. Not
+// thread-safe.
 class OutgoingQueue {
  public:
   bool empty() const { return messages_.empty(); }
   Outgoing& front() { return messages_.front(); }
-  // `ticket`: one more than the last that is queued, if there is one.
+  // `ticket` must be the successor of the last queued ticket, if the queue is not empty.
   void push(uint64_t ticket, Outgoing message);
   Outgoing pop();
-  // Of all messages, as they were when they were queued.
+  // Total size of all messages at the time when they were queued.
   std::size_t bytes() const { return bytes_; }
-  // nullptr when it is not queued.
+  // Returns nullptr if the message is not queued.
   Outgoing* find(uint64_t ticket);
   std::deque<Outgoing> clear();
 

@@ -1,4 +1,4 @@
-// Two processes.
+// Tests of connections between two processes.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 namespace gradwire::transport {
 namespace {
 
-// An echo_process that runs until this object goes.
+// An echo_process that runs until this object is destroyed.
 class Peer {
  public:
   explicit Peer(const std::string& wait, const std::string& max_arena_bytes = "1000000000") {
@@ -51,7 +51,7 @@ class Peer {
 
   const std::string& address() const { return address_; }
 
-  // The next line that it prints.
+  // The next line that the process prints.
   std::string line() {
     std::string text;
     char byte;
@@ -118,7 +118,8 @@ TEST_P(BetweenProcesses, MessagesOfAllSizesComeBack) {
       }
       EXPECT_TRUE(is_test_buffer(received[count].buffers[1], i, count));
       ++count;
-      // Not all of them are kept: that would be every block there is.
+      // Only some of the large messages are sent: `received` keeps all of them, and the arena would be
+      // exhausted.
       if (size > 1'000'000 && i == 5) break;
     }
   }
@@ -164,7 +165,7 @@ TEST_P(BetweenProcesses, APeerThatIsKilledIsUnavailableAndItsBuffersStay) {
 }
 
 TEST_P(BetweenProcesses, APeerThatIsKilledInTheMiddleOfAMessageIsUnavailable) {
-  // Without an arena its message goes through the ring, which is soon full.
+  // Without an arena the message goes through the ring, which is soon full.
   Peer peer(GetParam(), "0");
   const int descriptors = count_descriptors();
   connect(peer);
@@ -172,7 +173,7 @@ TEST_P(BetweenProcesses, APeerThatIsKilledInTheMiddleOfAMessageIsUnavailable) {
   ASSERT_TRUE(connection_->send(text_message("stream 10000000")).ok());
   EXPECT_EQ(peer.line(), "sent");
   peer.kill();
-  listener_->let_go();
+  listener_->resume();
   const absl::Status reason = listener_->wait_closed();
   EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(reason.message().find("in the middle of a message"), std::string::npos) << reason;

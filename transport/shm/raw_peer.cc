@@ -40,7 +40,7 @@ bool RawPeer::send(const void* bytes, std::size_t size, const std::vector<int>& 
   return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }
 
-void RawPeer::say_hello(std::size_t ring_bytes, std::size_t max_arena_bytes) {
+void RawPeer::send_hello(std::size_t ring_bytes, std::size_t max_arena_bytes) {
   absl::StatusOr<SharedMemory> memory =
       SharedMemory::create(ring_memory_bytes(ring_bytes), false, own_descriptor_);
   if (!memory.ok()) return;
@@ -51,7 +51,7 @@ void RawPeer::say_hello(std::size_t ring_bytes, std::size_t max_arena_bytes) {
   send(hello, {own_descriptor_.get()});
 }
 
-SharedMemory RawPeer::own_ring_again() const {
+SharedMemory RawPeer::second_mapping_of_own_ring() const {
   absl::StatusOr<SharedMemory> memory = SharedMemory::adopt(own_descriptor_, own_ring_.size(), false);
   return memory.ok() ? *std::move(memory) : SharedMemory();
 }
@@ -132,8 +132,8 @@ std::unique_ptr<RawPeer> RawListener::accept() {
   return accepted.valid() ? std::make_unique<RawPeer>(std::move(accepted)) : nullptr;
 }
 
-std::string list_entry(uint64_t size, uint64_t place, uint64_t block) {
-  const BufferEntry entry{size | place << BufferEntry::kPlaceShift, block};
+std::string list_entry(uint64_t size, uint64_t location, uint64_t block) {
+  const BufferEntry entry{size | location << BufferEntry::kLocationShift, block};
   return std::string(reinterpret_cast<const char*>(&entry), sizeof(entry));
 }
 

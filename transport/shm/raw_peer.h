@@ -14,39 +14,40 @@
 
 namespace gradwire::transport {
 
-// For tests: the other end of a connection through shared memory, without manners. It connects to a listening
-// transport, or is one that a RawListener accepted, and does what it is told. Not thread-safe.
+// For tests: the peer of a connection through shared memory, under control of the test, so that it can
+// violate the protocol. It connects to a listening transport, or wraps a socket that a RawListener accepted.
+// Not thread-safe.
 class RawPeer {
  public:
-  // Unconnected if that fails.
+  // Connects to `address`; stays unconnected if that fails.
   explicit RawPeer(const std::string& address);
-  // Takes over a socket that was accepted.
+  // Takes over an accepted socket.
   explicit RawPeer(Descriptor socket) : socket_(std::move(socket)) {}
 
-  // Sends one packet, with copies of the descriptors. False when it cannot.
+  // Sends one packet with duplicates of the descriptors. Returns false if that fails.
   bool send(const void* bytes, std::size_t size, const std::vector<int>& descriptors = {});
   template <class T>
   bool send(const T& packet, const std::vector<int>& descriptors = {}) {
     return send(&packet, sizeof(packet), descriptors);
   }
 
-  // Makes a ring of this end and says hello as it should be.
-  void say_hello(std::size_t ring_bytes, std::size_t max_arena_bytes);
-  // Takes in what has come: the other end's hello and its segments, which are mapped. False when there is
-  // nothing.
+  // Creates a ring of this end and sends a valid hello.
+  void send_hello(std::size_t ring_bytes, std::size_t max_arena_bytes);
+  // Receives one packet without waiting: the transport's hello or one of its segments, which are mapped.
+  // Returns false if no packet has arrived.
   bool receive();
-  // As receive(), after waiting for at most a minute. False when the other end has closed.
+  // As receive(), but waits for at most one minute. Returns false if the transport has closed the socket.
   bool wait_and_receive();
-  // Whether the other end closes within a minute. Takes in what comes before.
+  // Whether the transport closes the socket within one minute. Receives the packets that arrive before that.
   bool is_closed_by_peer();
   void close() { socket_.reset(); }
   bool ended() const { return ended_ || !socket_.valid(); }
 
-  // Of this end; size 0 before say_hello().
+  // The ring of this end; size 0 before send_hello().
   const SharedMemory& own_ring() const { return own_ring_; }
-  // Another mapping of it, for another thread.
-  SharedMemory own_ring_again() const;
-  // Of the other end; size 0 before its hello came.
+  // A second mapping of the own ring, for another thread.
+  SharedMemory second_mapping_of_own_ring() const;
+  // The ring of the transport; size 0 before its hello was received.
   const SharedMemory& other_ring() const { return other_ring_; }
   const std::vector<SharedMemory>& other_segments() const { return other_segments_; }
 
@@ -54,8 +55,7 @@ class RawPeer {
     return own_ring_.data() + kLinesOffset + index % own_line_count() * kLineBytes;
   }
   std::size_t own_line_count() const { return (own_ring_.size() - kLinesOffset) / kLineBytes; }
-  // Writes a record at the line that comes after the last such one. The length that it claims may differ from
-  // that of what it holds.
+  // Writes a record at the line after the previous record. The claimed length may differ from the real one.
   void put_record(uint8_t kind, uint32_t buffers, uint32_t length, const std::string& payload);
   void put_record(RecordKind kind, uint32_t buffers, const std::string& payload) {
     put_record(static_cast<uint8_t>(kind), buffers, static_cast<uint32_t>(payload.size()), payload);
@@ -74,13 +74,13 @@ class RawPeer {
   std::size_t line_ = 0;
 };
 
-// For tests: the plain socket that transports connect to instead of another transport. Not thread-safe.
+// For tests: a plain socket that transports connect to as if it were another transport. Not thread-safe.
 class RawListener {
  public:
   RawListener();
-  // Empty when it cannot listen.
+  // Empty if listening failed.
   const std::string& address() const { return address_; }
-  // Waits for the next one that connects.
+  // Waits for the next connection.
   std::unique_ptr<RawPeer> accept();
 
  private:
@@ -88,8 +88,8 @@ class RawListener {
   Descriptor socket_;
 };
 
-// A list entry and a kStart, as bytes.
-std::string list_entry(uint64_t size, uint64_t place, uint64_t block);
+// The encoded bytes of a list entry and of a kStart record.
+std::string list_entry(uint64_t size, uint64_t location, uint64_t block);
 std::string start_of(uint64_t header_bytes, uint64_t buffers);
 
 }  // namespace gradwire::transport

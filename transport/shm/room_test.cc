@@ -1,4 +1,4 @@
-// The handshake of a writer that finds the ring full and a reader that makes room at that moment
+// Tests the race between a writer that finds the ring full and a reader that makes room at that moment
 // (transport/shm/memory/ring.h).
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kLines = kMinRingBytes / kLineBytes;
 constexpr int kRounds = 5'000;
-// Where a round takes long, since the two threads have less than a processor each, fewer must do.
+// Time limit: on a machine where the two threads share a core, rounds take long and fewer of them are run.
 constexpr absl::Duration kEnough = absl::Seconds(60);
 
 void spin_until(const std::function<bool()>& condition) {
@@ -34,8 +34,7 @@ void spin_until(const std::function<bool()>& condition) {
   }
 }
 
-// A connection whose loop nobody drives but the test, so that nothing but a doorbell makes it look at the
-// ring again.
+// A connection whose loop is driven only by the test, so only a doorbell makes it check the ring again.
 class ShmRoom : public testing::Test {
  protected:
   void SetUp() override {
@@ -51,7 +50,7 @@ class ShmRoom : public testing::Test {
     });
     ASSERT_TRUE(address.ok()) << address.status();
     peer_ = std::make_unique<RawPeer>(*address);
-    peer_->say_hello(kMinRingBytes, 0);
+    peer_->send_hello(kMinRingBytes, 0);
     ASSERT_TRUE(drive_until([this] { return connection_ != nullptr; }));
     ASSERT_TRUE(peer_->wait_and_receive());
     ASSERT_GT(peer_->other_ring().size(), 0);
@@ -72,7 +71,7 @@ class ShmRoom : public testing::Test {
     return condition();
   }
 
-  // A record of one line.
+  // Sends a record of one line.
   void send_one() {
     Message message;
     message.header.assign(40, 'x');
@@ -83,7 +82,7 @@ class ShmRoom : public testing::Test {
   std::atomic_ref<uint64_t> word(uint64_t line) const {
     return shared_word<uint64_t>(ring() + kLinesOffset + line % kLines * kLineBytes);
   }
-  void say_tail(uint64_t tail) const { shared_word<uint64_t>(ring() + kTailOffset).store(tail); }
+  void store_tail(uint64_t tail) const { shared_word<uint64_t>(ring() + kTailOffset).store(tail); }
   std::atomic_ref<uint32_t> room() const { return shared_word<uint32_t>(ring() + kRoomOffset); }
 
   std::shared_ptr<EventLoop> loop_;
@@ -92,10 +91,10 @@ class ShmRoom : public testing::Test {
   std::unique_ptr<RawPeer> peer_;
 };
 
-// Reads the ring to its end, each time at another moment after it became full. A writer that asked for room
-// and did not look again would miss what was made between its look and its question, and the reader would not
-// know of the question.
-TEST_F(ShmRoom, AWriterThatFindsTheRingFullIsSeenAskingOrSeesTheRoom) {
+// The reader empties the ring, each time at another moment after the ring became full. If a writer asked for
+// room without checking again, it would miss room that the reader made between the check and the request, and
+// the reader would not see the request.
+TEST_F(ShmRoom, WriterOfAFullRingFindsTheRoomOrItsRequestIsSeen) {
   std::atomic<int> begun{-1};
   std::atomic<int> read{-1};
   std::atomic<bool> over{false};
@@ -111,7 +110,7 @@ TEST_F(ShmRoom, AWriterThatFindsTheRingFullIsSeenAskingOrSeesTheRoom) {
         word(line).store(0);
       }
       for (unsigned wait = random() % 200; wait > 0; --wait) asm volatile("" ::: "memory");
-      say_tail(position + kLines);
+      store_tail(position + kLines);
       full_fence();
       asked = room().load() != 0;
       read.store(round);
@@ -124,17 +123,17 @@ TEST_F(ShmRoom, AWriterThatFindsTheRingFullIsSeenAskingOrSeesTheRoom) {
     const int round = rounds;
     room().store(0);
     begun.store(round);
-    // One more than fits.
+    // Send one record more than fits.
     for (uint64_t i = 0; i <= kLines; ++i) send_one();
     spin_until([&] { return read.load() >= round; });
     const uint64_t last = position + kLines;
-    const bool is_there = word(last).load() != 0;
-    ++(is_there ? found : asked ? rung : lost);
+    const bool was_written = word(last).load() != 0;
+    ++(was_written ? found : asked ? rung : lost);
     peer_->ring();
     ASSERT_TRUE(drive_until([&] { return word(last).load() != 0; }));
     word(last).store(0);
     position = last + 1;
-    say_tail(position);
+    store_tail(position);
   }
   over = true;
   reader.join();

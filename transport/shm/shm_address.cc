@@ -34,14 +34,15 @@ absl::StatusOr<ShmAddress> parse_shm_address(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   if (parts.size() != 3 || parts[0] != "shm" || !is_part(parts[1]) || !is_part(parts[2])) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no address in shared memory (shm:<boot id>:<name>)"));
+        absl::StrCat("malformed address: got \"", text, "\", expected shm:<boot id>:<name>"));
   }
   return ShmAddress{std::string(parts[1]), std::string(parts[2])};
 }
 
 absl::StatusOr<ShmAddress> new_shm_address() {
   if (boot_id().empty()) {
-    return absl::UnavailableError("cannot tell this host from others: /proc/sys/kernel/random/boot_id");
+    return absl::UnavailableError(
+        "cannot identify this host: /proc/sys/kernel/random/boot_id is not readable");
   }
   return ShmAddress{boot_id(), absl::StrCat(absl::Hex(random_id(), absl::kZeroPad16))};
 }
@@ -49,7 +50,8 @@ absl::StatusOr<ShmAddress> new_shm_address() {
 UnixAddress abstract_address(const ShmAddress& address) {
   UnixAddress result;
   result.storage.sun_family = AF_UNIX;
-  // After a zero byte the name lives in no directory, and goes with the socket.
+  // With a leading zero byte the name is in the abstract namespace: it is not in the file system and
+  // disappears with the socket.
   const std::string name = absl::StrCat("gradwire-", address.name);
   std::memcpy(result.storage.sun_path + 1, name.data(), name.size());
   result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());

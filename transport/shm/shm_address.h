@@ -11,7 +11,8 @@
 
 namespace gradwire::transport {
 
-// "shm:<boot id>:<name>": a socket with that name in the abstract namespace of the host that was started so.
+// An address of the form "shm:<boot id>:<name>": a socket with that name in the abstract namespace of the
+// host with that boot id.
 struct ShmAddress {
   std::string boot_id;
   std::string name;
@@ -20,20 +21,20 @@ struct ShmAddress {
   bool is_of_this_host() const;
 };
 
-// InvalidArgument for what is no such address.
+// InvalidArgument for a malformed address.
 absl::StatusOr<ShmAddress> parse_shm_address(absl::string_view text);
 
-// A new one, of this host. Unavailable when the host cannot be told from others.
+// Returns a new address on this host. Unavailable if the host has no boot id.
 absl::StatusOr<ShmAddress> new_shm_address();
 
-// For bind and connect.
+// The form that bind() and connect() take.
 struct UnixAddress {
   sockaddr_un storage = {};
   socklen_t length = 0;
 };
 UnixAddress abstract_address(const ShmAddress& address);
 
-// A socket that listens at `address`. Unavailable with the cause.
+// Returns a socket that listens at `address`. Unavailable with the cause.
 absl::StatusOr<Descriptor> listen_at(const ShmAddress& address);
 
 }  // namespace gradwire::transport

@@ -31,6 +31,7 @@ void ShmConnection::established_in_loop(ShmHandshake::Outcome outcome) {
   receiver_.start_in_loop(std::move(outcome.incoming));
   watch_->attach_in_loop(receiver_, sender_);
   connected_ = true;
+  // close() was called during the handshake, and nothing has to be flushed.
   if (close_called() && sender_.drained()) {
     finish_in_loop(absl::OkStatus());
     return;
@@ -49,6 +50,7 @@ void ShmConnection::established_in_loop(ShmHandshake::Outcome outcome) {
     return;
   }
   handler_id_ = *id;
+  // Messages that were sent before the connection was established.
   sender_.write_queued();
 }
 
@@ -57,6 +59,8 @@ void ShmConnection::flush_in_loop() {
 }
 
 void ShmConnection::release_in_loop(const absl::Status& reason) {
+  // The order matters: the sender and the loop stop using the socket before it is closed, and the loop
+  // stops polling before the rings are unmapped.
   sender_.end_in_loop(reason);
   handshake_.end_in_loop();
   loop().forget_in_loop(*watch_);

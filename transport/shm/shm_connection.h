@@ -17,22 +17,23 @@
 
 namespace gradwire::transport {
 
-// What the loop polls of a connection while it is hot: the ring that comes in, and room in the one that goes
-// out. Has news only between attach and detach, and may outlive the connection. Belongs to the loop's driver.
+// The part of a connection that the loop polls while it is active: the incoming ring, and the room in the
+// outgoing ring. It has data only between attach and detach, and may outlive the connection. Used only by the
+// loop's driver.
 class RingWatch : public Pollable {
  public:
-  // The connection is established.
+  // Called when the connection is established.
   void attach_in_loop(ShmReceiver& receiver, ShmSender& sender) {
     receiver_ = &receiver;
     sender_ = &sender;
   }
-  // The connection has ended.
+  // Called when the connection is closed.
   void detach_in_loop() { receiver_ = nullptr; }
 
   bool poll_in_loop() override {
     if (receiver_ == nullptr) return false;
     bool any = receiver_->poll_ring_in_loop();
-    // What came may have ended the connection.
+    // The received data may have closed the connection.
     if (receiver_ != nullptr && sender_->blocked() && sender_->write_queued()) any = true;
     return any;
   }
@@ -55,12 +56,12 @@ class RingWatch : public Pollable {
   ShmSender* sender_ = nullptr;
 };
 
-// One end of a connection through shared memory. A handshake establishes it; then a sender and a receiver
-// have a ring each. This joins them.
+// One end of a connection through shared memory. It consists of a handshake, which establishes the
+// connection, a receiver and a sender, each with its ring.
 //
-// Reading, timers and callbacks happen on the loop's driver alone; writing happens on the sender's thread
-// (shm_sender.h). A flush lasts until the queue has been written to the ring, where the other end finds it
-// even after this one is gone.
+// Reading, timers and callbacks happen only on the loop's driver. Writing happens on the sender's thread
+// (shm_sender.h). A flush lasts until the queue has been written to the ring; the peer finds the data there
+// even after this end is gone.
 class ShmConnection : public LoopConnection, public EventHandler {
  public:
   ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address);
@@ -73,13 +74,13 @@ class ShmConnection : public LoopConnection, public EventHandler {
 
   // Tries to connect until `deadline`.
   void connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener, absl::Time deadline);
-  // Takes a socket that was accepted; once the other end has said hello `on_accept` chooses the listener.
+  // Takes an accepted socket. After the hello of the peer, `on_accept` chooses the listener.
   void accept_in_loop(Descriptor socket, std::shared_ptr<const Transport::AcceptHandler> on_accept);
 
  private:
   // EventHandler
   void on_events_in_loop(uint32_t) override { receiver_.read_socket_in_loop(); }
-  bool brings_more() const override { return false; }
+  bool expects_more_events() const override { return false; }
 
   // LoopConnection
   void refuse_sends(const absl::Status& reason) override { sender_.refuse(reason); }
@@ -93,7 +94,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   const std::shared_ptr<RingWatch> watch_ = std::make_shared<RingWatch>();
   ShmSender sender_;
 
-  // Those below belong to the loop's driver.
+  // The members below are used only by the loop's driver.
   std::shared_ptr<const Transport::AcceptHandler> on_accept_;
   ShmHandshake handshake_;
   ShmReceiver receiver_;

@@ -8,7 +8,7 @@
 
 namespace gradwire::transport {
 
-// What a shared memory transport shares with its connections.
+// The state that a shared memory transport shares with its connections.
 struct ShmContext : LoopContext {
   ShmContext(ShmOptions given, std::shared_ptr<EventLoop> given_loop)
       : LoopContext(given.pool, std::move(given_loop)),

@@ -1,3 +1,10 @@
+// The handshake has two packets on the control socket. Each carries the descriptor of a ring and the limits
+// of its sender:
+// 1. The client connects, checks the user of the server process, and sends its hello.
+// 2. The server checks the user of the client process and the hello, and answers with its own hello.
+// 3. Each end has now both rings and passes them on (Outcome). From then on the connection itself handles
+//    the socket.
+
 #include "gradwire/transport/shm/shm_handshake.h"
 
 #include <sys/socket.h>
@@ -15,7 +22,7 @@
 namespace gradwire::transport {
 namespace {
 
-// The listening process has as many to accept as its system lets wait. Nothing tells when that has changed.
+// Interval of retries while the server's backlog is full. There is no event that reports a free slot.
 constexpr absl::Duration kRetryConnect = absl::Milliseconds(2);
 
 }  // namespace
@@ -30,10 +37,11 @@ void ShmHandshake::connect_in_loop(ShmAddress address, absl::Time deadline) {
   if (address_->is_of_this_host()) {
     try_connect_in_loop();
   } else {
-    cannot_connect_in_loop("it is on another host");
+    cannot_connect_in_loop("the address is on another host, or from an earlier boot of this host");
   }
 }
 
+// `refused`: no process listens at the address.
 void ShmHandshake::cannot_connect_in_loop(absl::string_view cause, bool refused) {
   const std::string text = absl::StrCat("cannot connect to ", connection_.peer_address(), ": ", cause);
   connection_.finish_in_loop(refused ? refused_error(text) : absl::UnavailableError(text));
@@ -46,6 +54,7 @@ void ShmHandshake::try_connect_in_loop() {
       ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0) {
     const int error = errno;
     const absl::Time next = Clock::system().now() + kRetryConnect;
+    // EAGAIN: the backlog of the server is full.
     if (error == EAGAIN && next < deadline_) {
       timer_ = connection_.loop().schedule_in_loop(
           next, [this, connection = connection_.shared_from_this()] { try_connect_in_loop(); });
@@ -56,6 +65,8 @@ void ShmHandshake::try_connect_in_loop() {
     return;
   }
   socket_.open(std::move(socket));
+  // Any process on the host can listen on or connect to an abstract name, so each end checks the user of
+  // the other before it passes or maps memory.
   if (const absl::Status peer = socket_.check_peer(); !peer.ok()) {
     cannot_connect_in_loop(peer.message());
     return;
@@ -63,14 +74,14 @@ void ShmHandshake::try_connect_in_loop() {
   timer_ = connection_.loop().schedule_in_loop(
       deadline_,
       [this, connection = connection_.shared_from_this()] { cannot_connect_in_loop("no answer in time"); });
-  if (say_hello_in_loop()) watch_in_loop();
+  if (send_hello_in_loop()) watch_in_loop();
 }
 
 void ShmHandshake::accept_in_loop(Descriptor accepted) {
   socket_.open(std::move(accepted));
   const absl::Status peer = socket_.check_peer();
   if (!peer.ok()) {
-    log(LogLevel::kWarning, "a connection through shared memory was refused: ", peer.message());
+    log(LogLevel::kWarning, "refused a connection through shared memory: ", peer.message());
     connection_.finish_in_loop(peer);
     return;
   }
@@ -97,8 +108,8 @@ void ShmHandshake::end_in_loop() {
   own_ring_.reset();
 }
 
-// Makes this end's ring and hands it over.
-bool ShmHandshake::say_hello_in_loop() {
+// Creates the ring of this end and passes it to the peer.
+bool ShmHandshake::send_hello_in_loop() {
   Descriptor descriptor;
   absl::StatusOr<SharedMemory> memory =
       SharedMemory::create(ring_memory_bytes(options_.ring_bytes), false, descriptor);
@@ -111,7 +122,7 @@ bool ShmHandshake::say_hello_in_loop() {
   hello.ring_bytes = options_.ring_bytes;
   hello.max_arena_bytes = options_.max_arena_bytes;
   if (socket_.send(&hello, sizeof(hello), descriptor.get())) return true;
-  connection_.lost_in_loop("the other end closed it");
+  connection_.lost_in_loop("the peer closed the connection during the handshake");
   return false;
 }
 
@@ -119,33 +130,38 @@ void ShmHandshake::on_events_in_loop(uint32_t) {
   ControlPacket packet;
   switch (socket_.receive(packet)) {
     case ControlSocket::Receipt::kPacket:
-      if (const absl::Status status = hear_hello_in_loop(packet); !status.ok())
+      if (const absl::Status status = receive_hello_in_loop(packet); !status.ok())
         connection_.fail_in_loop(status);
       return;
     case ControlSocket::Receipt::kNothing:
       return;
     case ControlSocket::Receipt::kEnd:
-      connection_.lost_in_loop("the other end closed it");
+      connection_.lost_in_loop("the peer closed the connection during the handshake");
       return;
     case ControlSocket::Receipt::kInvalid:
-      connection_.fail_in_loop(absl::InvalidArgumentError("what came is no packet"));
+      connection_.fail_in_loop(absl::InvalidArgumentError("malformed packet instead of a hello"));
       return;
   }
 }
 
-absl::Status ShmHandshake::hear_hello_in_loop(const ControlPacket& packet) {
+absl::Status ShmHandshake::receive_hello_in_loop(const ControlPacket& packet) {
   const absl::optional<HelloPacket> hello = packet.as<HelloPacket>(1);
-  if (!hello.has_value()) return absl::InvalidArgumentError("what came is no hello");
+  if (!hello.has_value())
+    return absl::InvalidArgumentError("malformed hello; the peer may not be a Gradwire worker");
   if (hello->version != HelloPacket().version || !is_ring_size(hello->ring_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("a hello of version ", hello->version, " with a ring of ",
-                                                   hello->ring_bytes, " bytes came"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("invalid hello: got version ", hello->version, " and a ring of ", hello->ring_bytes,
+                     " bytes, expected version ", HelloPacket().version, " and a power of two from ",
+                     kMinRingBytes, " to ", kMaxRingBytes));
   }
   absl::StatusOr<SharedMemory> memory =
       SharedMemory::adopt(packet.descriptors[0], ring_memory_bytes(hello->ring_bytes), false);
   if (!memory.ok()) return memory.status();
-  if (!address_.has_value() && !say_hello_in_loop()) return absl::OkStatus();
+  // The server (without an address) answers with its own hello.
+  if (!address_.has_value() && !send_hello_in_loop()) return absl::OkStatus();
   Outcome outcome = {*std::move(own_ring_), RingConsumer(*std::move(memory), hello->ring_bytes),
                      std::min<uint64_t>(options_.max_arena_bytes, hello->max_arena_bytes)};
+  // Before `done_`: it registers the socket with the loop again, for the connection.
   end_in_loop();
   done_(std::move(outcome));
   return absl::OkStatus();

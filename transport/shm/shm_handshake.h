@@ -16,19 +16,19 @@ namespace gradwire::transport {
 
 // Establishes a connection through shared memory:
 //
-//   1. the end that connects does so, again and again while the other has too many to accept;
-//   2. each end checks that the other's process is of the same user;
-//   3. the end that connected says hello, which hands over the memory of its ring;
-//   4. the other end reads it and answers with its own hello;
-//   5. each end, when it has the other's hello, calls `done`.
+//   1. The client connects the socket, and retries while the server's backlog is full.
+//   2. Each end checks that the process of its peer belongs to the same user.
+//   3. The client sends its hello, which passes the memory of its ring.
+//   4. The server receives it and sends its own hello.
+//   5. Each end calls `done` when it has the hello of its peer.
 //
-// Whatever fails ends the connection. Belongs to the loop's driver. Part of its connection.
+// Any failure closes the connection. Used only by the loop's driver. It is a part of its connection.
 class ShmHandshake : public EventHandler {
  public:
   struct Outcome {
     RingProducer outgoing;
     RingConsumer incoming;
-    // How much of this end's arena the other maps.
+    // The part of this end's arena that the peer maps, in bytes.
     uint64_t max_arena_bytes;
   };
   using Done = std::function<void(Outcome outcome)>;
@@ -37,30 +37,30 @@ class ShmHandshake : public EventHandler {
 
   void connect_in_loop(ShmAddress address, absl::Time deadline);
   void accept_in_loop(Descriptor accepted);
-  // `done` is not called any more.
+  // Ends the handshake: `done` is not called any more.
   void end_in_loop();
 
  private:
   void on_events_in_loop(uint32_t events) override;
-  bool brings_more() const override { return false; }
+  bool expects_more_events() const override { return false; }
 
   void try_connect_in_loop();
   void cannot_connect_in_loop(absl::string_view cause, bool refused = false);
-  // False when the connection has ended.
+  // Returns false if it closed the connection.
   bool watch_in_loop();
-  bool say_hello_in_loop();
-  absl::Status hear_hello_in_loop(const ControlPacket& packet);
+  bool send_hello_in_loop();
+  absl::Status receive_hello_in_loop(const ControlPacket& packet);
 
   LoopConnection& connection_;
   const ShmOptions& options_;
   ControlSocket& socket_;
   const Done done_;
-  // Not set by the end that accepts.
+  // The address of the server; not set at the server.
   absl::optional<ShmAddress> address_;
   absl::Time deadline_;
   uint64_t timer_ = 0;
   uint64_t handler_id_ = 0;
-  // Said, but not answered yet.
+  // The ring that was passed to the peer, until the peer's hello arrives.
   absl::optional<RingProducer> own_ring_;
 };
 

@@ -8,7 +8,7 @@
 namespace gradwire::transport {
 namespace {
 
-// Of one connection before the others get their turn.
+// Number of packets and messages of one connection that are handled before other connections are served.
 constexpr int kPacketsPerTurn = 64;
 constexpr int kMessagesPerTurn = 32;
 
@@ -28,6 +28,8 @@ void ShmReceiver::end_in_loop() {
   reader_.reset();
 }
 
+// The socket carries doorbells, announcements of segments, and the end of the peer. All data is in the
+// ring, so an empty socket only means that the ring should be polled.
 void ShmReceiver::read_socket_in_loop() {
   ControlPacket packet;
   for (int turn = 0; turn < kPacketsPerTurn; ++turn) {
@@ -37,7 +39,7 @@ void ShmReceiver::read_socket_in_loop() {
         status = take_packet_in_loop(packet);
         break;
       case ControlSocket::Receipt::kNothing:
-        // It was rung, most likely: more may follow soon.
+        // The event was most likely a doorbell: more data may follow soon.
         connection_.loop().activate(watch_);
         watch_->poll_in_loop();
         return;
@@ -45,7 +47,7 @@ void ShmReceiver::read_socket_in_loop() {
         peer_gone_in_loop();
         return;
       case ControlSocket::Receipt::kInvalid:
-        status = absl::InvalidArgumentError("what came is no packet");
+        status = absl::InvalidArgumentError("malformed packet on the control socket");
         break;
     }
     if (!status.ok()) {
@@ -53,7 +55,7 @@ void ShmReceiver::read_socket_in_loop() {
       return;
     }
   }
-  // Others have their turn; the edge that was told will not be told again.
+  // Continue in a task, so that other connections are served. epoll does not report this edge again.
   connection_.loop().post([this, connection = connection_.shared_from_this()] { read_socket_in_loop(); });
 }
 
@@ -64,14 +66,15 @@ absl::Status ShmReceiver::take_packet_in_loop(ControlPacket& packet) {
   }
   if (const absl::optional<DropPacket> drop = packet.as<DropPacket>(0))
     return peer_arena_.drop(drop->segment);
-  return absl::InvalidArgumentError("what came is no packet");
+  return absl::InvalidArgumentError("malformed packet on the control socket");
 }
 
-// A segment is announced before the message that uses it, but through the socket.
+// Registers the announced segments. A segment is announced before the message that uses it, but through the
+// socket, so the message may be read first.
 absl::Status ShmReceiver::catch_up_in_loop() {
   ControlPacket packet;
-  // As many as fit into a socket, with room to spare: a peer that goes on writing must not keep this end
-  // reading.
+  // The limit is above the number of packets that fit into a socket. It prevents a peer that keeps writing
+  // from keeping this end busy indefinitely.
   for (int packets = 0; packets < 100'000; ++packets) {
     switch (socket_.receive(packet)) {
       case ControlSocket::Receipt::kPacket:
@@ -80,27 +83,28 @@ absl::Status ShmReceiver::catch_up_in_loop() {
       case ControlSocket::Receipt::kNothing:
         return absl::OkStatus();
       case ControlSocket::Receipt::kEnd:
-        // It is found again when the ring has been read.
+        // The end of the socket is handled after the ring has been read.
         connection_.loop().post(
             [this, connection = connection_.shared_from_this()] { read_socket_in_loop(); });
         return absl::OkStatus();
       case ControlSocket::Receipt::kInvalid:
-        return absl::InvalidArgumentError("what came is no packet");
+        return absl::InvalidArgumentError("malformed packet on the control socket");
     }
   }
-  return absl::InvalidArgumentError("packets come without end");
+  return absl::InvalidArgumentError("too many packets on the control socket");
 }
 
 void ShmReceiver::peer_gone_in_loop() {
-  // Another process could still write to the ring: once around it is all there can be.
+  // A process that shares the memory could still write to the ring. Valid data ends after one pass around the
+  // ring.
   if (ring_.has_value()) read_ring_in_loop(INT32_MAX);
-  connection_.lost_in_loop(reader_.in_message() ? "the other end closed it in the middle of a message"
-                                                : "the other end closed it");
+  connection_.lost_in_loop(reader_.in_message() ? "the peer closed the connection in the middle of a message"
+                                                : "the peer closed the connection");
 }
 
 bool ShmReceiver::poll_ring_in_loop() { return read_ring_in_loop(kMessagesPerTurn); }
 
-// At most once around the ring.
+// Reads at most `messages` messages, and at most one pass around the ring.
 bool ShmReceiver::read_ring_in_loop(int messages) {
   bool any = false;
   auto catch_up = [this] { return catch_up_in_loop(); };
@@ -109,19 +113,23 @@ bool ShmReceiver::read_ring_in_loop(int messages) {
     const uint64_t word = ring_->peek();
     if (word == 0) break;
     any = true;
+    // Use this copy of the word only: a hostile peer may change the word in the ring at any time.
     const RecordWord record = RecordWord::decode(word);
     seen += lines_of(record.length);
     absl::StatusOr<bool> complete = false;
     if (!connection_.close_called()) {
       if (!reader_.in_message()) reader_.set_max_message_bytes(connection_.listener().max_message_bytes());
       complete = reader_.read(*ring_, record, catch_up);
+      // After close() records are skipped, so that the peer can finish writing. Their length must be valid
+      // for that, too.
     } else if (record.length > ring_->max_payload()) {
-      complete = absl::InvalidArgumentError("what came is no record");
+      complete = absl::InvalidArgumentError("malformed record in the ring");
     }
     if (!complete.ok()) {
       connection_.fail_in_loop(complete.status());
       return true;
     }
+    // Release the record before its message is delivered: the listener may take long.
     if (ring_->release(record.length)) {
       context_.counters->doorbells.fetch_add(1, std::memory_order_relaxed);
       socket_.ring();
@@ -129,7 +137,8 @@ bool ShmReceiver::read_ring_in_loop(int messages) {
     if (!*complete) continue;
     --messages;
     Message message = reader_.take();
-    if (!message.buffers.empty()) context_.tend_pool();
+    if (!message.buffers.empty()) context_.trim_pool();
+    // The listener may close the connection, which resets ring_: the loop checks it.
     if (!connection_.close_called()) connection_.listener().on_message(connection_, std::move(message));
   }
   return any;

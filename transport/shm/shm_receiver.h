@@ -12,25 +12,26 @@
 
 namespace gradwire::transport {
 
-// The receiving side of a connection through shared memory: reads the other end's ring, and from the socket
-// which segments its arena has; delivers the messages that are complete. Belongs to the loop's driver. Part
-// of its connection.
+// The receiving side of a connection through shared memory. It reads the peer's ring, learns the segments of
+// the peer's arena from the socket, and delivers complete messages. Used only by the loop's driver. It is a
+// part of its connection.
 class ShmReceiver {
  public:
-  // `watch` is polled when the other end has rung.
+  // `watch` is activated when the peer has rung.
   ShmReceiver(LoopConnection& connection, ShmContext& context, ControlSocket& socket,
               std::shared_ptr<Pollable> watch);
 
   void start_in_loop(RingConsumer ring) { ring_.emplace(std::move(ring)); }
-  // Reads no more, and drops what has come in part.
+  // Stops reading and drops an incomplete message.
   void end_in_loop();
 
-  // Reads the packets that have come, or has others have their turn before the rest.
+  // Reads the received packets. After a limited number it posts a task for the rest, so that other
+  // connections are served in between.
   void read_socket_in_loop();
-  // The other end is gone: reads what it wrote before, and ends the connection.
+  // Called when the peer is gone: reads the data that it wrote before, then closes the connection.
   void peer_gone_in_loop();
 
-  // The ring, as Pollable has them. REQUIRES: started, not ended.
+  // The methods of Pollable for the ring. REQUIRES: started, not ended.
   bool poll_ring_in_loop();
   void arm_in_loop() { ring_->arm(); }
   void disarm_in_loop() { ring_->disarm(); }

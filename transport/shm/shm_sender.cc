@@ -1,3 +1,13 @@
+// How a message gets into the ring:
+// 1. send() copies large buffers into the arena, without the lock (prepare).
+// 2. It writes the message under the lock. If older messages wait, or the ring is full, the message joins
+//    the queue.
+// 3. write_queued() writes the queue when the reader has made room. The loop calls it, and so does every
+//    send() that finds a queue.
+//
+// A message that is partly written stays first in the queue, because no record of another message may come
+// between its records.
+
 #include "gradwire/transport/shm/shm_sender.h"
 
 #include <deque>
@@ -11,8 +21,9 @@
 namespace gradwire::transport {
 namespace {
 
-// What one call writes of the queue before the loop carries on: a fast reader could keep it there for long.
-constexpr int kTurns = 16;
+// Maximum number of rounds of one write_queued() call; the loop continues later. A fast reader could
+// otherwise keep the call busy for long.
+constexpr int kMaxRounds = 16;
 
 }  // namespace
 
@@ -31,18 +42,20 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
     MutexLock lock(mutex_);
     if (refusal_.has_value()) return connection_.closed_error(*refusal_);
     ticket = ++last_ticket_;
+    // Also before the connection is established; start_in_loop() comes first, then the connection writes
+    // the queue.
     if (!ring_.has_value() || !queue_.empty() || !write_locked(outgoing, effects)) {
       queued = !queue_.empty();
-      // When its turn comes there may be room in the arena.
+      // If large buffers are left, try the arena again when the message is first in the queue.
       outgoing.set_prepared(!has_large_buffers(outgoing));
       queue_.push(ticket, std::move(outgoing));
     }
   }
-  // An answer is expected.
+  // Poll the ring, because an answer is expected.
   connection_.loop().activate(watch_);
   apply(effects);
-  // The reader may have made room that the loop has not seen yet; and whoever sends faster than is read
-  // helps.
+  // The reader may have made room that the loop has not seen yet. Besides, a thread that sends faster than
+  // the reader reads should help to write the queue.
   if (queued) write_queued();
   return ticket;
 }
@@ -55,10 +68,11 @@ bool ShmSender::has_large_buffers(const Outgoing& outgoing) const {
   return false;
 }
 
-// Brings large buffers into the arena, as far as it has room.
+// Copies large buffers into the arena, as far as it has room.
 void ShmSender::prepare(Outgoing& outgoing) {
   outgoing.set_prepared(true);
   ShmCounters& counters = *context_.counters;
+  // Pairs with the release in start_in_loop(). The object lives as long as the connection.
   ArenaOwner* const arena = arena_.load(std::memory_order_acquire);
   if (arena == nullptr) return;
   bool any = false;
@@ -79,12 +93,19 @@ void ShmSender::prepare(Outgoing& outgoing) {
       counters.arena_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
     }
     any = true;
+    // The owner of the original is destroyed here, without the lock. If it was a lease, its end has no
+    // effect any more, because the block was claimed.
     outgoing.set_block(i, block->name);
   }
   if (any) keep_trimming();
 }
 
-// Whether all of it is written. Otherwise it belongs into the queue, or stays there.
+// Returns whether the message is completely written. Otherwise it must be put, or stay, in the queue.
+//
+// The ring may be full. The reader rings only if it sees the request for room, but it may make room just
+// before the request becomes visible. So:
+// 1. Set blocked_. While the loop is active it polls for room; otherwise ask the reader to ring.
+// 2. Check the room once more after the request.
 bool ShmSender::write_locked(Outgoing& outgoing, Effects& effects) {
   bool published = false;
   bool asked = false;
@@ -92,8 +113,6 @@ bool ShmSender::write_locked(Outgoing& outgoing, Effects& effects) {
   while (true) {
     progress = outgoing.write(*ring_, published, needed_room_);
     if (progress != Outgoing::Progress::kNoRoom || asked || ring_->broken()) break;
-    // The loop looks for room while it is hot; else the reader is asked to ring. Look once more then: it may
-    // have made room before it could know.
     blocked_.store(true);
     if (!polled_.load()) ring_->ask_for_room();
     asked = true;
@@ -108,7 +127,7 @@ bool ShmSender::write_locked(Outgoing& outgoing, Effects& effects) {
 
 bool ShmSender::write_queued() {
   bool any = false;
-  for (int turn = 0; turn < kTurns; ++turn) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     Outgoing* unprepared = nullptr;
     Effects effects;
     {
@@ -117,6 +136,8 @@ bool ShmSender::write_queued() {
       while (!queue_.empty()) {
         Outgoing& front = queue_.front();
         if (!front.prepared()) {
+          // Copy the buffers without the lock. `preparing_` makes other threads leave the queue's first
+          // message alone, and a deque does not move its elements when others are appended.
           preparing_ = true;
           unprepared = &front;
           break;
@@ -130,7 +151,7 @@ bool ShmSender::write_queued() {
     const bool more = std::exchange(effects.more, false);
     apply(effects);
     if (unprepared != nullptr) {
-      // Nobody takes it out of the queue meanwhile.
+      // preparing_ keeps the message in the queue meanwhile.
       prepare(*unprepared);
       MutexLock lock(mutex_);
       preparing_ = false;
@@ -145,6 +166,8 @@ bool ShmSender::write_queued() {
   return any;
 }
 
+// Rings and posts tasks without the lock: a system call would delay other senders. The written messages are
+// destroyed together with `effects`, by the caller.
 void ShmSender::apply(Effects& effects) {
   if (effects.ring) {
     context_.counters->doorbells.fetch_add(1, std::memory_order_relaxed);
@@ -155,7 +178,7 @@ void ShmSender::apply(Effects& effects) {
                            drained = effects.drained, broken = effects.broken] {
     if (more) write_queued();
     if (drained) connection->drained_in_loop();
-    if (broken) connection->fail_in_loop(absl::InvalidArgumentError("the other end spoilt the ring"));
+    if (broken) connection->fail_in_loop(absl::InvalidArgumentError("the peer corrupted the ring"));
   });
 }
 
@@ -163,29 +186,30 @@ void ShmSender::capture(uint64_t ticket) {
   std::vector<Outgoing::BorrowedPart> parts;
   {
     MutexLock lock(mutex_);
+    // prepare() may be reading the caller's memory, or replacing buffers by blocks.
     while (preparing_) prepared_.wait(mutex_);
     const Outgoing* const outgoing = queue_.find(ticket);
     if (outgoing == nullptr) return;
     parts = outgoing->borrowed_parts();
   }
   if (parts.empty()) return;
-  // Copied outside the lock; what leaves meanwhile is copied for nothing.
+  // Copy outside the lock. Copies of parts that are written meanwhile are not used.
   std::vector<Outgoing::BorrowedPart> copies;
   copies.reserve(parts.size());
   for (const Outgoing::BorrowedPart& part : parts) {
     const std::size_t size = part.buffer.size() - part.offset;
     absl::StatusOr<Buffer> copy = context_.pool->allocate(size);
     if (!copy.ok()) {
-      // The rest cannot be sent as it was: to send anything else would be wrong.
-      connection_.close(
-          with_context(copy.status(), absl::StrCat("a message for ", connection_.peer_address())),
-          absl::ZeroDuration());
+      // The bytes of this moment cannot be preserved, and later bytes would be wrong: close the connection.
+      connection_.close(with_context(copy.status(), absl::StrCat("cannot capture a message for ",
+                                                                 connection_.peer_address())),
+                        absl::ZeroDuration());
       return;
     }
     copy_bytes(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
     copies.push_back({part.index, part.offset, *std::move(copy)});
   }
-  context_.tend_pool();
+  context_.trim_pool();
   MutexLock lock(mutex_);
   while (preparing_) prepared_.wait(mutex_);
   if (Outgoing* const outgoing = queue_.find(ticket)) outgoing->replace_borrowed(copies);
@@ -204,7 +228,7 @@ absl::StatusOr<Buffer> ShmSender::allocate(std::size_t size) {
       return *std::move(leased);
     }
   }
-  context_.tend_pool();
+  context_.trim_pool();
   return context_.pool->allocate(size);
 }
 
@@ -233,10 +257,11 @@ void ShmSender::end_in_loop(const absl::Status& reason) {
   connection_.loop().cancel_in_loop(trim_timer_);
   started_ = false;
   std::deque<Outgoing> unsent;
+  // Both are destroyed without the lock: buffers belong to users, and unmapping the ring takes long.
   absl::optional<RingProducer> ring;
   {
     MutexLock lock(mutex_);
-    // The memory that is being copied must stay until it has been.
+    // Wait for a running prepare(): the buffers that it copies must stay valid.
     while (preparing_) prepared_.wait(mutex_);
     unsent = queue_.clear();
     ring.swap(ring_);
@@ -249,6 +274,10 @@ bool ShmSender::drained() {
   return queue_.empty();
 }
 
+// The loop goes to sleep. Pairs with write_locked(): each side writes its own flag, then reads the other's.
+// So either this sees that a message is blocked and asks the reader to ring, or write_locked() sees that
+// the loop does not poll and asks. The loop then calls has_data_in_loop(), which finds room that was made
+// before the request.
 void ShmSender::arm_in_loop() {
   polled_.store(false);
   if (!blocked_.load()) return;
@@ -256,6 +285,7 @@ void ShmSender::arm_in_loop() {
   if (ring_.has_value()) ring_->ask_for_room();
 }
 
+// The check without the lock comes first: the loop calls this in each round, and most rings are not full.
 bool ShmSender::has_data_in_loop() {
   if (!blocked()) return false;
   MutexLock lock(mutex_);
@@ -281,7 +311,7 @@ void ShmSender::trim_in_loop() {
     return;
   }
   trimming_.store(false);
-  // Somebody may have begun to use it again in between.
+  // A thread may have used the arena again in between.
   if (arena_storage_->mapped_bytes() > 0) keep_trimming();
 }
 

@@ -18,7 +18,7 @@
 namespace gradwire::transport {
 namespace {
 
-// For messages to people.
+// The address of the peer for messages and logs.
 std::string name_of_peer(const Descriptor& socket) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -34,7 +34,8 @@ class ShmTransport : public LoopTransport<ShmContext> {
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
     GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
     GRADWIRE_ASSIGN_OR_RETURN(Descriptor socket, listen_at(address));
-    // Shared with the connections that have not said hello yet.
+    // Shared with the connections that have not finished their handshake.
+    // The accept handler is called only after the handshake.
     auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
     GRADWIRE_RETURN_IF_ERROR(
         accept_on(std::move(socket),
@@ -62,8 +63,8 @@ class ShmTransport : public LoopTransport<ShmContext> {
  private:
   absl::Status prepare(LoopThread& own_thread) override {
     if (is_ring_size(context_->options.ring_bytes)) return LoopTransport::prepare(own_thread);
-    return absl::InvalidArgumentError(absl::StrCat("ring_bytes = ", context_->options.ring_bytes,
-                                                   " is no power of two from ", kMinRingBytes, " to ",
+    return absl::InvalidArgumentError(absl::StrCat("invalid ring_bytes: got ", context_->options.ring_bytes,
+                                                   ", expected a power of two from ", kMinRingBytes, " to ",
                                                    kMaxRingBytes));
   }
 };
@@ -74,6 +75,8 @@ std::unique_ptr<Transport> make_shm_transport(ShmOptions options, std::shared_pt
   return std::make_unique<ShmTransport>(std::move(options), std::move(loop));
 }
 
+// Tries each step that may be forbidden on a host (containers, security modules): an abstract socket,
+// sealed memory, and a second mapping of it that shows the same bytes.
 absl::Status probe_shm() {
   constexpr std::size_t kBytes = 4'096;
   GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
@@ -83,7 +86,8 @@ absl::Status probe_shm() {
   absl::StatusOr<SharedMemory> other = SharedMemory::adopt(descriptor, kBytes, false);
   if (!other.ok()) return absl::UnavailableError(other.status().message());
   own.data()[0] = 1;
-  if (other->data()[0] != 1) return absl::UnavailableError("shared memory is not shared here");
+  if (other->data()[0] != 1)
+    return absl::UnavailableError("two mappings of shared memory do not show the same bytes");
   return absl::OkStatus();
 }
 

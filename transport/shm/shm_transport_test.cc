@@ -1,4 +1,4 @@
-// What is particular to connections through shared memory.
+// Tests of features that only connections through shared memory have.
 
 #include "gradwire/transport/shm/shm_transport.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Counts messages and lets them go.
+// Counts messages and drops them.
 class Dropping : public ConnectionListener {
  public:
   void on_message(Connection&, Message) override {
@@ -39,7 +39,7 @@ class Dropping : public ConnectionListener {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Of this process, in all shared memory of this kind, by /proc.
+// Number of bytes of Gradwire's shared memory that this process has mapped, from /proc.
 std::size_t mapped_bytes() {
   std::ifstream maps("/proc/self/maps");
   std::size_t total = 0;
@@ -73,7 +73,7 @@ class ShmPair : public testing::Test {
       MutexLock lock(mutex);
       while (to_client_ == nullptr) accepted.wait(mutex);
     }
-    // Both ends have the other's hello when something came back.
+    // When a message has come back, both ends have received the other's hello.
     ASSERT_TRUE(to_client_->send(Message()).ok());
     ASSERT_EQ(at_client_->wait_for_messages(1).size(), 1);
   }
@@ -97,19 +97,19 @@ class ShmPair : public testing::Test {
   std::shared_ptr<ConnectionListener> server_listener_ = at_server_;
 };
 
-TEST_F(ShmPair, AfterSendNothingIsBorrowedAnyMore) {
+TEST_F(ShmPair, BorrowedBuffersAreNotReadAfterSend) {
   start();
   at_server_->hold_back();
   Buffer mine = make_test_buffer(5 * kMiB, 1, Buffer::Sharing::kBorrowed);
   ASSERT_TRUE(to_server_->send(with_buffer(mine)).ok());
   EXPECT_EQ(mine.owner().use_count(), 1);
   std::memset(mine.data(), 0, mine.size());
-  at_server_->let_go();
+  at_server_->resume();
   EXPECT_TRUE(is_test_buffer(at_server_->wait_for_messages(1).at(0).buffers[0], 5 * kMiB, 1));
   EXPECT_EQ(counters_->arena_bytes.load(), 5 * kMiB);
 }
 
-TEST_F(ShmPair, WhatWasAllocatedHereTravelsWithoutACopy) {
+TEST_F(ShmPair, AllocatedBuffersAreSentWithoutACopy) {
   start();
   auto buffer = to_server_->allocate(3 * kMiB);
   ASSERT_TRUE(buffer.ok());
@@ -121,14 +121,14 @@ TEST_F(ShmPair, WhatWasAllocatedHereTravelsWithoutACopy) {
   char* const theirs = static_cast<char*>(received.buffers[0].data());
   EXPECT_EQ(theirs[0], 42);
   EXPECT_EQ(theirs[3 * kMiB - 1], 42);
-  // The same memory, in two mappings.
+  // Both pointers are mappings of the same memory.
   theirs[100] = 7;
   EXPECT_EQ(mine[100], 7);
   EXPECT_EQ(counters_->arena_bytes.load(), 0);
   EXPECT_EQ(counters_->moved_bytes.load(), 3 * kMiB);
 }
 
-TEST_F(ShmPair, WhatSomebodyElseHoldsStillIsCopied) {
+TEST_F(ShmPair, AllocatedBufferWithAnotherOwnerIsCopied) {
   start();
   auto buffer = to_server_->allocate(3 * kMiB);
   ASSERT_TRUE(buffer.ok());
@@ -137,7 +137,7 @@ TEST_F(ShmPair, WhatSomebodyElseHoldsStillIsCopied) {
   std::memset(buffer->data(), 2, buffer->size());
   EXPECT_EQ(*static_cast<char*>(at_server_->wait_for_messages(1).at(0).buffers[0].data()), 1);
   EXPECT_EQ(counters_->moved_bytes.load(), 0);
-  // To another connection it is ordinary memory.
+  // For another connection it is ordinary memory.
   ASSERT_TRUE(to_client_->send(with_buffer(*std::move(buffer))).ok());
   EXPECT_EQ(*static_cast<char*>(at_client_->wait_for_messages(2).at(1).buffers[0].data()), 2);
   EXPECT_EQ(counters_->moved_bytes.load(), 0);
@@ -154,7 +154,7 @@ TEST_F(ShmPair, AllocatedMemoryOutlivesTheConnection) {
   std::memset(small->data(), 1, small->size());
 }
 
-// Both listeners keep all that they receive, and both arenas are soon used up.
+// Both listeners keep all received messages, and both arenas are soon exhausted.
 TEST_F(ShmPair, MessagesProgressBothWaysWhileReceiversKeepEverything) {
   constexpr int kMessages = 60;
   constexpr std::size_t kSize = 300'000;
@@ -174,13 +174,13 @@ TEST_F(ShmPair, MessagesProgressBothWaysWhileReceiversKeepEverything) {
   std::thread other([&] { send_all(*to_client_, 1'000); });
   send_all(*to_server_, 0);
   other.join();
-  const std::vector<Message> there = at_server_->wait_for_messages(kMessages);
-  const std::vector<Message> here = at_client_->wait_for_messages(1 + kMessages);
-  ASSERT_EQ(there.size(), kMessages);
-  ASSERT_EQ(here.size(), 1 + kMessages);
+  const std::vector<Message> at_server = at_server_->wait_for_messages(kMessages);
+  const std::vector<Message> at_client = at_client_->wait_for_messages(1 + kMessages);
+  ASSERT_EQ(at_server.size(), kMessages);
+  ASSERT_EQ(at_client.size(), 1 + kMessages);
   for (int i = 0; i < kMessages; ++i) {
-    EXPECT_TRUE(is_test_buffer(there[i].buffers[0], kSize, i)) << i;
-    EXPECT_TRUE(is_test_buffer(here[1 + i].buffers[0], kSize, 1'000 + i)) << i;
+    EXPECT_TRUE(is_test_buffer(at_server[i].buffers[0], kSize, i)) << i;
+    EXPECT_TRUE(is_test_buffer(at_client[1 + i].buffers[0], kSize, 1'000 + i)) << i;
   }
   EXPECT_GT(counters_->arena_bytes.load(), 0);
   EXPECT_GT(counters_->ring_bytes.load(), 0);
@@ -200,7 +200,7 @@ TEST_F(ShmPair, AMessageLargerThanTheArenaArrives) {
   EXPECT_TRUE(is_test_buffer(received.buffers[2], 10 * kMiB, 7));
 }
 
-TEST_F(ShmPair, WhatQueuedBehindAFullArenaUsesItWhenThereIsRoomAgain) {
+TEST_F(ShmPair, MessagesQueuedBehindAFullArenaUseItWhenItHasRoom) {
   ShmOptions options;
   options.max_arena_bytes = 8 * kMiB;
   start(options);
@@ -208,7 +208,7 @@ TEST_F(ShmPair, WhatQueuedBehindAFullArenaUsesItWhenThereIsRoomAgain) {
   EXPECT_EQ(to_server_->queued_bytes(), 0);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(3 * kMiB, i))).ok());
   EXPECT_GE(to_server_->queued_bytes(), 10 * 3 * kMiB);
-  at_server_->let_go();
+  at_server_->resume();
   const std::vector<Message> received = at_server_->wait_for_messages(20);
   ASSERT_EQ(received.size(), 20);
   EXPECT_EQ(to_server_->queued_bytes(), 0);
@@ -224,7 +224,7 @@ TEST_F(ShmPair, IdleMemoryIsGivenBack) {
   start(options);
   const std::size_t before = mapped_bytes();
   ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(50 * kMiB, 1))).ok());
-  // Kept here, so that it stays.
+  // The lease keeps its memory mapped.
   auto leased = to_server_->allocate(20 * kMiB);
   ASSERT_TRUE(leased.ok());
   EXPECT_GE(mapped_bytes(), before + 20 * kMiB);
@@ -237,7 +237,7 @@ TEST_F(ShmPair, IdleMemoryIsGivenBack) {
   dropping->wait_for(2);
 }
 
-TEST_F(ShmPair, AConnectionKeepsOneDescriptorWhateverItCarries) {
+TEST_F(ShmPair, ConnectionUsesNoFurtherDescriptorsForLargeMessages) {
   start();
   const int before = count_descriptors();
   std::size_t sent = 0;
@@ -290,7 +290,7 @@ TEST(ShmTransport, AMessageOverTheLimitsIsRefused) {
   EXPECT_EQ(listener->wait_for_messages(1).size(), 1);
 }
 
-TEST(ShmTransport, ARingOfAnOddSizeIsRefused) {
+TEST(ShmTransport, RingSizeThatIsNotAPowerOfTwoIsRefused) {
   ShmOptions options;
   options.ring_bytes = 100'000;
   auto transport = make_shm_transport(options);

@@ -29,9 +29,11 @@ struct HostPort {
   int port;
 };
 
+// An IPv6 address must be in brackets: without them the last group of digits could be taken for the port.
 absl::StatusOr<HostPort> split_host_port(absl::string_view text) {
   auto invalid = [text] {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no address: expected host:port"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed address: got \"", text, "\", expected host:port"));
   };
   absl::string_view host, port_text;
   if (absl::ConsumePrefix(&text, "[")) {
@@ -89,10 +91,11 @@ std::string host_of(const sockaddr* address) {
   return text;
 }
 
-bool means_something_to_others(const sockaddr* address) {
+bool is_usable_by_other_hosts(const sockaddr* address) {
   if (address == nullptr) return false;
   if (address->sa_family == AF_INET) {
     uint32_t value = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+    // Not the unspecified address, loopback (127/8) or link-local (169.254/16).
     return value != 0 && (value >> 24) != 127 && (value >> 16) != 0xa9fe;
   }
   if (address->sa_family == AF_INET6) {
@@ -102,7 +105,7 @@ bool means_something_to_others(const sockaddr* address) {
   return false;
 }
 
-// The addresses of interfaces that are up, IPv4 before IPv6.
+// Returns the addresses of interfaces that are up, IPv4 before IPv6.
 std::vector<std::string> interface_hosts() {
   std::vector<std::string> hosts;
   ifaddrs* list = nullptr;
@@ -111,7 +114,7 @@ std::vector<std::string> interface_hosts() {
   for (int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
       if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
-      if (entry->ifa_addr->sa_family != family || !means_something_to_others(entry->ifa_addr)) continue;
+      if (entry->ifa_addr->sa_family != family || !is_usable_by_other_hosts(entry->ifa_addr)) continue;
       hosts.push_back(host_of(entry->ifa_addr));
     }
   }
@@ -128,7 +131,9 @@ std::optional<std::string> host_of_own_name(const std::vector<std::string>& inte
   return std::nullopt;
 }
 
-// Connecting a datagram socket sends nothing; it only asks the kernel which address it would send from.
+// connect() on a datagram socket sends nothing. It only makes the kernel choose the source address.
+// The targets are addresses that are reserved for documentation. They belong to no host, so only the
+// default route leads to them. Port 9 is arbitrary.
 std::optional<std::string> host_of_default_route() {
   for (const char* elsewhere : {"192.0.2.1", "2001:db8::1"}) {
     auto target = look_up(elsewhere, 9, AI_NUMERICHOST);
@@ -139,7 +144,7 @@ std::optional<std::string> host_of_default_route() {
     SocketAddress own;
     own.length = sizeof(own.storage);
     if (::getsockname(socket.get(), own.get(), &own.length) != 0) continue;
-    if (means_something_to_others(own.get())) return host_of(own.get());
+    if (is_usable_by_other_hosts(own.get())) return host_of(own.get());
   }
   return std::nullopt;
 }
@@ -163,6 +168,7 @@ absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view a
   absl::Status unresolved;
   for (absl::string_view part : absl::StrSplit(address, ',')) {
     GRADWIRE_ASSIGN_OR_RETURN(HostPort host_port, split_host_port(absl::StripAsciiWhitespace(part)));
+    // One name that cannot be resolved does not matter while another one can.
     auto found = look_up(host_port.host.c_str(), host_port.port, 0);
     if (!found.ok()) {
       unresolved = found.status();
@@ -176,7 +182,7 @@ absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view a
 
 absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::string& host, int port) {
   if (!host.empty()) return look_up(host.c_str(), port, AI_PASSIVE);
-  // An IPv6 socket takes IPv4 connections too; IPv4 alone where the kernel has no IPv6.
+  // An IPv6 socket accepts IPv4 connections too. IPv4 is tried if the kernel has no IPv6.
   std::vector<SocketAddress> addresses(2);
   auto* any6 = reinterpret_cast<sockaddr_in6*>(&addresses[0].storage);
   any6->sin6_family = AF_INET6;
@@ -191,9 +197,13 @@ absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::str
   return addresses;
 }
 
+// Tries the most specific source first. The host's own name comes before the default route: in a cluster it
+// usually resolves to the interface that the hosts should use.
 std::string advertised_host(const std::string& configured) {
   if (!configured.empty()) return configured;
-  if (const char* told = std::getenv("GRADWIRE_HOST_ADDRESS"); told != nullptr && *told != '\0') return told;
+  if (const char* from_environment = std::getenv("GRADWIRE_HOST_ADDRESS");
+      from_environment != nullptr && *from_environment != '\0')
+    return from_environment;
   std::vector<std::string> interfaces = interface_hosts();
   if (interfaces.empty()) return "127.0.0.1";
   if (auto host = host_of_own_name(interfaces)) return *host;

@@ -19,27 +19,28 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// "10.0.0.1:80" or "[2001:db8::1]:80"; an IPv4 address mapped into IPv6 as what it is.
+// Formats an address as "10.0.0.1:80" or "[2001:db8::1]:80". An IPv4-mapped IPv6 address is written as IPv4.
 std::string to_string(const SocketAddress& address);
-// "host:port", with brackets around a host that is an IPv6 address.
+// Returns "host:port", with brackets around an IPv6 host.
 std::string join_host_port(absl::string_view host, int port);
 
-// The addresses to try, in order, for "host:port" or several of them with commas between. A host is a number
-// or a name; a name is looked up here and now and may have several addresses. InvalidArgument for what is no
-// address, Unavailable for a name that is not found.
+// Returns the addresses to try, in order, for "host:port" or a list of these separated by commas. A host is a
+// numeric address or a name; a name is looked up inside this call and may have several addresses.
+// InvalidArgument for a malformed address; Unavailable if a name is not found.
 absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view address);
 
-// What to bind a listening socket to: all interfaces for an empty host.
+// Returns the addresses to bind a listening socket to; all interfaces for an empty host.
 absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::string& host, int port);
 
-// The host that this process tells others to connect to when it listens on all interfaces. The first of:
-// `configured`; the environment's GRADWIRE_HOST_ADDRESS; an address of the host's own name that an interface
-// here has; the address which the route to other networks starts from; the first address of an interface that
-// is up, IPv4 before IPv6; 127.0.0.1. Loopback addresses (other than the last) and link-local ones are left
-// out: they mean nothing to others. All of them reach this process from this host, without a network too.
+// Returns the host to which other processes should connect if this process listens on all interfaces. It is
+// the first that exists of: `configured`; the environment variable GRADWIRE_HOST_ADDRESS; an address of the
+// host's own name that a local interface has; the source address of the route to other networks; the first
+// address of an interface that is up, IPv4 before IPv6; 127.0.0.1. Loopback addresses (except the last) and
+// link-local ones are skipped, because other hosts cannot use them. All of these addresses reach this process
+// from this host, also without a network.
 //
-// One address and not a list of all: many hosts have the same private addresses on their bridges, so that a
-// list could lead to the wrong process.
+// It returns one address and not a list of all: many hosts have the same private addresses on their bridges,
+// so a list could lead to the wrong process.
 std::string advertised_host(const std::string& configured);
 
 }  // namespace gradwire::transport

@@ -17,7 +17,7 @@ std::vector<std::string> resolved(const std::string& text) {
 
 using Texts = std::vector<std::string>;
 
-TEST(ResolveAddresses, NumbersComeBackAsTheyAre) {
+TEST(ResolveAddresses, NumericAddressesAreKept) {
   EXPECT_EQ(resolved("10.1.2.3:80"), Texts{"10.1.2.3:80"});
   EXPECT_EQ(resolved("[2001:db8::1]:65535"), Texts{"[2001:db8::1]:65535"});
   EXPECT_EQ(resolved("127.0.0.1:1, [::1]:2"), (Texts{"127.0.0.1:1", "[::1]:2"}));
@@ -27,7 +27,7 @@ TEST(ResolveAddresses, MappedIpv4IsWrittenAsIpv4) {
   EXPECT_EQ(resolved("[::ffff:10.0.0.1]:80"), Texts{"10.0.0.1:80"});
 }
 
-TEST(ResolveAddresses, WhatIsNoAddressIsInvalid) {
+TEST(ResolveAddresses, MalformedAddressIsInvalid) {
   for (const char* text : {"", ":", "host", "host:", ":80", "host:0", "host:65536", "host:-1", "host:80x",
                            "::1:80", "[::1]", "[::1]80", "[::1:80", "a:1,", "a:1,b"}) {
     EXPECT_EQ(resolved(text), Texts{"INVALID_ARGUMENT"}) << text;

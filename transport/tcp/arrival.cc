@@ -23,6 +23,7 @@ void Arrival::start_in_loop() {
                                             [self = shared_from_this()] { self->cancel_in_loop(); });
 }
 
+// cancel_in_loop() removes the arrival from the set, so iterating over it is not possible.
 void TcpContext::shut_down_in_loop() {
   while (!arrivals.empty()) {
     const std::shared_ptr<Arrival> arrival = *arrivals.begin();
@@ -31,9 +32,9 @@ void TcpContext::shut_down_in_loop() {
   LoopContext::shut_down_in_loop();
 }
 
-void Arrival::cancel_in_loop() { leave_in_loop(); }
+void Arrival::cancel_in_loop() { take_socket_in_loop(); }
 
-Descriptor Arrival::leave_in_loop() {
+Descriptor Arrival::take_socket_in_loop() {
   const std::shared_ptr<Arrival> self = shared_from_this();
   context_->loop->cancel_in_loop(std::exchange(timer_, 0));
   if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
@@ -44,9 +45,11 @@ Descriptor Arrival::leave_in_loop() {
 void Arrival::on_events_in_loop(uint32_t) {
   while (socket_.valid()) {
     char bytes[Preface::kBytes];
+    // Read only the preface: the bytes behind it are for the connection or the stripe.
     const ssize_t got = ::recv(socket_.get(), bytes, Preface::kBytes - received_.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    // The peer has closed the socket or sends nothing useful: forget it without a message.
     if (got <= 0) {
       cancel_in_loop();
       return;
@@ -66,31 +69,38 @@ void Arrival::on_events_in_loop(uint32_t) {
   }
 }
 
+// The token has 128 random bits. It identifies the connection to which later stripes belong, so two
+// connections must not share it.
 void Arrival::become_connection_in_loop(const Preface& preface) {
   if (context_->by_token.contains(preface.token)) {
-    log(LogLevel::kWarning, "refused a connection from ", peer_, ": its token belongs to another");
+    log(LogLevel::kWarning, "refused a connection from ", peer_, ": its token belongs to another connection");
     cancel_in_loop();
     return;
   }
   log(LogLevel::kDebug, "accepted a tcp connection from ", peer_);
   auto connection = std::make_shared<TcpConnection>(context_, peer_, preface.token);
-  connection->adopt_in_loop(leave_in_loop());
+  // Adopt the socket first: on_accept may already send on the connection.
+  // Its events are watched only after the listener is known (listen_in_loop), so no message is read before.
+  connection->adopt_in_loop(take_socket_in_loop());
   std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);
   const bool refused = listener == nullptr;
   connection->listen_in_loop(std::move(listener));
-  if (refused) connection->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
+  if (refused)
+    connection->close(absl::PermissionDeniedError("the listening end refused the connection"),
+                      absl::ZeroDuration());
 }
 
 void Arrival::become_stripe_in_loop(const Preface& preface) {
   auto found = context_->by_token.find(preface.token);
   if (found == context_->by_token.end()) {
-    // Its connection may have just ended.
+    // Its connection may have been closed just before.
     cancel_in_loop();
     return;
   }
   TcpConnection& connection = *found->second;
+  // Joining may fail and close the connection, which would destroy it during the call.
   const std::shared_ptr<LoopConnection> kept = connection.shared_from_this();
-  connection.join_stripe_in_loop(preface, leave_in_loop());
+  connection.join_stripe_in_loop(preface, take_socket_in_loop());
 }
 
 }  // namespace gradwire::transport

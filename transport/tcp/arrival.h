@@ -12,11 +12,11 @@
 
 namespace gradwire::transport {
 
-// A socket that was accepted, until its preface has come and says what it is. One that sends none in time is
-// closed. Belongs to the loop's driver.
+// An accepted socket until its preface has been received, which says whether it is a connection or a stripe.
+// The socket is closed if the preface does not arrive in time. Used only by the loop's driver.
 class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival> {
  public:
-  // `on_accept` outlives it or is cleared with cancel_in_loop.
+  // `on_accept` must live until cancel_in_loop() or the end of this object.
   Arrival(std::shared_ptr<TcpContext> context, Descriptor socket, std::string peer,
           std::shared_ptr<const Transport::AcceptHandler> on_accept)
       : context_(std::move(context)),
@@ -31,7 +31,7 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   void on_events_in_loop(uint32_t events) override;
   void become_connection_in_loop(const Preface& preface);
   void become_stripe_in_loop(const Preface& preface);
-  Descriptor leave_in_loop();
+  Descriptor take_socket_in_loop();
 
   const std::shared_ptr<TcpContext> context_;
   Descriptor socket_;

@@ -1,4 +1,4 @@
-// How a tcp transport connects and listens.
+// Tests how a tcp transport connects and listens.
 
 #include <sys/socket.h>
 
@@ -14,13 +14,13 @@
 namespace gradwire::transport {
 namespace {
 
-// An address where nothing answers: a listening socket whose backlog is full.
-TEST(TcpConnect, WithoutAnAnswerEndsInTime) {
-  Descriptor deaf(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// The address belongs to a listening socket with a full backlog, so there is no answer.
+TEST(TcpConnect, ConnectionWithoutAnAnswerFailsAfterTheTimeout) {
+  Descriptor listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   SocketAddress address = resolve_bind_addresses("127.0.0.1", 0)->front();
-  ASSERT_EQ(::bind(deaf.get(), address.get(), address.length), 0);
-  ASSERT_EQ(::listen(deaf.get(), 0), 0);
-  ASSERT_EQ(::getsockname(deaf.get(), address.get(), &address.length), 0);
+  ASSERT_EQ(::bind(listening.get(), address.get(), address.length), 0);
+  ASSERT_EQ(::listen(listening.get(), 0), 0);
+  ASSERT_EQ(::getsockname(listening.get(), address.get(), &address.length), 0);
   std::vector<Descriptor> fillers;
   for (int i = 0; i < 4; ++i) {
     fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

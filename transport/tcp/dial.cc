@@ -14,8 +14,8 @@
 namespace gradwire::transport {
 namespace {
 
-// Without a listener on a port of this host that the kernel also gives to outgoing connections, a socket can
-// end up connected to itself.
+// If no process listens on a local port that the kernel also assigns to outgoing connections, a socket can
+// connect to itself.
 bool connected_to_itself(int socket) {
   SocketAddress own, peer;
   own.length = peer.length = sizeof(sockaddr_storage);
@@ -32,6 +32,8 @@ void TcpDial::start_in_loop(absl::Time deadline, Done done) {
   try_next_in_loop();
 }
 
+// The error is "refused" only if every address refused: then no process listens there. Otherwise a process
+// may listen there and be unreachable for now.
 void TcpDial::try_next_in_loop() {
   const absl::Time now = Clock::system().now();
   if (next_ == addresses_.size() || now >= deadline_) {
@@ -40,6 +42,7 @@ void TcpDial::try_next_in_loop() {
                                                                    : absl::UnavailableError(text));
     return;
   }
+  // The addresses that are left share the remaining time equally.
   const absl::Time until = now + (deadline_ - now) / static_cast<int64_t>(addresses_.size() - next_);
   socket_ = begin_to_connect(addresses_[next_++]);
   if (!socket_.valid()) {
@@ -48,7 +51,7 @@ void TcpDial::try_next_in_loop() {
   }
   absl::StatusOr<uint64_t> id = loop_.add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
-    leave_in_loop();
+    take_socket_in_loop();
     finish_in_loop(with_context(id.status(), absl::StrCat("cannot connect to ", peer_)));
     return;
   }
@@ -65,29 +68,30 @@ void TcpDial::on_events_in_loop(uint32_t events) {
     address_failed_in_loop(error);
     return;
   }
-  finish_in_loop(leave_in_loop());
+  finish_in_loop(take_socket_in_loop());
 }
 
 void TcpDial::address_failed_in_loop(int error) {
   if (error == ECONNREFUSED) ++refusals_;
   cause_ = error == ETIME ? "no answer in time" : std::strerror(error);
-  leave_in_loop();
+  take_socket_in_loop();
   try_next_in_loop();
 }
 
-Descriptor TcpDial::leave_in_loop() {
+Descriptor TcpDial::take_socket_in_loop() {
   loop_.cancel_in_loop(std::exchange(timer_, 0));
   if (handler_id_ != 0) loop_.remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
   return std::move(socket_);
 }
 
+// `done_` is taken out first: it is called at most once, and it may destroy the owner of this object.
 void TcpDial::finish_in_loop(absl::StatusOr<Descriptor> result) {
   if (Done done = std::exchange(done_, nullptr)) done(std::move(result));
 }
 
 void TcpDial::cancel_in_loop() {
   done_ = nullptr;
-  leave_in_loop();
+  take_socket_in_loop();
 }
 
 Descriptor begin_to_connect(const SocketAddress& address) {
@@ -96,6 +100,7 @@ Descriptor begin_to_connect(const SocketAddress& address) {
       errno == EINPROGRESS) {
     return socket;
   }
+  // close() may change errno.
   const int error = errno;
   socket.reset();
   errno = error;

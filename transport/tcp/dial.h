@@ -18,20 +18,21 @@ namespace gradwire::transport {
 
 // Connects to the first of several addresses that answers.
 //
-//   1. try_next_in_loop: a new socket begins to connect to the next address. The others share the time left.
-//   2. on_events_in_loop: the system says how that went. If it failed, or if its time is over: 1 again.
-//   3. finish_in_loop: `done` gets the socket, or the error when no address or no time is left.
+//   1. try_next_in_loop(): a new socket begins to connect to the next address. The remaining addresses share
+//      the remaining time equally.
+//   2. on_events_in_loop(): the system reports the result. After a failure or a timeout continue with step 1.
+//   3. finish_in_loop(): `done` gets the socket, or the error if no address or no time is left.
 //
-// Belongs to the loop's driver.
+// Used only by the loop's driver.
 class TcpDial : public EventHandler, public std::enable_shared_from_this<TcpDial> {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<Descriptor> socket)>;
 
-  // `peer` is for messages to people. There is at least one address. `loop` outlives the dial.
+  // `peer` is used in messages. `addresses` must not be empty. `loop` must outlive this object.
   TcpDial(EventLoop& loop, std::string peer, std::vector<SocketAddress> addresses)
       : loop_(loop), peer_(std::move(peer)), addresses_(std::move(addresses)) {}
 
-  // Once. `done` may be called before this returns.
+  // Must be called once. `done` may be called before this returns.
   void start_in_loop(absl::Time deadline, Done done);
   // `done` is not called any more.
   void cancel_in_loop();
@@ -41,9 +42,9 @@ class TcpDial : public EventHandler, public std::enable_shared_from_this<TcpDial
  private:
   void on_events_in_loop(uint32_t events) override;
   void try_next_in_loop();
-  // `error`: of the system; ETIME: the address has not answered.
+  // `error` is an errno; ETIME: the address has not answered in time.
   void address_failed_in_loop(int error);
-  Descriptor leave_in_loop();
+  Descriptor take_socket_in_loop();
   void finish_in_loop(absl::StatusOr<Descriptor> result);
 
   EventLoop& loop_;
@@ -55,15 +56,15 @@ class TcpDial : public EventHandler, public std::enable_shared_from_this<TcpDial
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
   std::size_t next_ = 0;
-  // Addresses whose host said that nobody listens.
+  // Number of addresses whose host refused the connection.
   std::size_t refusals_ = 0;
-  // Why the last address failed.
+  // The reason why the last address failed.
   std::string cause_ = "no answer in time";
 };
 
-// A socket that begins to connect; not valid, and errno says why, when it cannot.
+// Returns a socket that has begun to connect. If that fails, the socket is not valid and errno is set.
 Descriptor begin_to_connect(const SocketAddress& address);
-// Why a socket that began to connect failed; 0: it is connected.
+// Returns the error of a socket that has begun to connect; 0 if it is connected.
 int connect_error(int socket);
 
 }  // namespace gradwire::transport

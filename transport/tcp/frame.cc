@@ -10,7 +10,7 @@ namespace {
 
 using frame_format::write_integer;
 
-// So that a share's memory begins with a page where the buffer's does.
+// Shares are aligned so that they begin at a page boundary if the buffer does.
 constexpr uint64_t kShareStep = 4096;
 
 void append_prefix(std::string& out, char kind, int stripes, uint64_t header_bytes, std::size_t buffers) {

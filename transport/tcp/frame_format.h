@@ -3,14 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// What the writer and the parser of frames (frame.h) share.
+// Constants and functions that the writer and the parser of frames (frame.h) share.
 namespace gradwire::transport::frame_format {
 
 inline constexpr char kMagic[4] = {'G', 'W', 'f', '1'};
 inline constexpr char kVersion = 2;
 inline constexpr char kMessageKind = 0;
 inline constexpr char kControlKind = 1;
-// Of a size: the buffer is striped.
+// The bit of a size that marks a striped buffer.
 inline constexpr uint64_t kStripedBit = uint64_t{1} << 63;
 inline constexpr uint64_t kMaxControlBytes = 64;
 

@@ -1,3 +1,7 @@
+// Two ways to parse frames. For a frame that is read into scratch memory: consume(), which copies. For a
+// long frame that has begun: places() names the memory that the next bytes belong to, the caller reads into
+// it, and advance() notes how many arrived; so large buffers are not copied.
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -18,9 +22,9 @@ using frame_format::kStripedBit;
 using frame_format::kVersion;
 using frame_format::read_integer;
 
-// A header's memory grows with what has arrived, so that announcing a long one takes none.
+// The memory of a header grows with the received bytes, so that an announced size alone uses no memory.
 constexpr std::size_t kHeaderStep = std::size_t{64} << 10;
-// Frames with more buffers are put together step by step.
+// Maximum number of buffers of a frame for the fast path.
 constexpr uint32_t kMaxWholeBuffers = 16;
 
 }  // namespace
@@ -43,6 +47,7 @@ absl::StatusOr<int> FrameParser::places(iovec* places, int max) {
       if (filled_ == message_.header.size()) {
         std::size_t step = std::max(kHeaderStep, filled_);
         try {
+          // The size doubles at most, so growing copies each byte about once.
           message_.header.resize(std::min<uint64_t>(header_bytes_, filled_ + step));
         } catch (const std::bad_alloc&) {
           return absl::ResourceExhaustedError(
@@ -58,16 +63,20 @@ absl::StatusOr<int> FrameParser::places(iovec* places, int max) {
     case Stage::kComplete:
       return absl::InternalError("places() of a complete frame");
   }
-  // Only as many buffers as are read into now: a sender that announces many and sends none takes no memory.
+  // Allocate only the buffers that are read into now, so that a sender that announces many buffers and sends
+  // none uses no memory.
   std::size_t skip = stage_ == Stage::kBuffers ? filled_ : 0;
   for (std::size_t i = buffer_index_; i < sizes_.size() && count < max; ++i) {
     GRADWIRE_RETURN_IF_ERROR(allocate_buffers(i + 1));
-    if (bytes_here(i) > 0) add(static_cast<char*>(message_.buffers[i].data()) + skip, bytes_here(i) - skip);
+    if (bytes_in_stream(i) > 0)
+      add(static_cast<char*>(message_.buffers[i].data()) + skip, bytes_in_stream(i) - skip);
     skip = 0;
   }
   return count;
 }
 
+// The stages of a frame are kPrefix, kSizes, kHeader, kBuffers and kComplete. An empty stage is finished at
+// once, so that one call may pass through several stages.
 absl::Status FrameParser::advance(std::size_t bytes) {
   while (stage_ != Stage::kComplete) {
     std::size_t step = std::min(bytes, stage_bytes() - filled_);
@@ -94,6 +103,9 @@ absl::Status FrameParser::consume(absl::Span<const char>& bytes) {
   return absl::OkStatus();
 }
 
+// The fast path for a frame that lies completely in `bytes`. It copies header and buffers directly.
+// Whatever is unusual returns false and changes nothing: a frame that is incomplete, striped, a control
+// frame, invalid or over a limit. The slow path then parses the same bytes and returns the error.
 bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
   if (bytes.size() < kFramePrefixBytes) return false;
   const char* const frame = bytes.data();
@@ -107,6 +119,7 @@ bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
     return false;
   }
   left -= 8 * buffers;
+  // Each size is at most `left`, and there are few of them, so the sum cannot overflow.
   uint64_t sizes[kMaxWholeBuffers];
   uint64_t total = header_bytes;
   if (header_bytes > left) return false;
@@ -137,6 +150,7 @@ bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
     next += sizes[i];
     message_.buffers.push_back(*std::move(buffer));
   }
+  // The whole frame was parsed: only now change the state.
   bytes.remove_prefix(static_cast<std::size_t>(next - frame));
   control_ = false;
   stage_ = Stage::kComplete;
@@ -154,7 +168,8 @@ Message FrameParser::take() {
   return message;
 }
 
-std::size_t FrameParser::bytes_here(std::size_t index) const {
+// A striped buffer has only its first share in the stream.
+std::size_t FrameParser::bytes_in_stream(std::size_t index) const {
   const uint64_t size = sizes_[index];
   if ((size & kStripedBit) == 0) return size;
   return stripe_share(size & ~kStripedBit, frame_stripes_, 0).size;
@@ -169,25 +184,27 @@ std::size_t FrameParser::stage_bytes() const {
     case Stage::kHeader:
       return header_bytes_;
     case Stage::kBuffers:
-      return bytes_here(buffer_index_);
+      return bytes_in_stream(buffer_index_);
     case Stage::kComplete:
       return 0;
   }
   return 0;
 }
 
+// Returns OK if the received part of the prefix can be the beginning of a frame.
 absl::Status FrameParser::check_prefix_so_far() const {
+  // Checked at each byte, so that a peer with another protocol is refused before it has sent a whole prefix.
   std::size_t known = std::min(filled_, sizeof(kMagic));
   if (std::memcmp(prefix_, kMagic, known) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("what arrived is no frame: it begins with \"",
-                     absl::CHexEscape(absl::string_view(prefix_, known)), "\" instead of \"",
-                     absl::string_view(kMagic, sizeof(kMagic)), "\"; is the other end a Gradwire worker?"));
+        absl::StrCat("cannot parse a frame: it begins with \"",
+                     absl::CHexEscape(absl::string_view(prefix_, known)), "\", expected \"",
+                     absl::string_view(kMagic, sizeof(kMagic)), "\"; the peer may not be a Gradwire worker"));
   }
   if (filled_ > 4 && prefix_[4] != kVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame of version ",
+    return absl::InvalidArgumentError(absl::StrCat("cannot parse a frame: got version ",
                                                    static_cast<unsigned char>(prefix_[4]),
-                                                   " arrived; this process knows version ", int{kVersion}));
+                                                   ", expected version ", int{kVersion}));
   }
   return absl::OkStatus();
 }
@@ -203,15 +220,16 @@ absl::Status FrameParser::finish_stage() {
       if ((prefix_[5] != frame_format::kMessageKind && !control_) || prefix_[7] != 0 ||
           read_integer<uint32_t>(prefix_ + 20) != 0) {
         return absl::InvalidArgumentError(
-            "a frame has a kind or reserved bytes that this process does not know");
+            "cannot parse a frame: unknown kind, or reserved bytes that are not 0");
       }
+      // stripes_ is 0 until the handshake of the stripes is complete.
       if (frame_stripes_ > stripes_) {
         return absl::InvalidArgumentError(
-            absl::StrCat("a frame uses ", frame_stripes_, " stripes of a connection that has ", stripes_));
+            absl::StrCat("a frame uses ", frame_stripes_, " stripes, but the connection has ", stripes_));
       }
       if (control_ &&
           (frame_stripes_ > 0 || buffer_count > 0 || header_bytes_ > frame_format::kMaxControlBytes)) {
-        return absl::InvalidArgumentError("a control frame is not as small as it must be");
+        return absl::InvalidArgumentError("a control frame is too long or has buffers");
       }
       GRADWIRE_RETURN_IF_ERROR(MessageSizes(frame_limits_).begin(header_bytes_, buffer_count));
       sizes_.resize(buffer_count);
@@ -240,7 +258,8 @@ absl::Status FrameParser::finish_stage() {
 }
 
 absl::Status FrameParser::check_sizes() {
-  // Checked without the bit, which comes back afterwards.
+  // Check the sizes without the bit, then set the bit again.
+  // The sizes have the byte order of the wire until here.
   std::vector<std::size_t> striped;
   for (std::size_t i = 0; i < sizes_.size(); ++i) {
     uint64_t& size = sizes_[i];
@@ -249,7 +268,8 @@ absl::Status FrameParser::check_sizes() {
     size &= ~kStripedBit;
     if (frame_stripes_ == 0 || size < kMinStripedBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a frame has a striped buffer of ", size, " bytes and ", frame_stripes_, " stripes"));
+          absl::StrCat("invalid striped buffer in a frame: got ", size, " bytes on ", frame_stripes_,
+                       " stripes, expected at least ", kMinStripedBytes, " bytes on at least 1 stripe"));
     }
     striped.push_back(i);
   }
@@ -262,6 +282,8 @@ void FrameParser::skip_empty_buffers() {
   while (buffer_index_ < sizes_.size() && sizes_[buffer_index_] == 0) ++buffer_index_;
 }
 
+// Allocates the buffers before index `end`. The places of the shares become known with the memory of their
+// buffer, so a striped buffer is allocated as a whole, although only a part of it arrives here.
 absl::Status FrameParser::allocate_buffers(std::size_t end) {
   while (message_.buffers.size() < end) {
     const uint64_t size = sizes_[message_.buffers.size()];

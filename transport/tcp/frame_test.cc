@@ -82,14 +82,14 @@ TEST(FrameParser, PiecesOfAnySizeGiveTheSameMessages) {
   }
 }
 
-// Each part is here, or could be, but not all of them.
-TEST(FrameParser, SmallFrameWithoutItsEndIsNotTakenForWhole) {
+// Each part alone fits into the received bytes, but all parts together do not.
+TEST(FrameParser, IncompleteSmallFrameIsNotComplete) {
   Message message;
   message.header = "12345678";
   message.buffers = {buffer_of("abcdefgh"), buffer_of("ABCDEFGH")};
   const std::string bytes = encode(message);
   for (std::size_t missing : {1, 8, 15}) {
-    // A copy of its own, so that nothing lies behind it.
+    // A separate copy, so that no other bytes follow it in memory.
     const std::vector<char> begin(bytes.begin(), bytes.end() - static_cast<std::ptrdiff_t>(missing));
     BufferPool pool;
     FrameParser parser(Limits(), pool);
@@ -104,7 +104,7 @@ TEST(FrameParser, SmallFrameWithoutItsEndIsNotTakenForWhole) {
   }
 }
 
-// As the connection reads: into several places at once, filled to any extent.
+// As a connection reads: into several places at once, filled to any extent.
 TEST(FrameParser, PlacesFilledInAnyStepsGiveTheMessage) {
   Message message = sample_message();
   message.header.assign(200'000, 'h');
@@ -210,7 +210,7 @@ TEST(FrameParser, TheSumOfLargeSizesDoesNotWrapAround) {
   EXPECT_NE(status.message().find("max_message_bytes = 1000"), std::string::npos) << status;
 }
 
-TEST(FrameParser, WhatIsAnnouncedTakesNoMemoryBeforeItArrives) {
+TEST(FrameParser, AnnouncedBytesUseNoMemoryBeforeTheyArrive) {
   Limits limits;
   BufferPool pool;
   FrameParser parser(limits, pool);
@@ -237,8 +237,7 @@ TEST(FrameParser, ABufferWithoutMemoryIsResourceExhausted) {
   EXPECT_EQ(parser.places(&place, 1).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// Reads a stream and its stripes to the end, in pieces of `step` bytes, a stripe's when it has a place for
-// them.
+// Parses a complete stream in pieces of `step` bytes, then copies the bytes of its stripes to their places.
 absl::StatusOr<Message> parse_striped(const std::string (&streams)[3], std::size_t step, int stripes) {
   static const Limits limits;
   static BufferPool pool;
@@ -264,7 +263,7 @@ absl::StatusOr<Message> parse_striped(const std::string (&streams)[3], std::size
   return parser.take();
 }
 
-TEST(FrameParser, StripedBuffersComeTogetherFromTheirShares) {
+TEST(FrameParser, StripedBuffersAreAssembledFromTheirShares) {
   const Striping striping{.stripes = 2, .from_bytes = 100'000};
   Message message;
   message.header = "striped";
@@ -305,7 +304,7 @@ TEST(FrameParser, ASmallOrUnexpectedStripedBufferIsInvalid) {
   EXPECT_EQ(parse_striped(streams, 1'000, 2).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(FrameParser, ControlFramesAreTold) {
+TEST(FrameParser, ControlFramesAreDistinguished) {
   Limits limits;
   BufferPool pool;
   FrameParser parser(limits, pool);

@@ -1,4 +1,4 @@
-// What a plain socket that listens can do to a tcp transport that connects to it.
+// Tests attacks on a connecting tcp transport by a plain listening socket.
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,8 +17,8 @@ namespace {
 constexpr int kStripes = 2;
 constexpr std::size_t kSize = 200'000;
 
-// A transport that connects, and a plain socket that accepts. The transport also has a connection with an
-// honest one, which nothing that the hostile one does may touch.
+// A transport that connects to a plain socket of the test. It also has a connection to a well-behaved server,
+// which the attacks must not affect.
 class HostileAcceptor : public HostileTcp {
  protected:
   void SetUp() override {
@@ -28,8 +28,8 @@ class HostileAcceptor : public HostileTcp {
     options.limits.max_buffer_bytes = uint64_t{1} << 29;
     options.stripes = kStripes;
     options.stripe_from_bytes = kMinStripedBytes;
-    // One test waits for it. It also ends a connection whose reader takes nothing for so long: the others
-    // must not meet that while the machine stands still.
+    // One test waits for this timeout. It also closes a connection whose reader does not read for this time,
+    // which must not happen in the other tests when the machine stalls.
     options.user_timeout = absl::Seconds(10);
     client_ = make_tcp_transport(options);
     auto honest = client_->connect(address_, honest_listener_, absl::Seconds(60));
@@ -54,7 +54,7 @@ class HostileAcceptor : public HostileTcp {
     HostileTcp::TearDown();
   }
 
-  // Connects the transport with the plain socket, whose end of the connection is socket_ then.
+  // Connects the transport to the plain socket; socket_ is then the test's end of the connection.
   void open_connection() {
     stripes_[0].reset();
     stripes_[1].reset();
@@ -83,7 +83,7 @@ class HostileAcceptor : public HostileTcp {
     return Preface::parse(absl::string_view(bytes, sizeof(bytes)));
   }
 
-  // Asks for stripes and accepts them, without saying that they are ready.
+  // Requests stripes and accepts them, without sending "ready".
   void accept_stripes() {
     send_control(StripeControl::kWant);
     for (int i = 0; i < kStripes; ++i) {
@@ -103,7 +103,7 @@ class HostileAcceptor : public HostileTcp {
 
   void send_bytes(const std::string& bytes) { write_all(socket_, bytes); }
 
-  // Waits until the transport has read so much of what came on this connection, or has ended it.
+  // Waits until the transport has read `bytes` bytes of this connection, or has closed it.
   void await_arrived(uint64_t bytes) {
     const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (from_client_->bytes_arrived() < bytes && at_client_->closed_count() == 0 &&
@@ -118,7 +118,7 @@ class HostileAcceptor : public HostileTcp {
     message.buffers = {make_test_buffer(kSize, 3)};
     return message;
   }
-  // Its bytes on the connection (0), or on a stripe.
+  // The bytes of the message on the connection (0) or on a stripe.
   static std::string bytes_on(int lane) {
     const Message message = striped_message();
     const StripeShare share = stripe_share(kSize, kStripes, lane);
@@ -136,7 +136,7 @@ class HostileAcceptor : public HostileTcp {
     EXPECT_TRUE(is_closed_by_server(socket_));
   }
 
-  // That the client's other connection still carries messages, and that none came on this one.
+  // Checks that the client's other connection still works, and that no message was delivered on this one.
   void expect_unharmed() {
     EXPECT_EQ(at_client_->message_count(), 0);
     expect_honest_connection_works();
@@ -165,7 +165,7 @@ class HostileAcceptor : public HostileTcp {
   Descriptor stripes_[kStripes];
 };
 
-TEST_F(HostileAcceptor, WhatIsNoFrameEndsTheConnectionAndNamesPeerAndLimit) {
+TEST_F(HostileAcceptor, MalformedFrameClosesTheConnectionAndNamesPeerAndLimit) {
   auto announcing = [](uint64_t header_bytes, uint32_t buffers) {
     std::string bytes = encode_frame_start(Message());
     for (int i = 0; i < 8; ++i) bytes[8 + i] = static_cast<char>(header_bytes >> (8 * i));
@@ -173,11 +173,11 @@ TEST_F(HostileAcceptor, WhatIsNoFrameEndsTheConnectionAndNamesPeerAndLimit) {
     return bytes;
   };
   const std::pair<std::string, std::string> cases[] = {
-      {"HTTP/1.1 400 Bad Request\r\n\r\n", "no frame"},
-      {std::string(100'000, '\xff'), "no frame"},
-      {std::string(1, '\0'), "no frame"},
+      {"HTTP/1.1 400 Bad Request\r\n\r\n", "cannot parse a frame"},
+      {std::string(100'000, '\xff'), "cannot parse a frame"},
+      {std::string(1, '\0'), "cannot parse a frame"},
       // An acceptor sends no preface.
-      {Preface{.token = random_token()}.encode(), "no frame"},
+      {Preface{.token = random_token()}.encode(), "cannot parse a frame"},
       {announcing(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {announcing(0, 70'000), "max_buffers = 65536"},
       {announcing(0, 1) + std::string(7, '\0') + '\x7f', "max_buffer_bytes = 536870912"},
@@ -206,7 +206,7 @@ TEST_F(HostileAcceptor, ATruncatedFrameIsUnavailable) {
   }
 }
 
-// The stripe goes while the frame that needs it is being received: nothing may be placed on it afterwards.
+// The stripe closes while the frame that needs it is being received: then no bytes may be placed on it.
 TEST_F(HostileAcceptor, AStripeThatClosesAfterThePrefixOfAFrameBeforeReadyEndsTheConnection) {
   ASSERT_NO_FATAL_FAILURE(open_connection());
   ASSERT_NO_FATAL_FAILURE(accept_stripes());
@@ -215,7 +215,7 @@ TEST_F(HostileAcceptor, AStripeThatClosesAfterThePrefixOfAFrameBeforeReadyEndsTh
   send_bytes(frame.substr(0, kFramePrefixBytes));
   await_arrived(arrived + kFramePrefixBytes);
   stripes_[0].reset();
-  // The transport has seen that the one is closed when it closes the other.
+  // When the transport closes the second stripe, it has seen that the first one is closed.
   EXPECT_TRUE(is_closed_by_server(stripes_[1]));
   send_bytes(frame.substr(kFramePrefixBytes));
   expect_closed(absl::StatusCode::kInvalidArgument, "uses 2 stripes");
@@ -227,7 +227,7 @@ TEST_F(HostileAcceptor, AStripeThatClosesAfterThePrefixOfAFrameAfterReadyEndsThe
   ASSERT_NO_FATAL_FAILURE(accept_stripes());
   send_control(StripeControl::kReady);
   const std::string frame = bytes_on(0);
-  // "want" and "ready" came before.
+  // "want" and "ready" were sent before.
   const uint64_t arrived = 2 * (kFramePrefixBytes + 1);
   send_bytes(frame.substr(0, kFramePrefixBytes));
   await_arrived(arrived + kFramePrefixBytes);
@@ -251,19 +251,19 @@ TEST_F(HostileAcceptor, AStripeThatClosesInTheMiddleOfAMessageEndsTheConnection)
   expect_unharmed();
 }
 
-// The stripes stay open and bring nothing.
+// The stripes stay open, but no bytes arrive on them.
 TEST_F(HostileAcceptor, AFrameAndTheEndInOneReadBeforeTheSharesEndTheConnection) {
   ASSERT_NO_FATAL_FAILURE(open_connection());
   ASSERT_NO_FATAL_FAILURE(accept_stripes());
   send_control(StripeControl::kReady);
-  // While the transport is busy with a message, the frame and the end gather behind it.
+  // While the listener blocks in the first message, the frame and the end of the stream accumulate behind it.
   at_client_->hold_back();
   const uint64_t before = 2 * (kFramePrefixBytes + 1);
   send_bytes(encode_frame_start(Message()));
   await_arrived(before + kFramePrefixBytes);
   send_bytes(bytes_on(0));
   ::shutdown(socket_.get(), SHUT_WR);
-  at_client_->let_go();
+  at_client_->resume();
   expect_closed(absl::StatusCode::kUnavailable, "in the middle of a message");
   for (const Descriptor& stripe : stripes_) EXPECT_TRUE(is_closed_by_server(stripe));
 }
@@ -271,14 +271,14 @@ TEST_F(HostileAcceptor, AFrameAndTheEndInOneReadBeforeTheSharesEndTheConnection)
 TEST_F(HostileAcceptor, StripesThatCloseBeforeReadyLeaveTheConnection) {
   ASSERT_NO_FATAL_FAILURE(open_connection());
   ASSERT_NO_FATAL_FAILURE(accept_stripes());
-  // Bytes ahead of any frame are never read.
+  // Bytes that arrive before any frame are never read.
   write_all(stripes_[1], "ahead of everything");
   stripes_[0].reset();
   EXPECT_TRUE(is_closed_by_server(stripes_[1]));
   send_bytes(encode_frame_start(Message()));
   EXPECT_EQ(at_client_->wait_for_messages(1).size(), 1);
   ASSERT_TRUE(from_client_->send(striped_message()).ok());
-  // All of it travels on the one socket.
+  // The whole message is sent on the single socket.
   std::string all(encode_frame_start(striped_message()).size() + 7 + kSize, '\0');
   EXPECT_EQ(::recv(socket_.get(), all.data(), all.size(), MSG_WAITALL), all.size());
   EXPECT_EQ(at_client_->closed_count(), 0);
@@ -334,7 +334,7 @@ TEST_F(HostileAcceptor, ControlFramesOutOfPlaceAreInvalid) {
   }
 }
 
-// The stripes are still connecting, since the loop has not looked at their sockets between the two frames.
+// The stripes are still connecting, since the loop has not polled their sockets between the two frames.
 TEST_F(HostileAcceptor, ReadyBeforeTheStripesCameIsInvalid) {
   ASSERT_NO_FATAL_FAILURE(open_connection());
   send_bytes(encode_control_frame("\x01") + encode_control_frame("\x02"));
@@ -342,7 +342,7 @@ TEST_F(HostileAcceptor, ReadyBeforeTheStripesCameIsInvalid) {
   expect_unharmed();
 }
 
-// Nothing that comes on the three sockets, in whatever order, does more than end the connection.
+// Any bytes in any order on the three sockets can at most close the connection.
 TEST_F(HostileAcceptor, RandomPiecesOnTheConnectionAndItsStripesLeaveNothing) {
   std::mt19937 random(20);
   ASSERT_NO_FATAL_FAILURE(expect_honest_connection_works());
@@ -372,10 +372,10 @@ TEST_F(HostileAcceptor, RandomPiecesOnTheConnectionAndItsStripesLeaveNothing) {
         case 4:
           break;
       }
-      // What the transport does not read may fill the socket.
+      // Do not block: bytes that the transport does not read may fill the socket.
       if (socket.valid()) ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    from_client_->close(absl::CancelledError("enough"));
+    from_client_->close(absl::CancelledError("requested by the test"));
     EXPECT_FALSE(at_client_->wait_closed().ok());
     from_client_.reset();
     at_client_.reset();

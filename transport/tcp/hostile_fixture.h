@@ -21,7 +21,7 @@
 
 namespace gradwire::transport {
 
-// A listening tcp transport, and plain sockets that connect to it.
+// Test fixture with a listening tcp transport and plain sockets that connect to it.
 class HostileTcp : public testing::Test {
  protected:
   void SetUp() override {
@@ -45,7 +45,8 @@ class HostileTcp : public testing::Test {
 
   void TearDown() override { server_->shutdown(); }
 
-  // A connected plain socket that has sent its preface; `own_address` is what the server knows it by.
+  // Returns a connected plain socket that has sent its preface. `own_address` receives the address under
+  // which the server knows it.
   Descriptor connect(std::string* own_address = nullptr) {
     Descriptor socket = connect_silently(own_address);
     write_all(socket, Preface{.token = random_token()}.encode());
@@ -93,7 +94,7 @@ class HostileTcp : public testing::Test {
   static bool is_closed_by_server(const Descriptor& socket) {
     timeval timeout = {60, 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    // What it said last is there first, unless the end reset the connection.
+    // Read the data that the server sent before it closed, unless it has reset the connection.
     char bytes[4096];
     ssize_t got = 0;
     do {

@@ -1,4 +1,4 @@
-// What plain sockets can do to a tcp transport with stripes.
+// Tests attacks by plain sockets on a tcp transport with stripes.
 
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 namespace gradwire::transport {
 namespace {
 
-// A connection with two stripes, all plain sockets.
+// A connection with two stripes; all three are plain sockets.
 class HostileStripes : public HostileTcp {
  protected:
   Descriptor connect_stripe(int number, int count, const Preface::Token& token) {
@@ -25,7 +25,7 @@ class HostileStripes : public HostileTcp {
     token_ = random_token();
     socket_ = connect_silently();
     write_all(socket_, Preface{.token = token_}.encode());
-    // So that the server knows the token before a stripe comes with it.
+    // The server must know the token before a stripe uses it.
     listener(0);
   }
 
@@ -54,7 +54,7 @@ class HostileStripes : public HostileTcp {
     message.buffers = {make_test_buffer(kSize, 3)};
     return message;
   }
-  // Its bytes on the connection (0), or on a stripe.
+  // The bytes of the message on the connection (0) or on a stripe.
   static std::string bytes_on(int lane) {
     const Message message = striped_message();
     const StripeShare share = stripe_share(kSize, 2, lane);
@@ -97,7 +97,7 @@ TEST_F(HostileStripes, AStripeThatClosesInTheMiddleEndsTheConnection) {
   EXPECT_TRUE(is_closed_by_server(socket_));
 }
 
-TEST_F(HostileStripes, AStripeThatClosesEndsTheConnectionAfterWhatCameBefore) {
+TEST_F(HostileStripes, StripeThatClosesEndsTheConnectionAfterEarlierMessages) {
   open_all();
   write_all(socket_, encode_frame_start(Message()));
   stripes_[0].reset();
@@ -105,8 +105,8 @@ TEST_F(HostileStripes, AStripeThatClosesEndsTheConnectionAfterWhatCameBefore) {
   EXPECT_EQ(listener(0)->message_count(), 1);
 }
 
-// The stripes stay open and bring nothing.
-TEST_F(HostileStripes, AConnectionThatEndsBeforeItsSharesComeEnds) {
+// The stripes stay open, but no bytes arrive on them.
+TEST_F(HostileStripes, ConnectionThatEndsBeforeItsSharesArriveIsClosed) {
   open_all();
   write_all(socket_, bytes_on(0));
   write_all(stripes_[1], bytes_on(2).substr(0, 1'000));
@@ -141,11 +141,11 @@ TEST_F(HostileStripes, StripesThatDoNotFitTogetherJoinNothing) {
       EXPECT_TRUE(is_closed_by_server(stripe)) << number << " of " << count;
     }
   }
-  // The set that was begun was given up.
+  // The server has given up the incomplete set of stripes.
   EXPECT_TRUE(is_closed_by_server(stripes_[0]));
   for (int i = 0; i < 2; ++i) stripes_[i] = connect_stripe(i + 1, 2, token_);
   EXPECT_EQ(read_control(), StripeControl::kReady);
-  // One too many.
+  // One stripe too many.
   Descriptor third = connect_stripe(1, 2, token_);
   EXPECT_TRUE(is_closed_by_server(third));
   write_all(socket_, encode_frame_start(Message()));
@@ -185,7 +185,7 @@ TEST_F(HostileStripes, ControlFramesOutOfPlaceAreInvalid) {
   }
 }
 
-TEST_F(HostileStripes, EndsThatComeAndGoLeaveNothing) {
+TEST_F(HostileStripes, ConnectionsThatCloseEarlyLeaveNoDescriptors) {
   const int before = count_descriptors();
   for (int i = 0; i < 50; ++i) {
     const std::size_t index = listener_count();
@@ -198,7 +198,7 @@ TEST_F(HostileStripes, EndsThatComeAndGoLeaveNothing) {
     if (i % 3 == 0) write_all(stripes_[0], bytes_on(1));
     if (i % 5 == 0) stripes_[1].reset();
     socket_.reset();
-    // InvalidArgument where the frame came before the stripes had joined.
+    // InvalidArgument if the frame arrived before the stripes had joined.
     const absl::StatusCode code = listener(index)->wait_closed().code();
     EXPECT_TRUE(code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kInvalidArgument) << code;
     for (Descriptor& stripe : stripes_) {

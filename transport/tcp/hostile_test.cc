@@ -1,4 +1,4 @@
-// What raw sockets can do to a listening tcp transport.
+// Tests attacks by plain sockets on a listening tcp transport.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -24,7 +24,7 @@ std::string frame_announcing(uint64_t header_bytes, uint32_t buffers) {
   put(bytes, 16, buffers, 4);
   return bytes;
 }
-TEST_F(HostileTcp, WhatIsNoFrameEndsTheConnectionAndNamesPeerAndLimit) {
+TEST_F(HostileTcp, MalformedFrameClosesTheConnectionAndNamesPeerAndLimit) {
   std::string two_to_the_60 = frame_announcing(0, 1) + std::string(8, '\0');
   put(two_to_the_60, 24, uint64_t{1} << 60, 8);
   std::string too_much = frame_announcing(0, 3) + std::string(24, '\0');
@@ -34,9 +34,9 @@ TEST_F(HostileTcp, WhatIsNoFrameEndsTheConnectionAndNamesPeerAndLimit) {
     std::string expected;
   };
   const Case cases[] = {
-      {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "no frame"},
-      {std::string(100'000, '\xff'), "no frame"},
-      {std::string(1, '\0'), "no frame"},
+      {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "cannot parse a frame"},
+      {std::string(100'000, '\xff'), "cannot parse a frame"},
+      {std::string(1, '\0'), "cannot parse a frame"},
       {frame_announcing(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {two_to_the_60, "max_buffer_bytes = 536870912"},
       {too_much, "max_message_bytes = 1073741824"},
@@ -102,7 +102,7 @@ TEST_F(HostileTcp, GoodMessagesBeforeABadOneArrive) {
   EXPECT_EQ(listener(0)->message_count(), 2);
 }
 
-TEST_F(HostileTcp, ManyConnectionsThatComeAndGoLeaveNothing) {
+TEST_F(HostileTcp, ConnectionsThatCloseEarlyLeaveNoDescriptors) {
   int before = count_descriptors();
   constexpr int kConnections = 200;
   for (int i = 0; i < kConnections; ++i) {
@@ -113,7 +113,7 @@ TEST_F(HostileTcp, ManyConnectionsThatComeAndGoLeaveNothing) {
       linger reset = {1, 0};
       ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     }
-    // A connection that is reset before it is accepted is accepted all the same.
+    // Wait for each one: a connection that is reset before it is accepted is accepted nevertheless.
     listener(i);
   }
   for (int i = 0; i < kConnections; ++i) EXPECT_FALSE(listener(i)->wait_closed().ok());
@@ -123,7 +123,8 @@ TEST_F(HostileTcp, ManyConnectionsThatComeAndGoLeaveNothing) {
 
 TEST_F(HostileTcp, WithoutDescriptorsConnectionsWaitAndAreServedLater) {
   std::vector<Descriptor> sockets;
-  // The sockets exist before descriptors run out, and connect when there is none for the other end.
+  // The sockets exist before descriptors run out. They connect while the server has no descriptor for its
+  // end.
   for (int i = 0; i < 3; ++i) sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit limit;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -137,7 +138,7 @@ TEST_F(HostileTcp, WithoutDescriptorsConnectionsWaitAndAreServedLater) {
   }
   timespec cpu_before, cpu_after;
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_before);
-  // Long enough to tell a loop that waits from one that spins.
+  // Long enough to distinguish a waiting loop from a spinning one.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_after);
   {
@@ -151,7 +152,7 @@ TEST_F(HostileTcp, WithoutDescriptorsConnectionsWaitAndAreServedLater) {
   for (int i = 0; i < 3; ++i) listener(i);
 }
 
-TEST_F(HostileTcp, WhatSendsNoPrefaceIsClosedAndHeardByNobody) {
+TEST_F(HostileTcp, SocketWithoutAValidPrefaceIsClosedAndNotReported) {
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(100, '\xff'),
         encode_frame_start(Message()), std::string("GWt1\x09") + std::string(19, '\0'),
@@ -160,7 +161,7 @@ TEST_F(HostileTcp, WhatSendsNoPrefaceIsClosedAndHeardByNobody) {
     write_all(socket, bytes);
     EXPECT_TRUE(is_closed_by_server(socket));
   }
-  // These are still there when the server shuts down.
+  // These sockets are still open when the server shuts down.
   Descriptor silent = connect_silently();
   Descriptor half = connect_silently();
   write_all(half, "GWt1");
@@ -172,7 +173,7 @@ TEST_F(HostileTcp, WhatSendsNoPrefaceIsClosedAndHeardByNobody) {
   EXPECT_EQ(listeners_.size(), 1);
 }
 
-TEST_F(HostileTcp, ATokenThatIsTakenIsRefused) {
+TEST_F(HostileTcp, TokenOfAnotherConnectionIsRefused) {
   const std::string preface = Preface{.token = random_token()}.encode();
   Descriptor first = connect_silently();
   write_all(first, preface);

@@ -23,14 +23,14 @@ constexpr uint64_t kLongestPauseMicroseconds = 5'000;
 
 struct Attempt {
   Descriptor socket;
-  int error = 0;  // an errno; 0: the socket can be used
+  int error = 0;  // An errno; 0 if the socket can be used.
 };
 
 Attempt bind_to(const SocketAddress& address) {
   Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return {.error = errno};
   int one = 1, zero = 0;
-  // A port whose last connections linger can be listened on again; one that is in use cannot.
+  // A port can be reused while old connections of it linger (TIME_WAIT), but not while it is in use.
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   if (address.storage.ss_family == AF_INET6) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
@@ -39,10 +39,10 @@ Attempt bind_to(const SocketAddress& address) {
   return {.socket = std::move(socket)};
 }
 
-// SO_REUSEADDR lets several sockets bind a port that none of them listens on yet. When two of them call
-// listen() at the same instant, Linux marks both as listening before it looks for conflicts, finds each in
-// the way of the other, and refuses both with EADDRINUSE: then nobody listens. So a socket that listen()
-// refuses is closed, and the attempt starts again after a random time. If another process listens by then,
+// SO_REUSEADDR lets several sockets bind a port on which none of them listens yet. If two of them call
+// listen() at the same instant, Linux marks both as listening before it checks for conflicts, finds a
+// conflict for each, and refuses both with EADDRINUSE: then no socket listens. So a socket that listen()
+// refuses is closed, and the attempt is repeated after a random time. If another process listens by then,
 // bind() fails, which is final.
 Attempt listen_at(const SocketAddress& address, internal::ListenCall listen_call) {
   for (int attempt = 1;; ++attempt) {
@@ -70,7 +70,7 @@ absl::StatusOr<ListeningSocket> internal::listening_socket(const std::string& ho
     SocketAddress bound;
     bound.length = sizeof(bound.storage);
     if (attempt.error == 0 && ::getsockname(attempt.socket.get(), bound.get(), &bound.length) == 0) {
-      // Both families keep the port at the same place.
+      // The port has the same offset in both address families.
       const int bound_port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
       return ListeningSocket{std::move(attempt.socket), bound_port};
     }

@@ -13,14 +13,16 @@ struct ListeningSocket {
   int port = 0;
 };
 
-// A socket that listens on `host` and `port`, 0 for any free one. Of several callers that want the same port
-// at the same time, in one process or in several, exactly one gets it. Waits up to 50 ms for that at each
-// address of the host. Unavailable: names the address and the cause, such as a port that is in use.
+// Returns a socket that listens on `host` and `port`; port 0: any free port. If several callers want the same
+// port at the same time, in one or several processes, exactly one of them gets it; this may take up to 50 ms
+// for each address of the host. Unavailable, with the address and the cause, for example if the port is in
+// use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
 
 namespace internal {
 
-// The same with another listen(2): takes a bound descriptor; returns 0, or -1 and sets errno.
+// As above, with another implementation of listen(2): it takes a bound descriptor and returns 0, or returns
+// -1 and sets errno.
 using ListenCall = absl::FunctionRef<int(int descriptor)>;
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port, ListenCall listen_call);
 

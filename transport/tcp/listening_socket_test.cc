@@ -45,7 +45,7 @@ TEST(ListeningSocket, RefusedByListenTriesAgain) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(ListeningSocket, WhoeverListensFirstAfterATieKeepsThePort) {
+TEST(ListeningSocket, FirstListenerAfterATieKeepsThePort) {
   const int port = free_port();
   std::optional<absl::StatusOr<ListeningSocket>> other;
   int calls = 0;

@@ -30,13 +30,13 @@ std::string Preface::encode() const {
 
 absl::StatusOr<Preface> Preface::parse(absl::string_view bytes) {
   if (bytes.substr(0, 4) != kMagic) {
-    return absl::InvalidArgumentError(absl::StrCat("what connected begins with \"",
-                                                   absl::CHexEscape(bytes.substr(0, 4)), "\" instead of \"",
-                                                   kMagic, "\"; is it a Gradwire worker?"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: it begins with \"",
+                                                   absl::CHexEscape(bytes.substr(0, 4)), "\", expected \"",
+                                                   kMagic, "\"; it may not be a Gradwire worker"));
   }
   if (byte_at(bytes, 4) != kVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("what connected speaks version ", byte_at(bytes, 4),
-                                                   "; this process knows version ", kVersion));
+    return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: got version ",
+                                                   byte_at(bytes, 4), ", expected version ", kVersion));
   }
   Preface preface;
   preface.stripe = byte_at(bytes, 6);
@@ -50,9 +50,8 @@ absl::StatusOr<Preface> Preface::parse(absl::string_view bytes) {
       preface.stripes <= kMaxStripes) {
     return preface;
   }
-  return absl::InvalidArgumentError(absl::StrCat("what connected is of kind ", kind, ", stripe ",
-                                                 preface.stripe, " of ", preface.stripes,
-                                                 ", which cannot be"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("invalid preface: got kind ", kind, ", stripe ", preface.stripe, " of ", preface.stripes));
 }
 
 Preface::Token random_token() { return {random_id(), random_id()}; }

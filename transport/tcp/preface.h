@@ -10,19 +10,19 @@
 
 namespace gradwire::transport {
 
-// What whoever connects sends first. Integers are little-endian.
+// The first bytes that the connecting end sends. Integers are little-endian.
 //
-//   offset  bytes  what
+//   offset  bytes  content
 //   0       4      magic: the characters "GWt1"
 //   4       1      version: 1
-//   5       1      kind: 0 a connection, 1 a stripe of one
-//   6       1      of a stripe: its number, from 1 on; else 0
-//   7       1      of a stripe: how many there will be, at most kMaxStripes; else 0
+//   5       1      kind: 0 a connection, 1 a stripe of a connection
+//   6       1      number of the stripe, from 1 on; 0 for a connection
+//   7       1      number of stripes of the connection, at most kMaxStripes; 0 for a connection
 //   8       16     token
 //
-// Whoever opens a connection draws its token at random; with it a stripe names the connection that it belongs
-// to, and proves that it comes from where that came from. Frames (frame.h) follow on a connection, shares on
-// a stripe. The end that was connected to sends no preface.
+// The connecting end chooses the token at random. A stripe uses it to identify its connection, and to prove
+// that it comes from the process that opened the connection. After the preface, frames (frame.h) follow on a
+// connection and shares on a stripe. The accepting end sends no preface.
 struct Preface {
   static constexpr std::size_t kBytes = 24;
   using Token = std::array<uint64_t, 2>;
@@ -35,11 +35,11 @@ struct Preface {
   Token token = {};
 
   std::string encode() const;
-  // InvalidArgument that says what is wrong. REQUIRES: kBytes bytes.
+  // Returns InvalidArgument with the reason for an invalid preface. REQUIRES: bytes.size() == kBytes.
   static absl::StatusOr<Preface> parse(absl::string_view bytes);
 };
 
-// Two numbers drawn at random by the operating system.
+// Two random numbers from the operating system.
 Preface::Token random_token();
 
 }  // namespace gradwire::transport

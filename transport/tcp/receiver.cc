@@ -1,3 +1,9 @@
+// How one socket is read. Frames on it are complete only with their shares, which arrive on the stripes in
+// any order relative to it. To keep the order of messages, the receiver is in one of two states:
+// - Reading: it parses frames and delivers each complete message.
+// - `awaits_shares_`: the last frame lacks shares. It reads no more from this socket; bytes that it has
+//   already read are in read_ahead_. shares_arrived_in_loop() ends this state.
+
 #include "gradwire/transport/tcp/receiver.h"
 
 #include <sys/socket.h>
@@ -14,10 +20,10 @@
 namespace gradwire::transport {
 namespace {
 
-// Reads of one connection before the others get their turn.
+// Number of reads of one connection before other connections are served.
 constexpr int kReadsPerTurn = 16;
 constexpr int kMaxPlaces = 16;
-constexpr char kCutOff[] = "the other end closed it in the middle of a message";
+constexpr char kCutOff[] = "the peer closed the connection in the middle of a message";
 
 }  // namespace
 
@@ -39,29 +45,31 @@ void TcpReceiver::read_in_loop(bool until_end) {
     note_end_in_loop(until_end);
     return;
   }
-  // What the listener answers to what one read brought leaves together.
+  // The answers to the messages of one read are sent together.
   SendBatch answers(SendBatch::Scope::kBrief);
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
     if (socket_ < 0) return;
     const bool more = read_once_in_loop(until_end);
     stripes_.read_due_in_loop();
     if (!more) {
-      // The end may have come together with the frame that now waits; it is not reported again.
+      // The end of the stream may have arrived together with the frame that now waits; it is not reported
+      // again.
       if (awaits_shares_) note_end_in_loop(until_end);
       return;
     }
     SendBatch::flush();
   }
-  // Others have their turn; the edge that was told will not be told again.
+  // Continue in a task, so that other connections are served. epoll does not report this edge again.
   connection_.loop().post(
       [this, connection = connection_.shared_from_this(), until_end] { read_in_loop(until_end); });
 }
 
 bool TcpReceiver::read_once_in_loop(bool until_end) {
+  // After close() the bytes are only drained, so that the end of the stream is seen.
   const bool discard = connection_.close_called();
   iovec places[kMaxPlaces + 1];
   int count = 0;
-  // Between frames all goes to scratch memory: most messages are small, and several come at once.
+  // Between frames read into scratch memory: most messages are small, and several arrive at once.
   if (!discard && !parser_.between_frames()) {
     absl::StatusOr<int> found = parser_.places(places, kMaxPlaces);
     if (!found.ok()) {
@@ -72,15 +80,15 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   }
   std::size_t room = 0;
   for (int i = 0; i < count; ++i) room += places[i].iov_len;
-  // What follows the piece that is due comes along into scratch memory, so that small pieces cost no call
-  // each.
+  // The bytes after the current piece are read into scratch memory in the same call, so that small pieces
+  // need no extra call.
   const absl::Span<char> scratch = connection_.loop().scratch_in_loop();
   places[count] = {scratch.data(), scratch.size()};
   const ssize_t result =
       count == 0 ? ::recv(socket_, scratch.data(), scratch.size(), 0) : ::readv(socket_, places, count + 1);
   if (result == 0) {
     connection_.fail_in_loop(
-        absl::UnavailableError(parser_.between_frames() ? "the other end closed it" : kCutOff));
+        absl::UnavailableError(parser_.between_frames() ? "the peer closed the connection" : kCutOff));
     return false;
   }
   if (result < 0) {
@@ -93,8 +101,9 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   const auto bytes = static_cast<std::size_t>(result);
   bytes_arrived_.fetch_add(bytes, std::memory_order_relaxed);
   const std::size_t in_places = std::min(bytes, room);
+  // A listener may close the connection inside this call.
   if (!discard && !accept_bytes_in_loop(in_places, scratch.first(bytes - in_places))) return false;
-  // Less than was asked for: the socket is empty, and epoll will tell of more.
+  // A short read means that the socket is empty; epoll will report further data.
   return bytes == room + scratch.size() || until_end;
 }
 
@@ -105,6 +114,7 @@ bool TcpReceiver::accept_bytes_in_loop(std::size_t in_places, absl::Span<const c
     if (parser_.has_stripe_places()) stripes_.place_in_loop(parser_.take_stripe_places());
     if (parser_.complete()) {
       if (stripes_.shares_are_due_in_loop()) {
+        // Delivering a later frame now would let it overtake this one.
         awaits_shares_ = true;
         read_ahead_.assign(beyond.data(), beyond.size());
         return false;
@@ -113,8 +123,10 @@ bool TcpReceiver::accept_bytes_in_loop(std::size_t in_places, absl::Span<const c
     }
     if (socket_ < 0) return false;
     if (beyond.empty() || connection_.close_called()) return true;
+    // These are set at the beginning of each frame: the frame before may have changed them.
     if (parser_.between_frames()) {
       parser_.set_max_message_bytes(connection_.listener().max_message_bytes());
+      // A frame that claims more stripes than these is refused.
       parser_.set_stripes(stripes_.usable_in_loop());
     }
     status = parser_.consume(beyond);
@@ -131,7 +143,7 @@ void TcpReceiver::deliver_in_loop() {
     if (!status.ok()) connection_.fail_in_loop(status);
     return;
   }
-  if (message.byte_size() >= BufferPool::kPooledFrom) connection_.context().tend_pool();
+  if (message.byte_size() >= BufferPool::kPooledFrom) connection_.context().trim_pool();
   connection_.listener().on_message(connection_, std::move(message));
 }
 
@@ -140,7 +152,9 @@ void TcpReceiver::note_end_in_loop(bool end_may_have_come) {
   if (read_until_end_) watch_shares_in_loop();
 }
 
-// The other end sends nothing more on the connection itself; shares may still come, within a bounded time.
+// The peer sends nothing more on the connection itself. Shares may still arrive, but only within a limited
+// time.
+// The time starts again whenever some bytes of the shares have arrived.
 void TcpReceiver::watch_shares_in_loop() {
   if (shares_timer_ != 0) return;
   shares_timer_ = connection_.loop().schedule_in_loop(
@@ -157,12 +171,18 @@ void TcpReceiver::watch_shares_in_loop() {
 }
 
 void TcpReceiver::shares_arrived_in_loop() {
-  // Later: this may run within the reading of the frame that the shares belong to.
+  // Continue in a task, because this may run while the frame of the shares is being read.
+  // The task checks all conditions again: the connection may be closed first.
   if (awaits_shares_) {
     connection_.loop().post([this, connection = connection_.shared_from_this()] { resume_in_loop(); });
   }
 }
 
+// 1. Deliver the message that is now complete.
+// 2. Parse the bytes that were read behind it. They may contain another message that lacks shares; then
+//    stop again.
+// 3. Read on. The end of the stream may have been reached meanwhile (read_until_end_), which epoll does not
+//    report again.
 void TcpReceiver::resume_in_loop() {
   if (!awaits_shares_ || socket_ < 0 || stripes_.shares_are_due_in_loop()) return;
   awaits_shares_ = false;

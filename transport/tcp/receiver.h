@@ -13,38 +13,40 @@
 
 namespace gradwire::transport {
 
-// The receiving side of a TCP connection: reads its socket, and delivers the messages that are complete.
+// The receiving side of a TCP connection: reads its socket and delivers complete messages.
 //
-// A message that has come but for shares on stripes holds up what follows: nothing more is read from the
-// socket until its shares have come.
+// If a message is complete except for its shares on stripes, the receiver stops reading the socket until the
+// shares have arrived.
 //
-// Belongs to the loop's driver, but for bytes_arrived(). Part of its connection.
+// Used only by the loop's driver, except for bytes_arrived(). It is a part of its connection.
 class TcpReceiver {
  public:
   TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options);
 
   void start_in_loop(int socket) { socket_ = socket; }
-  // Reads no more, and drops what has come in part.
+  // Stops reading and drops an incomplete message.
   void end_in_loop();
 
-  // Reads what has come, or has others have their turn before the rest. `until_end`: up to the end of the
-  // stream, which may have come and is not reported again.
+  // Reads the received data. After a limited number of reads it posts a task for the rest, so that other
+  // connections are served in between. `until_end`: read up to the end of the stream, which may have been
+  // reached and is not reported again.
   void read_in_loop(bool until_end);
   bool awaits_shares_in_loop() const { return awaits_shares_; }
-  // The last share that was due has come.
+  // Called when the last outstanding share has arrived.
   void shares_arrived_in_loop();
-  // close() was called: reads what comes from now on to drop it, without waiting for the rest of a message.
+  // Called after close(): reads and drops further data, without waiting for the rest of a message.
   void discard_in_loop();
 
   uint64_t bytes_arrived() const { return bytes_arrived_.load(std::memory_order_relaxed); }
 
  private:
-  // Reads once. Whether there may be more.
+  // Reads once. Returns whether there may be more data.
   bool read_once_in_loop(bool until_end);
-  // Puts what readv gave into messages. False when reading has to stop.
+  // Passes the bytes of one read to the parser. Returns false if reading has to stop.
   bool accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond);
   void deliver_in_loop();
-  // While a frame awaits its shares: notes whether the stream ends behind it, and then bounds the wait.
+  // Called while a frame waits for its shares: records whether the stream ends after the frame. If so, the
+  // time for the shares is limited.
   void note_end_in_loop(bool end_may_have_come);
   void watch_shares_in_loop();
   void resume_in_loop();
@@ -52,12 +54,13 @@ class TcpReceiver {
   LoopConnection& connection_;
   TcpStripes& stripes_;
   const absl::Duration share_timeout_;
-  // -1 when the connection has ended.
+  // -1 after the connection was closed.
   int socket_ = -1;
   FrameParser parser_;
 
   bool awaits_shares_ = false;
-  // What had been read behind the message that waits, and whether the end of the stream may have come.
+  // The bytes that were read after the waiting message, and whether the end of the stream may have been
+  // reached.
   std::string read_ahead_;
   bool read_until_end_ = false;
   uint64_t shares_timer_ = 0;

@@ -26,7 +26,7 @@ Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
     const Place& place = due[static_cast<std::size_t>(count)];
     places[count] = {place.data, place.size};
   }
-  // What comes before its place is known stays in the socket; only the end is of interest.
+  // Bytes that arrive before their place is known stay in the socket. Only check for the end of the stream.
   char byte;
   const ssize_t result =
       count == 0 ? ::recv(socket.get(), &byte, 1, MSG_PEEK) : ::readv(socket.get(), places, count);

@@ -14,33 +14,32 @@ namespace gradwire::transport {
 
 class TcpStripes;
 
-// One end of a stripe: a further socket of a connection that carries shares of large buffers (frame.h has
-// which, stripe_control.h when).
-// Belongs to the loop's driver.
+// One end of a stripe: an additional socket of a connection that carries shares of large buffers (frame.h
+// defines the shares, stripe_control.h the protocol). Used only by the loop's driver.
 class Stripe : public EventHandler {
  public:
   Stripe(std::weak_ptr<TcpStripes> stripes, int number, Descriptor given)
       : socket(std::move(given)), stripes_(std::move(stripes)), number_(number) {}
 
-  // From 1 on.
+  // The number of the stripe, from 1 on.
   int number() const { return number_; }
 
   enum class Progress { kMore, kNothing, kComplete, kEnded };
-  // Reads once: shares that are due, or, when none are, only whether the other end has closed it.
-  // kComplete: nothing is due any more.
+  // Reads once: bytes of the outstanding shares or, if there are none, only whether the peer has closed the
+  // stripe. kComplete: no share is outstanding any more.
   Progress read_in_loop(std::atomic<uint64_t>& arrived);
 
-  // Shares that are due, in order.
+  // The outstanding shares, in order.
   struct Place {
     char* data;
     std::size_t size;
   };
   std::deque<Place> due;
-  // The socket may have bytes that nothing was due for.
+  // The socket may have bytes whose share is not known yet.
   bool readable = false;
-  // The other end has closed it.
+  // The peer has closed the stripe.
   bool ended = false;
-  // connect() has not succeeded yet.
+  // connect() has not completed yet.
   bool connecting = false;
   Descriptor socket;
   uint64_t handler_id = 0;

@@ -2,20 +2,20 @@
 
 namespace gradwire::transport {
 
-// How the stripes of a connection come and go. The end that opened the connection opens its stripes, all at
-// once, when either end has a large buffer to send:
+// The protocol that opens and closes the stripes of a connection. The end that opened the connection (the
+// opener) opens all stripes at once, when either end has a large buffer to send:
 //
-//   opener                                       the other end
-//   stripe 1..k: preface with the token   ->     (joins them; with the last one it may use them)
+//   opener                                       acceptor
+//   stripe 1..k: preface with the token   ->     (registers them; after the last one it may use them)
 //                                         <-     control: ready
 //   (may use them)
 //
-// Neither end puts a striped frame on the connection before "ready": one that comes earlier is invalid.
+// Neither end may send a striped frame on the connection before "ready": an earlier one is invalid.
 //
-// The other end asks for them with "want". When they have carried nothing for a while the opener sends "drop"
-// and uses them no more; so does the other end, and answers "drop". What was sent before has arrived with
-// that, since a message is complete before the next frame is read; so the opener closes them. Control frames,
-// one byte each:
+// The acceptor requests stripes with "want". When the stripes have been idle for a while, the opener sends
+// "drop" and does not use them any more. The acceptor then stops using them too and answers "drop".
+// Everything that was sent before has then arrived, since a message is complete before the next frame is
+// read; so the opener closes the stripes. Control frames have one byte:
 enum class StripeControl : char { kWant = 1, kReady = 2, kDrop = 3 };
 
 }  // namespace gradwire::transport

@@ -16,9 +16,9 @@
 namespace gradwire::transport {
 namespace {
 
-// For stripes to be connected and joined.
+// Maximum time to connect and join all stripes.
 constexpr absl::Duration kStartTimeout = absl::Seconds(10);
-// Reads of one stripe before others get their turn.
+// Number of reads of one stripe before other sockets are served.
 constexpr int kReadsPerTurn = 16;
 
 }  // namespace
@@ -43,13 +43,15 @@ void TcpStripes::end_in_loop() {
 
 void TcpStripes::want_in_loop() {
   if (!started_) {
-    sender_.set_stripes_wanted(false);  // The next large buffer asks again.
+    sender_.set_stripes_wanted(false);  // The next large buffer requests them again.
     return;
   }
   if (connection_.close_called()) return;
   if (address_.has_value()) {
     open_in_loop();
   } else {
+    // Only the opener can connect. If it does not want stripes, it ignores this, and messages use the
+    // single socket.
     sender_.send_control(StripeControl::kWant);
   }
 }
@@ -59,6 +61,8 @@ void TcpStripes::open_in_loop() {
   if (state_ != State::kOff || count <= 0) return;
   state_ = State::kStarting;
   sender_.set_stripes_wanted(true);
+  // The timer ends an attempt in which a stripe does not connect. It does not end the wait for "ready": a
+  // peer that never sends it gets no striped frames.
   timer_ = connection_.loop().schedule_in_loop(Clock::system().now() + kStartTimeout,
                                                [this, connection = connection_.shared_from_this()] {
                                                  timer_ = 0;
@@ -83,6 +87,7 @@ bool TcpStripes::add_in_loop(int number, Descriptor socket, bool connecting) {
   return id.ok();
 }
 
+// Whether a stripe of the opener has not sent its preface yet.
 bool TcpStripes::are_connecting_in_loop() const {
   return std::any_of(stripes_.begin(), stripes_.end(),
                      [](const std::shared_ptr<Stripe>& stripe) { return stripe->connecting; });
@@ -94,7 +99,7 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
                                       .stripes = static_cast<int>(stripes_.size()),
                                       .token = token_}
                                   .encode();
-  // A new socket takes these bytes at once.
+  // The buffer of a new socket has room for these bytes.
   if (connect_error(stripe.socket.get()) != 0 ||
       ::send(stripe.socket.get(), preface.data(), preface.size(), MSG_NOSIGNAL) !=
           static_cast<ssize_t>(preface.size())) {
@@ -104,21 +109,22 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
   stripe.connecting = false;
 }
 
-// Messages travel on the one socket then. No frame that is being received uses the stripes: the parser
-// accepts striped frames from "ready" on.
+// Removes the stripes: from now on messages use the single socket. No frame that is being received uses the
+// stripes, because the parser accepts striped frames only after "ready".
 void TcpStripes::give_up_in_loop() {
   if (state_ != State::kStarting) return;
   remove_in_loop();
-  // The end that opens them tries no more; the other waits for it to try again.
+  // The opener does not try again; the acceptor waits for a new attempt of the opener.
   state_ = address_.has_value() ? State::kRefused : State::kOff;
 }
 
 void TcpStripes::join_in_loop(const Preface& preface, Descriptor socket) {
   if (options_.stripes <= 0 || !started_ || connection_.close_called()) return;
-  // The opener has closed the last ones, whose end has not been seen here yet.
+  // The opener has closed the previous stripes, but this end has not seen it yet.
   if (state_ == State::kDropping) dropped_in_loop();
   if (state_ != State::kOff && state_ != State::kStarting) return;
   state_ = State::kStarting;
+  // Refuse a number that has joined before, and a total that differs from that of the other stripes.
   const bool known =
       std::any_of(stripes_.begin(), stripes_.end(), [&](const std::shared_ptr<Stripe>& stripe) {
         return stripe->number() == preface.stripe || expected_ != preface.stripes;
@@ -142,11 +148,14 @@ void TcpStripes::ready_in_loop() {
 }
 
 int TcpStripes::usable_in_loop() const {
-  // The opener's "drop" is answered behind what the other end has sent.
+  // The acceptor may send striped frames until it answers the opener's "drop".
+  // Frames arrive in order, so after the peer's "drop" no striped frame of it can follow.
   const bool usable = state_ == State::kReady || (state_ == State::kDropping && address_.has_value());
   return usable ? static_cast<int>(stripes_.size()) : 0;
 }
 
+// Each control frame is valid for one end and one state only. Any other one is an error of the peer, which
+// closes the connection.
 absl::Status TcpStripes::control_in_loop(absl::string_view header) {
   const auto control = header.size() == 1 ? static_cast<StripeControl>(header[0]) : StripeControl{0};
   const bool opener = address_.has_value();
@@ -164,7 +173,7 @@ absl::Status TcpStripes::control_in_loop(absl::string_view header) {
   } else if (control == StripeControl::kDrop && opener && state_ == State::kDropping) {
     dropped_in_loop();
   } else {
-    return absl::InvalidArgumentError("a control frame that makes no sense arrived");
+    return absl::InvalidArgumentError("malformed or unexpected control frame");
   }
   return absl::OkStatus();
 }
@@ -179,6 +188,8 @@ void TcpStripes::drop_idle_in_loop() {
   timer_ = 0;
   if (connection_.close_called()) return;
   const absl::Time now = Clock::system().now();
+  // Receiving updates last_used_ in place_in_loop(). Sending happens on other threads, so it only sets a
+  // flag that is read here.
   if (sender_.take_sent_striped()) last_used_ = now;
   if (last_used_ + options_.stripe_idle_time > now) {
     watch_idle_in_loop();
@@ -188,7 +199,7 @@ void TcpStripes::drop_idle_in_loop() {
   sender_.send_control(StripeControl::kDrop);
 }
 
-// Nothing is under way on them any more, in either direction.
+// No data is in flight on the stripes any more, in either direction.
 void TcpStripes::dropped_in_loop() {
   remove_in_loop();
   state_ = State::kOff;
@@ -197,6 +208,9 @@ void TcpStripes::dropped_in_loop() {
 
 void TcpStripes::remove_in_loop() {
   connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
+  // 1. The sender stops using the descriptors and waits for writes in progress.
+  // 2. The loop forgets the descriptors.
+  // 3. Close them. Otherwise a new socket could get the same number in between.
   sender_.remove_stripes();
   for (const std::shared_ptr<Stripe>& stripe : stripes_) {
     if (stripe->handler_id != 0) {
@@ -222,7 +236,7 @@ void TcpStripes::on_events_in_loop(Stripe& stripe, uint32_t events) {
 void TcpStripes::place_in_loop(const std::vector<FrameParser::Place>& places) {
   last_used_ = Clock::system().now();
   for (const FrameParser::Place& place : places) {
-    // The parser knows how many there are.
+    // The parser has checked the number of the stripe.
     Stripe& stripe = *stripes_[static_cast<std::size_t>(place.stripe - 1)];
     stripe.due.push_back({static_cast<char*>(place.data), place.size});
   }
@@ -235,7 +249,9 @@ bool TcpStripes::shares_are_due_in_loop() const {
 
 void TcpStripes::read_due_in_loop() {
   if (stripes_.empty()) return;
-  // A copy: the connection may end.
+  // A stripe may have become readable before its frame named a place for the bytes. epoll does not report
+  // that again, so try all of them.
+  // A copy, because the connection may be closed in the loop.
   const std::vector<std::shared_ptr<Stripe>> stripes = stripes_;
   for (const std::shared_ptr<Stripe>& stripe : stripes) {
     if (stripe->due.empty() || !stripe->socket.valid()) continue;
@@ -269,10 +285,14 @@ void TcpStripes::read_in_loop(Stripe& stripe) {
   });
 }
 
+// The end of a stripe means
+// - while the stripes start: the peer does not want them; go on with the single socket.
+// - for the acceptor after "drop": the opener has closed them, as agreed.
+// - otherwise: data may be missing, so the connection is lost.
 void TcpStripes::ended_in_loop(Stripe& stripe) {
   stripe.ended = true;
   if (state_ == State::kStarting) {
-    // The other end wants none, or has given up.
+    // The peer does not want stripes, or has given up.
     give_up_in_loop();
     return;
   }
@@ -280,9 +300,10 @@ void TcpStripes::ended_in_loop(Stripe& stripe) {
     dropped_in_loop();
     return;
   }
-  const char* const cause = stripe.due.empty() ? "the other end closed a stripe"
-                                               : "the other end closed a stripe in the middle of a message";
-  // Later: this may run within the reading of a frame. What came on the connection itself is delivered first.
+  const char* const cause =
+      stripe.due.empty() ? "the peer closed a stripe" : "the peer closed a stripe in the middle of a message";
+  // Continue in a task, because this may run while a frame is being read. Messages that arrived on the
+  // connection itself are delivered first.
   connection_.loop().post(
       [connection = connection_.shared_from_this(), cause] { connection->lost_in_loop(cause); });
 }

@@ -20,38 +20,39 @@
 
 namespace gradwire::transport {
 
-// The stripes of a TCP connection: how they come and go (stripe_control.h has the protocol), and what arrives
-// on them.
+// The stripes of a TCP connection: opens and closes them (stripe_control.h has the protocol), and receives
+// their data.
 //
-// States: kOff -> kStarting -> kReady -> kDropping -> kOff; kRefused, for the end that opens them: never
-// again.
+// States: kOff -> kStarting -> kReady -> kDropping -> kOff. If the opener cannot open them: kRefused, which
+// is final.
 //
-// Belongs to the loop's driver, but for bytes_arrived(). Part of its connection.
+// Used only by the loop's driver, except for bytes_arrived(). It is a part of its connection.
 class TcpStripes {
  public:
-  // `on_shares` is called when the last share that was due has come; perhaps within the reading of its frame.
+  // `on_shares` is called when the last outstanding share has arrived, possibly while its frame is being
+  // read.
   TcpStripes(LoopConnection& connection, TcpSender& sender, const TcpOptions& options,
              const Preface::Token& token, std::function<void()> on_shares);
 
-  // The connection is there. `address`: where it was opened to, and so are its stripes; none if it was
-  // accepted.
+  // Called when the connection is established. `address`: the address that the connection and its stripes are
+  // opened to; nullopt for an accepted connection.
   void start_in_loop(std::optional<SocketAddress> address);
-  // The connection ends.
+  // Called when the connection is closed.
   void end_in_loop();
 
-  // Somebody here has a large buffer to send.
+  // Called when a thread of this process has a large buffer to send.
   void want_in_loop();
-  // Takes a stripe whose preface had this connection's token.
+  // Registers a stripe whose preface had the token of this connection.
   void join_in_loop(const Preface& preface, Descriptor socket);
-  // A control frame has come. InvalidArgument for one that makes no sense.
+  // Handles a control frame. InvalidArgument if it is malformed or not allowed in this state.
   absl::Status control_in_loop(absl::string_view header);
 
-  // How many a frame that begins to arrive now may use.
+  // Number of stripes that the next frame may use.
   int usable_in_loop() const;
-  // Shares are due at these places.
+  // Adds outstanding shares with these places.
   void place_in_loop(const std::vector<FrameParser::Place>& places);
   bool shares_are_due_in_loop() const;
-  // Reads what is due.
+  // Reads the outstanding shares.
   void read_due_in_loop();
   uint64_t bytes_arrived() const { return bytes_arrived_.load(std::memory_order_relaxed); }
 
@@ -82,7 +83,7 @@ class TcpStripes {
   bool started_ = false;
   std::optional<SocketAddress> address_;
   State state_ = State::kOff;
-  // In the order of their numbers, once all are there.
+  // Sorted by number once they are complete.
   std::vector<std::shared_ptr<Stripe>> stripes_;
   int expected_ = 0;
   absl::Time last_used_;

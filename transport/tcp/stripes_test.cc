@@ -1,4 +1,4 @@
-// What stripes do between two tcp transports; what they withstand is in hostile_test.cc.
+// Tests of stripes between two tcp transports. Attacks on stripes are tested in hostile_stripes_test.cc.
 
 #include <cstring>
 #include <functional>
@@ -30,7 +30,7 @@ TcpOptions striped(int stripes = kStripes) {
 
 class TcpStripes : public testing::Test {
  protected:
-  // The first message has a buffer of `first` bytes. With `early` it is sent before the client begins to
+  // The first message has a buffer of `first` bytes. If `early`, it is sent before the client begins to
   // connect.
   void open(const TcpOptions& server_options, const TcpOptions& client_options, std::size_t first = 10,
             bool early = false) {
@@ -85,7 +85,7 @@ class TcpStripes : public testing::Test {
     return ticket.value_or(0);
   }
 
-  // That `count` messages have come, each as it was sent.
+  // Checks that `count` messages have arrived unchanged.
   static void expect_messages(RecordingListener& listener, std::size_t count) {
     const std::vector<Message> received = listener.wait_for_messages(count);
     ASSERT_EQ(received.size(), count);
@@ -97,7 +97,7 @@ class TcpStripes : public testing::Test {
     }
   }
 
-  // Sockets of both ends are in this process.
+  // Waits for this number of stripes. Both ends have their sockets in this process.
   bool await_stripes(int stripes) {
     return await([&] { return count_descriptors() == descriptors_ + 2 * stripes; });
   }
@@ -114,7 +114,7 @@ class TcpStripes : public testing::Test {
   std::shared_ptr<Connection> accepted_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST_F(TcpStripes, ALargeBufferOpensThemAndTheNextOnesUseThem) {
+TEST_F(TcpStripes, LargeBufferOpensStripesAndLaterOnesUseThem) {
   open(striped(), striped());
   send(*from_client_, kSize);
   ASSERT_TRUE(await_stripes(kStripes));
@@ -126,7 +126,7 @@ TEST_F(TcpStripes, ALargeBufferOpensThemAndTheNextOnesUseThem) {
   EXPECT_TRUE(await_stripes(kStripes));
 }
 
-TEST_F(TcpStripes, ALargeBufferAfterOneThatCameBeforeTheConnectionOpensThem) {
+TEST_F(TcpStripes, LargeBufferOpensStripesEvenIfOneWasSentBeforeTheConnectionWasEstablished) {
   open(striped(), striped(), /*first=*/kSize, /*early=*/true);
   expect_messages(*at_server_, 1);
   send(*from_client_, kSize + 1);
@@ -134,7 +134,7 @@ TEST_F(TcpStripes, ALargeBufferAfterOneThatCameBeforeTheConnectionOpensThem) {
   expect_messages(*at_server_, 2);
 }
 
-TEST_F(TcpStripes, TheEndThatWasConnectedToAsksForThem) {
+TEST_F(TcpStripes, AcceptorRequestsStripes) {
   open(striped(), striped());
   send(*from_server_, kSize);
   ASSERT_TRUE(await_stripes(kStripes));
@@ -142,7 +142,7 @@ TEST_F(TcpStripes, TheEndThatWasConnectedToAsksForThem) {
   expect_messages(*at_client_, 21);
 }
 
-TEST_F(TcpStripes, BothDirectionsUseThemAtOnce) {
+TEST_F(TcpStripes, BothDirectionsUseStripesAtOnce) {
   constexpr int kMessages = 30;
   open(striped(), striped());
   std::thread other([this] {
@@ -154,7 +154,7 @@ TEST_F(TcpStripes, BothDirectionsUseThemAtOnce) {
   expect_messages(*at_client_, kMessages);
 }
 
-TEST_F(TcpStripes, AnEndThatWantsNoneGetsAllOnOneSocket) {
+TEST_F(TcpStripes, EndWithoutStripesReceivesAllOnOneSocket) {
   for (const bool server_wants : {true, false}) {
     at_server_ = std::make_shared<RecordingListener>();
     at_client_ = std::make_shared<RecordingListener>();
@@ -172,13 +172,14 @@ TEST_F(TcpStripes, AnEndThatWantsNoneGetsAllOnOneSocket) {
   }
 }
 
-TEST_F(TcpStripes, IdleOnesCloseAndComeBackWhenNeeded) {
+TEST_F(TcpStripes, IdleStripesCloseAndReopenWhenNeeded) {
   TcpOptions options = striped();
   options.stripe_idle_time = absl::Milliseconds(50);
   open(options, options);
   std::size_t sent = 1;
   for (int round = 0; round < 3; ++round) {
-    // The first may come before the stripes are closed at the other end, too, and then leaves them closed.
+    // The first message may be sent before the other end has closed the stripes; then it does not reopen
+    // them.
     ASSERT_TRUE(await([&] {
       send(round % 2 == 0 ? *from_client_ : *from_server_, kSize);
       return count_descriptors() == descriptors_ + 2 * kStripes;
@@ -190,13 +191,13 @@ TEST_F(TcpStripes, IdleOnesCloseAndComeBackWhenNeeded) {
   EXPECT_TRUE(at_client_->closed_count() == 0 && at_server_->closed_count() == 0);
 }
 
-TEST_F(TcpStripes, CaptureKeepsTheBytesOfThatMomentOnEveryOne) {
+TEST_F(TcpStripes, CaptureKeepsTheBytesOfThatMomentOnAllStripes) {
   constexpr int kMessages = 16;
   open(striped(), striped());
   send(*from_client_, kSize);
   ASSERT_TRUE(await_stripes(kStripes));
   expect_messages(*at_server_, 2);
-  // Nothing is read, so that most of what follows is queued when it is captured.
+  // The receiver does not read, so most of the following messages are still queued when they are captured.
   at_server_->hold_back();
   send(*from_client_, 1);
   for (int i = 0; i < kMessages; ++i) {
@@ -210,11 +211,11 @@ TEST_F(TcpStripes, CaptureKeepsTheBytesOfThatMomentOnEveryOne) {
     from_client_->capture(*ticket);
     std::memset(mine.data(), 0, mine.size());
   }
-  at_server_->let_go();
+  at_server_->resume();
   expect_messages(*at_server_, 3 + kMessages);
 }
 
-TEST_F(TcpStripes, AFlushDeliversWhatIsOnThem) {
+TEST_F(TcpStripes, FlushDeliversTheDataOnStripes) {
   open(striped(), striped());
   send(*from_client_, kSize);
   ASSERT_TRUE(await_stripes(kStripes));
@@ -225,7 +226,7 @@ TEST_F(TcpStripes, AFlushDeliversWhatIsOnThem) {
   expect_messages(*at_server_, 12);
 }
 
-TEST_F(TcpStripes, AnEndThatGoesAwayReleasesWhatWasQueued) {
+TEST_F(TcpStripes, ClosedEndReleasesQueuedMessages) {
   open(striped(), striped());
   send(*from_client_, kSize);
   ASSERT_TRUE(await_stripes(kStripes));
@@ -237,9 +238,9 @@ TEST_F(TcpStripes, AnEndThatGoesAwayReleasesWhatWasQueued) {
     owner = message.buffers[0].owner();
     ASSERT_TRUE(from_client_->send(std::move(message)).ok());
   }
-  from_client_->close(absl::CancelledError("enough"));
+  from_client_->close(absl::CancelledError("requested by the test"));
   EXPECT_FALSE(at_client_->wait_closed().ok());
-  at_server_->let_go();
+  at_server_->resume();
   EXPECT_FALSE(at_server_->wait_closed().ok());
   client_->shutdown();
   EXPECT_TRUE(owner.expired());

@@ -16,8 +16,12 @@ void set_connection_options(int socket, const TcpOptions& options) {
     ::setsockopt(socket, level, name, &value, sizeof(value));
   };
   auto seconds = [](absl::Duration duration) {
+    // 32,767 is the kernel's limit for the keepalive options.
     return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Seconds(duration), 1, 32'767));
   };
+  // Messages are sent as a whole, so waiting for more bytes (Nagle's algorithm) only delays them. Keepalive
+  // finds a peer that vanished while the connection is idle; the user timeout one that vanished while data
+  // is under way. After 3 unanswered keepalive probes the peer counts as gone.
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds(options.keepalive_idle));
@@ -91,11 +95,11 @@ void TcpConnection::watch_in_loop() {
 }
 
 void TcpConnection::on_events_in_loop(uint32_t events) {
-  // Writing first: it frees the memory of what leaves.
+  // Write first: it frees the memory of the sent messages.
   if (events & EPOLLOUT) sender_.writable_in_loop(0);
   if (receiver_.awaits_shares_in_loop() && (events & (EPOLLERR | EPOLLHUP)) != 0) {
-    // The other end is gone; nothing that comes later could make a message of what has come.
-    fail_in_loop(absl::UnavailableError("the other end closed it in the middle of a message"));
+    // The peer is gone, so the message will never be complete.
+    fail_in_loop(absl::UnavailableError("the peer closed the connection in the middle of a message"));
     return;
   }
   if (events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
@@ -108,19 +112,23 @@ void TcpConnection::flush_in_loop() {
   receiver_.discard_in_loop();
 }
 
-// Everything is in the socket. Closing it now could destroy what the other end has not read yet (a reset
-// follows when bytes arrive here that nobody will read), so only this direction ends and the other end closes
-// in turn.
+// All data has been written to the socket. Closing it now could destroy data that the peer has not read yet:
+// the kernel sends a reset if bytes arrive that no process will read. So close only this direction; the peer
+// then closes the other one.
 void TcpConnection::drained_in_loop() {
   if (!socket_.valid() || std::exchange(lingering_, true)) return;
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
+// Messages that arrived before the loss are still delivered. The read usually finds the end and closes the
+// connection itself; then fail_in_loop() has no effect.
 void TcpConnection::lost_in_loop(absl::string_view cause) {
   receiver_.read_in_loop(true);
   fail_in_loop(absl::UnavailableError(cause));
 }
 
+// The sender must have stopped using the socket before its descriptor is closed: a new socket could get the
+// same number, and data of this connection would go to it.
 void TcpConnection::release_in_loop(const absl::Status& reason) {
   sender_.end(reason);
   if (dial_ != nullptr) dial_->cancel_in_loop();

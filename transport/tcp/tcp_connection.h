@@ -18,12 +18,11 @@
 
 namespace gradwire::transport {
 
-// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers travel. A dial makes the
-// connection, or it was accepted; then a sender and a receiver use the socket. This joins them.
+// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers are sent. A TcpDial opens
+// the connection, or it was accepted. Then a sender and a receiver use the socket.
 //
-// Reading, timers and callbacks happen on the loop's driver alone; writing happens on whichever thread has
-// something to write (send/sender.h). A flush lasts until the queue has been written and the other end has
-// read it.
+// Reading, timers and callbacks happen only on the loop's driver. Any thread with data to write may write
+// (send/sender.h). A flush lasts until the queue has been written and the peer has read it.
 class TcpConnection : public LoopConnection, public EventHandler {
  public:
   TcpConnection(std::shared_ptr<TcpContext> context, std::string peer_address, const Preface::Token& token);
@@ -31,21 +30,21 @@ class TcpConnection : public LoopConnection, public EventHandler {
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override;
   void capture(uint64_t ticket) override { sender_.capture(ticket); }
-  // Warm memory; it is sent from there as any other.
+  // Returns warm memory of the pool. It is sent like any other memory.
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
   uint64_t bytes_arrived() const override { return receiver_.bytes_arrived() + stripes_.bytes_arrived(); }
 
-  // Makes the preface the first that is sent; for the end that connects.
+  // Queues the preface as the first bytes. For the connecting end.
   void begin_with_preface() { sender_.push_bytes(Preface{.token = token_}.encode()); }
   // Tries the addresses in order until `deadline`.
   void connect_in_loop(std::vector<SocketAddress> addresses, std::shared_ptr<ConnectionListener> listener,
                        absl::Time deadline);
-  // Takes a socket that was accepted; messages can be sent from then on. None is received before
-  // listen_in_loop.
+  // Takes an accepted socket. From then on messages can be sent, but none is received before
+  // listen_in_loop().
   void adopt_in_loop(Descriptor socket);
   void listen_in_loop(std::shared_ptr<ConnectionListener> listener);
-  // Takes a stripe whose preface had this connection's token.
+  // Registers a stripe whose preface had the token of this connection.
   void join_stripe_in_loop(const Preface& preface, Descriptor socket) {
     stripes_.join_in_loop(preface, std::move(socket));
   }
@@ -61,7 +60,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
   void flush_in_loop() override;
   void release_in_loop(const absl::Status& reason) override;
 
-  // Puts the socket to use.
+  // Starts the sender and the receiver on the socket.
   void start_in_loop(Descriptor socket);
   void watch_in_loop();
 
@@ -69,7 +68,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
   const Preface::Token token_;
   TcpSender sender_;
 
-  // Those below belong to the loop's driver.
+  // The members below are used only by the loop's driver.
   std::shared_ptr<TcpDial> dial_;
   Descriptor socket_;
   uint64_t handler_id_ = 0;

@@ -14,7 +14,7 @@ namespace gradwire::transport {
 class Arrival;
 class TcpConnection;
 
-// What a tcp transport shares with its connections.
+// The state that a tcp transport shares with its connections.
 struct TcpContext : LoopContext {
   TcpContext(TcpOptions given, std::shared_ptr<EventLoop> given_loop)
       : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {
@@ -25,14 +25,14 @@ struct TcpContext : LoopContext {
 
   const TcpOptions options;
 
-  // Those below belong to the loop's driver.
+  // The members below are used only by the loop's driver.
 
-  // The connections that were accepted; what arrives with the token of one is its stripe.
+  // The accepted connections by token. A socket with the token of a connection is a stripe of it.
   absl::flat_hash_map<Preface::Token, TcpConnection*> by_token;
   absl::flat_hash_set<std::shared_ptr<Arrival>> arrivals;
 };
 
-// Sets what every connection's socket has: no delay, keepalive, a bound on unacknowledged bytes.
+// Sets the options of all sockets: no delay, keepalive, a timeout for unacknowledged bytes.
 void set_connection_options(int socket, const TcpOptions& options);
 
 }  // namespace gradwire::transport

@@ -25,7 +25,7 @@ class TcpTransport : public LoopTransport<TcpContext> {
     GRADWIRE_ASSIGN_OR_RETURN(ListeningSocket socket, listening_socket(options.bind_address, options.port));
     std::string host = options.advertised_host.empty() ? options.bind_address : options.advertised_host;
     std::string address = join_host_port(advertised_host(host), socket.port);
-    // Shared with what has not said yet what it is.
+    // Shared with the accepted sockets that have not sent their preface yet.
     auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
     GRADWIRE_RETURN_IF_ERROR(accept_on(
         std::move(socket.descriptor),

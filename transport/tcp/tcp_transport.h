@@ -13,42 +13,43 @@
 namespace gradwire::transport {
 
 struct TcpOptions {
-  // What arrives is checked against them before memory is allocated; send() refuses what is over them.
+  // Received data is checked against these limits before memory is allocated; send() fails for messages over
+  // them.
   Limits limits;
-  // The address or name of the interface to listen on; empty: all, IPv4 and IPv6.
+  // The address or name of the interface to listen on; empty: all interfaces, IPv4 and IPv6.
   std::string bind_address;
-  // 0: any free one.
+  // The port to listen on; 0: any free port.
   int port = 0;
-  // The host that others are told to connect to. Empty: bind_address if there is one, else
-  // GRADWIRE_HOST_ADDRESS, else what transport/tcp/address.h finds.
+  // The host to which other processes connect. Empty: bind_address if it is set, else GRADWIRE_HOST_ADDRESS,
+  // else the host that transport/tcp/address.h finds.
   std::string advertised_host;
-  // Where received buffers come from; nullptr: a pool of its own.
+  // The pool for received buffers; nullptr: the transport creates one.
   std::shared_ptr<BufferPool> pool;
-  // Further sockets that a connection opens, at most 8, when it first has a large buffer to send, and closes
-  // when it has had none for a while. 0: none, from neither end.
+  // Number of stripes: additional sockets of a connection, at most 8. They are opened when the connection
+  // first has a large buffer to send, and closed after a while without large buffers. 0: no stripes, in
+  // neither direction.
   int stripes = 0;
-  // Buffers from this size on travel over all of its sockets at once; at least 64 KiB.
+  // Buffers of at least this size are sent over all sockets of the connection at once; at least 64 KiB.
   std::size_t stripe_from_bytes = std::size_t{4} << 20;
   absl::Duration stripe_idle_time = absl::Seconds(10);
-  // A silent connection is probed after this long, and then this often; several probes without an answer end
-  // it.
+  // An idle connection is probed after this time, and then at this interval. Several probes without an answer
+  // close it.
   absl::Duration keepalive_idle = absl::Seconds(10);
   absl::Duration keepalive_interval = absl::Seconds(5);
-  // How long bytes may stay unacknowledged, or a receiver that is alive may read nothing, before the
-  // connection ends.
+  // The connection is closed if bytes stay unacknowledged, or a live receiver does not read, for this time.
   absl::Duration user_timeout = absl::Seconds(30);
-  // For a process that has connected to introduce itself; shorter in tests.
+  // The time in which a process that connects must introduce itself; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
-  // How the transport's own thread waits, if it has one.
+  // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;
 };
 
-// Connections over TCP. Addresses are "host:port", or several with commas between, tried in order; a host
-// name is looked up on the thread that calls connect().
+// Connections over TCP. Addresses are "host:port" or a list of these separated by commas, which are tried in
+// order. A host name is looked up on the thread that calls connect().
 //
-// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread
-// that drives it, from listen() or connect() on. A sender writes on its own thread as far as the socket takes
-// it. Uses one descriptor per connection, and one to listen.
+// The driver of `loop` reads and delivers. Without `loop` the transport creates a loop and a thread that
+// drives it, at the first listen() or connect(). A sender writes on its own thread as far as the socket has
+// room. Uses one descriptor per connection, and one to listen.
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 

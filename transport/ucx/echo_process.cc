@@ -1,5 +1,5 @@
-// The other process of the tests between two: prints "address " and its address, and echoes what comes, until
-// its standard input ends. Its argument: what UCX may use.
+// The second process of the tests with two processes. It prints "address " and its address, and echoes all
+// messages until its standard input ends. Its argument: the methods that UCX may use.
 
 #include <unistd.h>
 

@@ -9,8 +9,8 @@
 
 namespace gradwire::transport {
 
-// The transport over UCX (ucx_transport.h), for those who may be built without it. InvalidArgument where this
-// build has none (it takes --config=ucx), Unavailable where UCX does not start.
+// Creates the transport over UCX (ucx_transport.h), for code that may be built without it. InvalidArgument if
+// this build does not include it (build with --config=ucx); Unavailable if UCX does not start.
 absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(const Limits& limits,
                                                                        std::shared_ptr<EventLoop> loop);
 

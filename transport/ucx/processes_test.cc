@@ -1,4 +1,4 @@
-// Two processes, over what UCX chooses between them by itself and over what it is told to use.
+// Tests of connections between two processes, with the methods that UCX chooses and with given methods.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,7 @@
 namespace gradwire::transport {
 namespace {
 
-// An echo_process that runs until this object goes.
+// An echo_process that runs until this object is destroyed.
 class Peer {
  public:
   explicit Peer(const char* methods) {
@@ -40,7 +40,7 @@ class Peer {
     ::close(in[0]);
     ::close(out[1]);
     output_ = Descriptor(out[0]);
-    // UCX writes what it has to say there, too.
+    // UCX writes its messages to the same stream.
     while (!absl::ConsumePrefix(&line_, "address ") && read_line()) {
     }
     address_ = std::string(line_);
@@ -170,12 +170,12 @@ TEST_P(UcxBetweenProcesses, APeerThatIsKilledIsUnavailableAndItsBuffersStay) {
   std::memset(received[0].buffers[0].data(), 0, 3'000'000);
 }
 
-TEST_P(UcxBetweenProcesses, APeerThatIsKilledWithMuchUnderWayIsUnavailable) {
+TEST_P(UcxBetweenProcesses, PeerThatIsKilledWithManyMessagesInFlightIsUnavailable) {
   Peer peer(GetParam());
   connect(peer);
   ASSERT_TRUE(connection_->send(text_message("first")).ok());
   ASSERT_EQ(listener_->wait_for_messages(1).size(), 1);
-  // It takes nothing any more.
+  // The stopped peer receives nothing any more.
   peer.signal(SIGSTOP);
   std::weak_ptr<void> owner;
   for (int i = 0; i < 20; ++i) {
@@ -193,7 +193,7 @@ TEST_P(UcxBetweenProcesses, APeerThatIsKilledWithMuchUnderWayIsUnavailable) {
   EXPECT_TRUE(owner.expired());
 }
 
-TEST_P(UcxBetweenProcesses, ShutdownDoesNotWaitLongForAPeerThatTakesNothing) {
+TEST_P(UcxBetweenProcesses, ShutdownDoesNotWaitLongForAPeerThatReceivesNothing) {
   Peer peer(GetParam());
   connect(peer);
   ASSERT_TRUE(connection_->send(text_message("first")).ok());

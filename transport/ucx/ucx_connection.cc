@@ -1,3 +1,7 @@
+// UCX's callbacks report events at any time during progress. They only record them and touch the
+// connection. settle_in_loop() then does, in this order: deliver complete messages, give up or close after
+// a failure, close after the peer's goodbye, post queued messages.
+
 #include "gradwire/transport/ucx/ucx_connection.h"
 
 #include "gradwire/base/clock.h"
@@ -33,7 +37,7 @@ void UcxConnection::connect_in_loop(std::vector<SocketAddress> candidates,
 
 void UcxConnection::try_next_candidate_in_loop() {
   SocketAddress& candidate = candidates_[next_candidate_++];
-  // Those behind it have their share of the time.
+  // The remaining candidates share the remaining time equally.
   const absl::Time now = Clock::system().now();
   const auto left = static_cast<int64_t>(candidates_.size() - next_candidate_ + 1);
   await_hello_in_loop(now + (connect_deadline_ - now) / left);
@@ -56,7 +60,7 @@ void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<Co
 
 void UcxConnection::await_hello_in_loop(absl::Time deadline) {
   hello_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
-    settle_later_in_loop(absl::UnavailableError("the other end did not answer in time"));
+    settle_later_in_loop(absl::UnavailableError("the peer did not answer in time"));
     context_->activate_in_loop();
   });
 }
@@ -79,12 +83,13 @@ void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
 void UcxConnection::endpoint_failed_in_loop(ucs_status_t status) {
   endpoint_failed_ = true;
   settle_later_in_loop(absl::UnavailableError(
-      status == UCS_ERR_CONNECTION_RESET ? "the other end closed it" : ucs_status_string(status)));
+      status == UCS_ERR_CONNECTION_RESET ? "the peer closed the connection" : ucs_status_string(status)));
 }
 
 void UcxConnection::settle_later_in_loop(absl::Status failure) {
   if (!failure.ok() && !failure_.has_value()) {
     failure_ = std::move(failure);
+    // Messages that arrive after the failure are not kept.
     receiver_.stop_in_loop();
   }
   context_->touch_in_loop(*this);
@@ -93,6 +98,7 @@ void UcxConnection::settle_later_in_loop(absl::Status failure) {
 void UcxConnection::settle_in_loop() {
   touched_ = false;
   const std::shared_ptr<LoopConnection> self = shared_from_this();
+  // The connection is closed; only its outstanding operations are left.
   if (listener_ == nullptr) {
     retire_in_loop();
     return;
@@ -100,12 +106,14 @@ void UcxConnection::settle_in_loop() {
   receiver_.deliver_in_loop();
   const bool connected = receiver_.greeted();
   if (connected) loop().cancel_in_loop(std::exchange(hello_timer_, 0));
-  // A listener that is called runs no code of the loop, so that this is still open or closing.
+  // Calls of the listener do not run code of the loop, so the state is still open or closing.
   if (failure_.has_value()) {
     if (connected || next_candidate_ == candidates_.size()) {
       fail_in_loop(*failure_);
       return;
     }
+    // Try the next address. First remove everything of this attempt, since its late callbacks must not affect
+    // the next one.
     loop().cancel_in_loop(hello_timer_);
     close_endpoint_in_loop();
     receiver_.reset_in_loop();
@@ -113,7 +121,7 @@ void UcxConnection::settle_in_loop() {
     failure_.reset();
     try_next_candidate_in_loop();
   } else if (receiver_.peer_left()) {
-    fail_in_loop(absl::UnavailableError("the other end closed it"));
+    fail_in_loop(absl::UnavailableError("the peer closed the connection"));
   } else if (connected) {
     sender_.post_queued_in_loop();
   }
@@ -133,20 +141,22 @@ void UcxConnection::release_in_loop(const absl::Status& reason) {
   context_->activate_in_loop();
 }
 
-// The other end may be reading this one's memory by rendezvous: before it has, the memory stays and so does
-// the endpoint.
+// The peer may be reading memory of this end by rendezvous: until it has finished, the memory and the
+// endpoint must stay.
 void UcxConnection::retire_in_loop() {
   const auto is_used = [this] { return sender_.outstanding() + receiver_.outstanding() > 0; };
+  // After a failure UCX completes the operations, so nothing is gained by waiting.
   if (endpoint_ != nullptr && (!is_used() || endpoint_failed_)) close_endpoint_in_loop();
   if (endpoint_ != nullptr || is_used()) return;
   loop().cancel_in_loop(linger_timer_);
+  // This may drop the last reference except the caller's.
   context_->retiring.erase(keep(this));
 }
 
 void UcxConnection::close_endpoint_in_loop() {
   if (endpoint_ == nullptr) return;
   sender_.stop_in_loop();
-  // What UCX has of it comes back while it is closed, or soon after.
+  // UCX completes the outstanding operations while it closes the endpoint, or soon after.
   context_->close_endpoint_in_loop(std::exchange(endpoint_, nullptr));
   endpoint_failed_ = false;
   context_->touch_in_loop(*this);

@@ -17,22 +17,22 @@
 
 namespace gradwire::transport {
 
-// One end of a connection over UCX: an endpoint, which a sender and a receiver use. This makes it and ends
-// it.
+// One end of a connection over UCX: an endpoint, with a sender and a receiver that use it. This class creates
+// and closes the endpoint.
 //
-// A flush lasts until the other end has answered this one's goodbye by closing. A connection that has ended
-// retires: while UCX may still read memory for the other end, the endpoint stays, for a time that the options
-// bound.
+// A flush lasts until the peer has answered the goodbye of this end by closing. After a connection is closed
+// it retires: as long as UCX may still read memory for the peer, the endpoint stays open, for a limited time
+// (UcxOptions::linger_time).
 //
-// send() makes frames and copies on its caller's thread. All else, and every call to UCX, happens on the
-// loop's driver.
+// send() encodes frames and copies buffers on its caller's thread. Everything else, and every call to UCX,
+// happens on the loop's driver.
 class UcxConnection : public LoopConnection {
  public:
   UcxConnection(std::shared_ptr<UcxContext> context, std::string peer_address);
 
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override;
-  // Nothing borrowed is read after send().
+  // send() copies borrowed buffers, so there is nothing to capture.
   void capture(uint64_t) override {}
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
@@ -40,18 +40,18 @@ class UcxConnection : public LoopConnection {
   // Tries the candidates in order until `deadline`.
   void connect_in_loop(std::vector<SocketAddress> candidates, std::shared_ptr<ConnectionListener> listener,
                        absl::Time deadline);
-  // Takes what has connected.
+  // Accepts a connection request.
   void adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<ConnectionListener> listener);
 
-  // From UCX's callbacks.
+  // Called by UCX's callbacks.
   UcxReceiver& receiver() { return receiver_; }
   void endpoint_failed_in_loop(ucs_status_t status);
 
-  // False if it was marked already.
+  // Marks the connection as touched (see UcxContext). Returns false if it already was.
   bool mark_touched_in_loop() { return !std::exchange(touched_, true); }
-  // Delivers what has come, sends what is queued, ends if it must.
+  // Delivers complete messages, sends queued ones, and closes the connection if necessary.
   void settle_in_loop();
-  // UCX calls no more.
+  // Called when UCX makes no more callbacks.
   void worker_ended_in_loop();
 
  private:
@@ -62,12 +62,12 @@ class UcxConnection : public LoopConnection {
     context_->activate_in_loop();
   }
   void release_in_loop(const absl::Status& reason) override;
-  bool greeted_in_loop() const override { return receiver_.greeted(); }
+  bool is_greeted_in_loop() const override { return receiver_.greeted(); }
 
-  // Has the connection settle at the end of the round. It ends then unless `failure` is OK; the first failure
-  // counts.
+  // Makes the connection settle at the end of the round. If `failure` is not OK, the connection is then
+  // closed; the first failure wins.
   void settle_later_in_loop(absl::Status failure);
-  // Gives the other end of the endpoint until then to say hello.
+  // Sets the time until which the peer must send its hello.
   void await_hello_in_loop(absl::Time deadline);
   void try_next_candidate_in_loop();
   void create_endpoint_in_loop(ucp_ep_params_t& params);
@@ -77,13 +77,13 @@ class UcxConnection : public LoopConnection {
   const std::shared_ptr<UcxContext> context_;
   UcxSender sender_;
 
-  // Those below belong to the loop's driver.
+  // The members below are used only by the loop's driver.
   UcxReceiver receiver_;
   ucp_ep_h endpoint_ = nullptr;
   bool touched_ = false;
-  // UCX said that the endpoint is of no use any more.
+  // UCX has reported that the endpoint has failed.
   bool endpoint_failed_ = false;
-  // Why the connection, or the attempt to make it, is to end.
+  // The reason to close the connection, or to give up the current attempt to connect.
   std::optional<absl::Status> failure_;
   std::vector<SocketAddress> candidates_;
   std::size_t next_candidate_ = 0;

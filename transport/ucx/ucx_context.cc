@@ -11,9 +11,10 @@
 namespace gradwire::transport {
 namespace {
 
-// Calls of progress before the others of the loop have their turn.
+// Number of calls of progress() before other handlers of the loop run.
+// A busy peer must not keep the loop from its other handlers.
 constexpr int kCallsPerRound = 64;
-// How long UCX may take to close endpoints once nothing else is left.
+// Maximum time for UCX to close endpoints after everything else has ended.
 constexpr absl::Duration kEndTime = absl::Seconds(3);
 
 }  // namespace
@@ -32,7 +33,7 @@ absl::Status UcxContext::start() {
   handler.cb = &UcxContext::on_active_message;
   handler.arg = this;
   const ucs_status_t status = ucp_worker_set_am_recv_handler(worker->get(), &handler);
-  return status == UCS_OK ? absl::OkStatus() : ucx_error("UCX takes no handler of messages", status);
+  return status == UCS_OK ? absl::OkStatus() : ucx_error("cannot register UCX's message handler", status);
 }
 
 void UcxContext::start_in_loop() {
@@ -40,7 +41,7 @@ void UcxContext::start_in_loop() {
   if (id.ok()) {
     handler_id_ = *id;
   } else {
-    log(LogLevel::kError, "the transport ucx cannot sleep: ", id.status().message());
+    log(LogLevel::kError, "the ucx transport cannot wait for UCX's descriptor: ", id.status().message());
   }
   activate_in_loop();
 }
@@ -63,6 +64,7 @@ void UcxContext::activate_in_loop() {
 }
 
 void UcxContext::touch_in_loop(UcxConnection& connection) {
+  // The list owns the connection, which may close before it settles.
   if (connection.mark_touched_in_loop()) touched_.push_back(connection.keep(&connection));
 }
 
@@ -75,6 +77,8 @@ void UcxContext::close_endpoint_in_loop(ucp_ep_h endpoint) {
   if (worker == nullptr) return;
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // Without waiting for the peer, which may be gone: the protocol has its own goodbye. Outstanding
+  // operations end with an error.
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   param.cb.send = &UcxContext::on_endpoint_closed;
   param.user_data = this;
@@ -87,15 +91,19 @@ void UcxContext::on_endpoint_closed(void* request, ucs_status_t, void* context) 
   --static_cast<UcxContext*>(context)->closing_endpoints_;
 }
 
+// UCX has no call that only says whether there is work. So this makes progress, which may call callbacks;
+// these only record and touch.
 bool UcxContext::has_data_in_loop() {
   if (worker == nullptr || armed_) return false;
+  // UCX does not arm its descriptor while events are pending. Poll again at once, because the descriptor
+  // will not report them.
   if (std::exchange(refused_arming_, false)) return true;
   return worker->progress() || !touched_.empty() || !released_.empty();
 }
 
 bool UcxContext::poll_in_loop() {
-  // Until nothing comes any more: a message that came by rendezvous is delivered only when UCX has also told
-  // whether its sender, whose memory was read, was still there.
+  // Repeat until there is no progress: a message that was received by rendezvous may be delivered only after
+  // UCX has also reported whether its sender, whose memory was read, still existed.
   for (int call = 0; call < kCallsPerRound && worker->progress(); ++call) {
   }
   settle_in_loop();
@@ -104,9 +112,11 @@ bool UcxContext::poll_in_loop() {
 }
 
 void UcxContext::settle_in_loop() {
+  // In this order: release buffers, accept, then let the connections settle. All of them may run code of
+  // users, which the callbacks of UCX must not do.
   released_.clear();
   if (listener_ != nullptr) listener_->accept_in_loop();
-  // What settles may touch others, or itself: that is for the next round.
+  // A connection that settles may touch others or itself; these settle in the next round.
   const std::vector<std::shared_ptr<UcxConnection>> touched = std::exchange(touched_, {});
   for (const std::shared_ptr<UcxConnection>& connection : touched) connection->settle_in_loop();
 }
@@ -123,9 +133,10 @@ ucs_status_t UcxContext::on_active_message(void* context, const void* head, std:
                                            void* data, std::size_t data_bytes,
                                            const ucp_am_recv_param_t* param) {
   auto* const self = static_cast<UcxContext*>(context);
+  // Without the sender's endpoint the message belongs to no connection. UCS_OK makes UCX release the data.
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
   const auto found = self->by_endpoint_.find(param->reply_ep);
-  // It was closed meanwhile.
+  // The endpoint was closed meanwhile.
   if (found == self->by_endpoint_.end()) return UCS_OK;
   const absl::string_view head_view(static_cast<const char*>(head), head_bytes);
   return found->second->receiver().receive_in_loop(head_view, data, data_bytes,
@@ -140,6 +151,8 @@ void UcxContext::on_endpoint_error(void* context, ucp_ep_h endpoint, ucs_status_
 
 void UcxContext::end_if_done_in_loop() {
   if (!shutting_down || ended || !connections.empty()) return;
+  // UCX may still call callbacks that refer to retiring connections, so the worker is destroyed after them,
+  // or after a limited time.
   if (retiring.empty() && closing_endpoints_ == 0) {
     end_in_loop();
     return;
@@ -157,7 +170,7 @@ void UcxContext::end_in_loop() {
   loop->cancel_in_loop(end_timer_);
   if (handler_id_ != 0) loop->remove_in_loop(worker->descriptor(), handler_id_);
   loop->forget_in_loop(*this);
-  // What UCX has been given as memory must outlive it.
+  // Destroy the worker first: the memory that UCX uses must outlive it.
   worker = nullptr;
   const auto kept = std::exchange(retiring, {});
   for (const auto& connection : kept) connection->worker_ended_in_loop();

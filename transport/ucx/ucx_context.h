@@ -20,49 +20,51 @@ namespace gradwire::transport {
 class UcxConnection;
 class UcxListener;
 
-// What a ucx transport shares with its connections, some of which live longer than it: the worker, and the
-// rounds in which it makes progress. UCX's callbacks, which come while it makes progress, only take notes;
-// what follows from them (calling listeners, closing endpoints, sending) happens behind them, when the
-// connections that they touched settle.
+// The state that a ucx transport shares with its connections, some of which outlive it: the worker, and the
+// rounds in which the worker makes progress.
 //
-// Its methods are for the loop's driver, but for the constructor and start().
+// UCX calls its callbacks while it makes progress. They must not call listeners, close endpoints or send. So
+// they only record what happened and mark ("touch") the connection. At the end of the round each touched
+// connection settles: it then does that work.
+//
+// All methods are for the loop's driver, except the constructor and start().
 class UcxContext : public LoopContext, public Pollable, public EventHandler {
  public:
   UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop);
   ~UcxContext() override;
 
-  // Makes the worker. Before anything is posted to the loop.
+  // Creates the worker. Must be called before any task is posted to the loop.
   absl::Status start();
   void start_in_loop();
-  // The port. Unavailable with the cause.
+  // Starts to listen and returns the port. Unavailable with the cause.
   absl::StatusOr<int> listen_in_loop(Transport::AcceptHandler on_accept);
   void shut_down_in_loop() override;
-  // The worker ends after the last connection.
+  // Ends the worker after the last connection.
   void end_if_done_in_loop() override;
 
-  // A pointer that keeps the context to it or one of its bases.
+  // Returns a pointer to the context or one of its bases that keeps the context alive.
   template <class Base>
   std::shared_ptr<Base> keep() {
     return std::shared_ptr<Base>(shared_from_this(), this);
   }
 
-  // The connection settles at the end of the round.
+  // Makes the connection settle at the end of the round.
   void touch_in_loop(UcxConnection& connection);
-  // UCX has been called: what follows is looked for.
+  // Must be called after a call to UCX: starts to poll the worker.
   void activate_in_loop();
-  // Destroys what belongs to users where no lock of UCX is held.
+  // Destroys a user's buffer later, when no lock of UCX is held.
   void release_in_loop(Buffer buffer) { released_.push_back(std::move(buffer)); }
 
   void add_endpoint_in_loop(ucp_ep_h endpoint, UcxConnection& connection);
-  // Whatever is under way there ends. Not from UCX's callbacks.
+  // Closes the endpoint; its outstanding operations end. Must not be called from UCX's callbacks.
   void close_endpoint_in_loop(ucp_ep_h endpoint);
-  // How endpoints tell of errors.
+  // The handler to which endpoints report errors.
   ucp_err_handler_t error_handler_in_loop() { return {&UcxContext::on_endpoint_error, this}; }
 
   const UcxOptions options;
-  // Belongs to the loop's driver, as what follows.
+  // This member and the following ones are used only by the loop's driver.
   std::unique_ptr<UcxWorker> worker;
-  // Connections that have ended, for which UCX has something under way still.
+  // Closed connections for which UCX still has outstanding operations.
   absl::flat_hash_set<std::shared_ptr<UcxConnection>> retiring;
 
  private:
@@ -84,9 +86,9 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   void settle_in_loop();
   void end_in_loop();
 
-  // UCX rings when there is news.
+  // UCX signals its descriptor at the next event.
   bool armed_ = false;
-  // UCX would not be armed: it has news.
+  // The last arm() failed because UCX has pending events.
   bool refused_arming_ = false;
   uint64_t handler_id_ = 0;
   uint64_t end_timer_ = 0;

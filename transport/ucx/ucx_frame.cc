@@ -33,20 +33,21 @@ std::array<char, UcxHead::kBytes> UcxHead::encode() const {
 
 absl::StatusOr<UcxHead> UcxHead::parse(absl::string_view bytes) {
   if (bytes.size() != kBytes || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("an active message with a head of ", bytes.size(),
-                                                   " bytes, \"", absl::CHexEscape(bytes.substr(0, 8)),
-                                                   "\", arrived; is the other end a Gradwire worker?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot parse the head of an active message: got ", bytes.size(), " bytes, \"",
+                     absl::CHexEscape(bytes.substr(0, 8)), "\"; the peer may not be a Gradwire worker"));
   }
   if (bytes[4] != kVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame of version ",
+    return absl::InvalidArgumentError(absl::StrCat("cannot parse a frame: got version ",
                                                    static_cast<unsigned char>(bytes[4]),
-                                                   " arrived; this process knows version ", int{kVersion}));
+                                                   ", expected version ", int{kVersion}));
   }
   UcxHead head;
+  // Reserved bytes must be 0, so that a later version can give them a meaning that this one refuses.
   const auto kind = static_cast<unsigned char>(bytes[5]);
   if (kind > static_cast<unsigned char>(Kind::kBuffer) || bytes[6] != 0 || bytes[7] != 0 ||
       read_integer<uint32_t>(bytes.data() + 28) != 0) {
-    return absl::InvalidArgumentError("a frame has a kind or reserved bytes that this process does not know");
+    return absl::InvalidArgumentError("cannot parse a frame: unknown kind, or reserved bytes that are not 0");
   }
   head.kind = static_cast<Kind>(kind);
   head.sequence = read_integer<uint64_t>(bytes.data() + 8);
@@ -60,24 +61,29 @@ absl::Status UcxHead::check_data(uint64_t data_bytes, const Limits& limits) cons
     case Kind::kHello:
     case Kind::kGoodbye:
       if (length != 0 || number != 0 || data_bytes != 0) {
-        return absl::InvalidArgumentError("a hello or goodbye has data");
+        return absl::InvalidArgumentError("malformed hello or goodbye: it has data");
       }
       return absl::OkStatus();
     case Kind::kBuffer:
+      // A shorter buffer belongs in the frame of its message. Accepting it here would let a peer create
+      // many small operations.
       if (length != data_bytes || length < kSeparateFrom || length > limits.max_buffer_bytes ||
           number >= limits.max_buffers) {
-        return absl::InvalidArgumentError(absl::StrCat("buffer ", number, " of a message announces ", length,
-                                                       " bytes and has ", data_bytes));
+        return absl::InvalidArgumentError(absl::StrCat("invalid buffer ", number, " of a message: got ",
+                                                       data_bytes, " bytes, announced ", length));
       }
       return absl::OkStatus();
     case Kind::kMessage:
       break;
   }
   GRADWIRE_RETURN_IF_ERROR(MessageSizes(limits).begin(length, number));
+  // The sizes of the buffers are in the data, so here only bounds can be checked. UcxFrame::parse() checks
+  // the rest. begin() has limited both numbers, so nothing overflows.
   const uint64_t least = kSizeBytes * number + length;
   if (data_bytes < least || data_bytes - least > number * kSeparateFrom) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame with a header of ", length, " bytes and ", number,
-                                                   " buffers has ", data_bytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("wrong size of a frame with a header of ", length,
+                                                   " bytes and ", number, " buffers: got ", data_bytes,
+                                                   " bytes"));
   }
   return absl::OkStatus();
 }
@@ -109,6 +115,7 @@ absl::StatusOr<UcxFrame> UcxFrame::parse(const UcxHead& head, absl::string_view 
   uint64_t short_bytes = 0;
   for (std::size_t i = 0; i < frame.sizes.size(); ++i) {
     frame.sizes[i] = read_integer<uint64_t>(data.data() + kSizeBytes * i);
+    // There are at most max_buffers short buffers, so the sum cannot overflow.
     if (frame.sizes[i] < UcxHead::kSeparateFrom) short_bytes += frame.sizes[i];
   }
   GRADWIRE_RETURN_IF_ERROR(check_message_sizes(head.length, frame.sizes, limits));
@@ -116,8 +123,8 @@ absl::StatusOr<UcxFrame> UcxFrame::parse(const UcxHead& head, absl::string_view 
   frame.header = data.substr(0, head.length);
   frame.buffers = data.substr(head.length);
   if (frame.buffers.size() != short_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame has ", frame.buffers.size(),
-                                                   " bytes of short buffers and announces ", short_bytes));
+    return absl::InvalidArgumentError(absl::StrCat("wrong size of the short buffers of a frame: got ",
+                                                   frame.buffers.size(), " bytes, announced ", short_bytes));
   }
   return frame;
 }

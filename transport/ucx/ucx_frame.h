@@ -14,27 +14,27 @@
 
 namespace gradwire::transport {
 
-// What this kind sends: active messages of UCX, each with a head of 32 bytes and data. Integers are
-// little-endian.
+// The format of the transport's data: active messages of UCX, each with a head of 32 bytes and data. Integers
+// are little-endian.
 //
-//   offset  bytes  what
+//   offset  bytes  content
 //   0       4      magic: the characters "GWu1"
 //   4       1      version: 1
 //   5       1      kind: 0 a message, 1 hello, 2 goodbye, 3 a buffer
 //   6       2      reserved: 0
-//   8       8      sequence: 0 for hello, then one more for each message, and for goodbye; of a buffer: its
-//                  message's
-//   16      8      of a message: h, the length of its header; of a buffer: its length; else 0
-//   24      4      of a message: n, the number of buffers; of a buffer: its index; else 0
+//   8       8      sequence number: 0 for hello, then increasing by one with each message and the goodbye; a
+//                  buffer has that of its message
+//   16      8      message: h, the length of its header; buffer: its length; otherwise 0
+//   24      4      message: n, the number of buffers; buffer: its index; otherwise 0
 //   28      4      reserved: 0
 //
-// The data of a message: n lengths of 8 bytes, the header, and those buffers in order that are shorter than
-// kSeparateFrom. Each of the others follows as an active message of its own, by rendezvous: its data is the
-// buffer. Hello, the first that each end sends, and goodbye, the last one if it closes with a flush, have no
-// data.
+// The data of a message are n lengths of 8 bytes, the header, and the buffers that are shorter than
+// kSeparateFrom, in order. Each longer buffer follows as a separate active message, by rendezvous; its data
+// are the buffer. Hello is the first message of each end; goodbye is the last one if the end closes with a
+// flush. Both have no data.
 //
-// UCX may deliver active messages of one connection in another order than they were sent in, since it may use
-// several paths: the sequence numbers restore it.
+// UCX may reorder the active messages of a connection, since it may use several paths. The sequence numbers
+// restore the order.
 struct UcxHead {
   static constexpr std::size_t kBytes = 32;
   static constexpr uint64_t kSeparateFrom = uint64_t{64} << 10;
@@ -47,25 +47,25 @@ struct UcxHead {
   uint32_t number = 0;
 
   std::array<char, kBytes> encode() const;
-  // InvalidArgument that says what is wrong.
+  // Returns InvalidArgument with the reason for an invalid head.
   static absl::StatusOr<UcxHead> parse(absl::string_view bytes);
 
-  // Whether so many bytes of data can follow this head, and are within the limits. Of a message's buffers
-  // only the number is known then.
+  // Checks whether `data_bytes` bytes of data can follow this head and are within the limits. Only the number
+  // of a message's buffers is known at this time.
   absl::Status check_data(uint64_t data_bytes, const Limits& limits) const;
 };
 
-// The data of a message's frame.
+// Encodes the data of a message.
 std::string encode_ucx_frame(const Message& message);
 
-// What a frame's data says. The views are into it.
+// The parsed data of a message. The views refer to the data.
 struct UcxFrame {
   std::vector<uint64_t> sizes;
   absl::string_view header;
-  // The short buffers, one behind the other.
+  // The short buffers, concatenated.
   absl::string_view buffers;
 
-  // InvalidArgument for what is no frame, or over a limit. REQUIRES: head.check_data was OK.
+  // InvalidArgument for malformed data or a message over a limit. REQUIRES: head.check_data() returned OK.
   static absl::StatusOr<UcxFrame> parse(const UcxHead& head, absl::string_view data, const Limits& limits);
 };
 

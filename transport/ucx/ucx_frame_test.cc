@@ -21,18 +21,18 @@ TEST(UcxHead, SurvivesEncoding) {
   EXPECT_EQ(parsed->number, head.number);
 }
 
-TEST(UcxHead, WhatIsNoneIsInvalid) {
+TEST(UcxHead, MalformedHeadIsInvalid) {
   const auto good = UcxHead().encode();
   EXPECT_FALSE(UcxHead::parse("").ok());
   EXPECT_FALSE(UcxHead::parse(view(good).substr(1)).ok());
-  for (std::size_t place : {0u, 3u, 4u, 5u, 6u, 7u, 28u, 31u}) {
+  for (std::size_t offset : {0u, 3u, 4u, 5u, 6u, 7u, 28u, 31u}) {
     auto bad = good;
-    bad[place] = 77;
-    EXPECT_EQ(UcxHead::parse(view(bad)).status().code(), absl::StatusCode::kInvalidArgument) << place;
+    bad[offset] = 77;
+    EXPECT_EQ(UcxHead::parse(view(bad)).status().code(), absl::StatusCode::kInvalidArgument) << offset;
   }
 }
 
-TEST(UcxHead, DataThatCannotFollowIsInvalid) {
+TEST(UcxHead, DataThatDoesNotMatchTheHeadIsInvalid) {
   Limits limits;
   limits.max_header_bytes = 100;
   limits.max_buffers = 3;
@@ -83,7 +83,7 @@ TEST(UcxFrame, SizesThatContradictTheDataAreInvalid) {
     bad[8] = size;
     EXPECT_FALSE(UcxFrame::parse(head, bad, Limits()).ok());
   }
-  // Over the limit of all buffers together, and so large that a sum would wrap.
+  // The sizes exceed the limit for all buffers, and their sum would overflow.
   std::string large = good;
   for (std::size_t i : {7u, 15u}) large[i] = static_cast<char>(0xff);
   EXPECT_FALSE(UcxFrame::parse(head, large, Limits()).ok());

@@ -30,12 +30,12 @@ absl::StatusOr<std::unique_ptr<UcxListener>> UcxListener::create(UcxContext& con
                                                                  Transport::AcceptHandler on_accept) {
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
                             resolve_bind_addresses(context.options.bind_address, context.options.port));
-  // UCX 1.13 does not recognise its interface in the address that an IPv6 socket gives an IPv4 connection,
-  // and drops it: one for all addresses can be of one family only.
+  // UCX 1.13 drops IPv4 connections to an IPv6 socket, because it does not recognise its interface in their
+  // mapped address. So a listener for all interfaces can have only one address family: try IPv4 first.
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
   std::unique_ptr<UcxListener> listener(new UcxListener(context, std::move(on_accept)));
-  absl::Status failure = absl::UnavailableError("cannot listen on no address");
+  absl::Status failure = absl::UnavailableError("cannot listen: the host has no address");
   for (const SocketAddress& address : addresses) {
     ucp_listener_params_t params = {};
     params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<UcxListener>> UcxListener::create(UcxContext& con
       attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
       status = ucp_listener_query(listener->listener_, &attributes);
       if (status == UCS_OK) {
-        // Both families keep the port at the same place.
+        // The port has the same offset in both address families.
         listener->port_ = ntohs(reinterpret_cast<const sockaddr_in*>(&attributes.sockaddr)->sin_port);
         return listener;
       }
@@ -59,12 +59,14 @@ absl::StatusOr<std::unique_ptr<UcxListener>> UcxListener::create(UcxContext& con
   return failure;
 }
 
+// Requests that were not accepted yet are rejected first: they refer to the listener.
 UcxListener::~UcxListener() {
   for (ucp_conn_request_h request : requests_) ucp_listener_reject(listener_, request);
   if (listener_ != nullptr) ucp_listener_destroy(listener_);
 }
 
 void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
+  // Inside a callback of UCX: only record the request. accept_in_loop() calls the user.
   static_cast<UcxListener*>(listener)->requests_.push_back(request);
 }
 
@@ -74,7 +76,8 @@ void UcxListener::accept_in_loop() {
     auto connection = std::make_shared<UcxConnection>(context_.keep<UcxContext>(), address_of(request));
     std::shared_ptr<ConnectionListener> listener = on_accept_(connection);
     if (listener == nullptr) {
-      connection->finish_in_loop(absl::PermissionDeniedError("refused"));
+      // The handler may have kept the connection, so end it before the request.
+      connection->finish_in_loop(absl::PermissionDeniedError("the listening end refused the connection"));
       ucp_listener_reject(listener_, request);
       context_.activate_in_loop();
       continue;

@@ -11,19 +11,19 @@
 
 namespace gradwire::transport {
 
-// Takes in what connects. Belongs to the context, and to the loop's driver.
+// Accepts connections. Owned by the context; used only by the loop's driver.
 class UcxListener {
  public:
-  // Unavailable with the address and the cause, such as a port that is in use.
+  // Unavailable with the address and the cause, for example a port that is in use.
   static absl::StatusOr<std::unique_ptr<UcxListener>> create(UcxContext& context,
                                                              Transport::AcceptHandler on_accept);
-  // Refuses what nobody has answered.
+  // Rejects unanswered requests.
   ~UcxListener();
   UcxListener(const UcxListener&) = delete;
   UcxListener& operator=(const UcxListener&) = delete;
 
   int port() const { return port_; }
-  // Answers what has connected. Not from UCX's callbacks.
+  // Answers the connection requests. Must not be called from UCX's callbacks.
   void accept_in_loop();
 
  private:

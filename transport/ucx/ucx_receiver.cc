@@ -1,3 +1,13 @@
+// UCX delivers active messages in any order, and long buffers apart from the frame of their message. The
+// receiver puts them together:
+// 1. incoming_[i] collects the message with sequence number next_sequence_ + i.
+// 2. A buffer that arrives before its frame is held inside UCX (`held`), since its size cannot be checked
+//    yet.
+// 3. A frame, or a buffer that its frame has announced, is read into memory of the pool (Arrival).
+// 4. deliver_in_loop() passes on messages in order, up to the first incomplete one.
+//
+// The peer is not trusted: sequence numbers, held buffers and sizes are limited.
+
 #include "gradwire/transport/ucx/ucx_receiver.h"
 
 #include <cstring>
@@ -8,8 +18,8 @@
 namespace gradwire::transport {
 namespace {
 
-// How far ahead of the first message that has not come whole others are kept: many times what an honest
-// sender has under way at once.
+// Maximum distance of a kept message from the first incomplete one: many times the number of messages that a
+// correct sender has in flight.
 constexpr uint64_t kMaxAhead = 65'536;
 
 }  // namespace
@@ -23,13 +33,15 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
     GRADWIRE_ASSIGN_OR_RETURN(const UcxHead head, UcxHead::parse(head_bytes));
     GRADWIRE_RETURN_IF_ERROR(head.check_data(data_bytes, context_.options.limits));
     if (connection_.close_called() && greeted_) {
-      // Nothing is delivered any more, so that what comes before a goodbye is of no interest.
+      // No messages are delivered any more, so everything before a goodbye is ignored.
       if (head.kind == UcxHead::Kind::kGoodbye) peer_left_ = true;
       return absl::OkStatus();
     }
+    // The subtraction is unsigned, so a number that was delivered before is out of range too.
     if (head.sequence - next_sequence_ >= kMaxAhead) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("frame ", head.sequence, " arrived where ", next_sequence_, " is next"));
+      return absl::InvalidArgumentError(absl::StrCat("frame out of range: got sequence number ",
+                                                     head.sequence, ", expected ", next_sequence_,
+                                                     " or one of the next ", kMaxAhead));
     }
     const std::size_t index = head.sequence - next_sequence_;
     if (incoming_.size() <= index) incoming_.resize(index + 1);
@@ -37,11 +49,13 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
     if (head.kind != UcxHead::Kind::kBuffer) {
       return receive_frame_in_loop(incoming, head, data, data_bytes, rendezvous);
     }
-    if (!rendezvous) return absl::InvalidArgumentError("a buffer came without rendezvous");
+    if (!rendezvous) return absl::InvalidArgumentError("a buffer was sent without rendezvous");
     if (incoming.framed) return begin_buffer_in_loop(incoming, head, data);
     if (held_count_ >= context_.options.limits.max_buffers) {
-      return absl::InvalidArgumentError("too many buffers came before their messages");
+      return absl::InvalidArgumentError("too many buffers arrived before their messages");
     }
+    // The frame of the message has not arrived yet. UCS_INPROGRESS makes UCX keep the data for later.
+    // Limited for all messages together: each held buffer uses memory of UCX.
     ++held_count_;
     incoming.held.push_back({head, data});
     result = UCS_INPROGRESS;
@@ -53,6 +67,7 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
 
 absl::Status UcxReceiver::receive_frame_in_loop(Incoming& incoming, const UcxHead& head, void* data,
                                                 std::size_t data_bytes, bool rendezvous) {
+  // A second frame would replace the sizes that were checked.
   if (std::exchange(incoming.frame_begun, true)) {
     return absl::InvalidArgumentError(absl::StrCat("frame ", head.sequence, " arrived twice"));
   }
@@ -91,7 +106,7 @@ absl::Status UcxReceiver::accept_frame_in_loop(Incoming& incoming, const UcxHead
   for (const Held& each : held) {
     if (status.ok()) {
       status = begin_buffer_in_loop(incoming, each.head, each.descriptor);
-      // Refused ones are still this end's to release; those that began are UCX's.
+      // This end must release the refused buffers; UCX owns those that have begun.
       if (status.ok()) continue;
     }
     ucp_am_data_release(context_.worker->get(), each.descriptor);
@@ -102,9 +117,9 @@ absl::Status UcxReceiver::accept_frame_in_loop(Incoming& incoming, const UcxHead
 absl::Status UcxReceiver::begin_buffer_in_loop(Incoming& incoming, const UcxHead& head, void* descriptor) {
   if (head.number >= incoming.sizes.size() || incoming.sizes[head.number] != head.length ||
       incoming.message.buffers[head.number].data() != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", incoming.sizes.size(),
-                                                   " buffers did not announce buffer ", head.number, " with ",
-                                                   head.length, " bytes, or it has come already"));
+    return absl::InvalidArgumentError(absl::StrCat("unexpected buffer ", head.number, " of ", head.length,
+                                                   " bytes in a message with ", incoming.sizes.size(),
+                                                   " buffers: not announced or already received"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(Buffer memory, context_.pool->allocate(head.length));
   incoming.message.buffers[head.number] = memory;
@@ -112,7 +127,8 @@ absl::Status UcxReceiver::begin_buffer_in_loop(Incoming& incoming, const UcxHead
 }
 
 absl::Status UcxReceiver::begin_arrival_in_loop(const UcxHead& head, Buffer buffer, void* descriptor) {
-  context_.tend_pool();
+  context_.trim_pool();
+  // A list, because UCX keeps the address of the entry until the operation completes.
   arrivals_.push_back({this, attempt_, head, std::move(buffer), {}});
   Arrival& arrival = arrivals_.back();
   arrival.self = std::prev(arrivals_.end());
@@ -122,7 +138,7 @@ absl::Status UcxReceiver::begin_arrival_in_loop(const UcxHead& head, Buffer buff
   param.user_data = &arrival;
   const ucs_status_ptr_t request = ucp_am_recv_data_nbx(context_.worker->get(), descriptor,
                                                         arrival.buffer.data(), arrival.buffer.size(), &param);
-  // The descriptor is UCX's now, even if it could not begin.
+  // UCX now owns the descriptor, even if the operation failed to start.
   if (!UCS_PTR_IS_PTR(request)) arrived_in_loop(arrival, UCS_PTR_STATUS(request));
   return absl::OkStatus();
 }
@@ -140,12 +156,13 @@ void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
   const Buffer buffer = std::move(arrival.buffer);
   arrivals_.erase(arrival.self);
   settle_(absl::OkStatus());
+  // The operation belongs to an earlier attempt to connect, or its message will not be delivered.
   if (!current || stopped_ || connection_.close_called()) return;
   if (status != UCS_OK) {
     settle_(absl::UnavailableError(ucs_status_string(status)));
     return;
   }
-  // It was missing, so that neither its message nor one behind it has been delivered.
+  // The operation was outstanding, so neither its message nor a later one has been delivered.
   Incoming& incoming = incoming_[head.sequence - next_sequence_];
   if (head.kind == UcxHead::Kind::kBuffer) {
     --incoming.missing;
@@ -155,6 +172,9 @@ void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
                                absl::string_view(static_cast<const char*>(buffer.data()), buffer.size())));
 }
 
+// Delivers in the order of the sequence numbers, up to the first incomplete message.
+// A listener may close the connection in between; then the remaining messages are dropped, but hello and
+// goodbye still count.
 void UcxReceiver::deliver_in_loop() {
   while (!incoming_.empty() && incoming_.front().framed && incoming_.front().missing == 0) {
     Incoming first = std::move(incoming_.front());
@@ -186,6 +206,7 @@ void UcxReceiver::reset_in_loop() {
   held_count_ = 0;
   next_sequence_ = 0;
   stopped_ = false;
+  // Operations that are still outstanding belong to the old attempt and are ignored when they complete.
   ++attempt_;
 }
 

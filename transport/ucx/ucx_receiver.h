@@ -18,52 +18,52 @@
 
 namespace gradwire::transport {
 
-// The receiving side of a connection over UCX: messages that have come in part, until they are delivered in
-// order. Part of its connection; for the loop's driver alone.
+// The receiving side of a connection over UCX. It keeps incomplete messages and delivers complete ones in
+// order. It is a part of its connection. Used only by the loop's driver.
 class UcxReceiver {
  public:
-  // `settle`: as the sender's.
+  // `settle`: see UcxSender.
   UcxReceiver(LoopConnection& connection, UcxContext& context, std::function<void(absl::Status)> settle)
       : connection_(connection), context_(context), settle_(std::move(settle)) {}
 
-  // From UCX's callback: has the meaning of ucp_am_recv_callback_t.
+  // Called by UCX's callback; arguments and result are those of ucp_am_recv_callback_t.
   ucs_status_t receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes, bool rendezvous);
-  // Calls the listener with what has come whole.
+  // Passes the complete messages to the listener.
   void deliver_in_loop();
-  // Nothing of what comes from now on is of interest.
+  // From now on received data is ignored.
   void stop_in_loop() { stopped_ = true; }
-  // Drops what has come, for another attempt to connect or for good.
+  // Drops the received data, before another attempt to connect or at the end.
   void reset_in_loop();
-  // Arrivals that UCX has.
+  // Number of outstanding receive operations of UCX.
   std::size_t outstanding() const { return arrivals_.size(); }
-  // UCX calls no more.
+  // Called when UCX makes no more callbacks.
   void worker_ended_in_loop() { arrivals_.clear(); }
 
-  // The other end has said hello: messages may leave. Not before, even though UCX would queue them: what it
-  // keeps while it still chooses its paths it may send on one that cannot take it (1.13, with its shared
-  // memory).
+  // Whether the peer's hello has been received, so that messages may be sent. UCX would queue earlier
+  // messages, but it may send them on a path that cannot carry them while it is still choosing its paths (UCX
+  // 1.13 with its shared memory).
   bool greeted() const { return greeted_; }
-  // The other end has said goodbye: it sends nothing more and wants nothing more.
+  // Whether the peer's goodbye has been received: it sends nothing more and needs nothing more.
   bool peer_left() const { return peer_left_; }
 
  private:
-  // A buffer that was announced before its message's frame has come.
+  // A buffer that was announced before the frame of its message arrived.
   struct Held {
     UcxHead head;
     void* descriptor;
   };
-  // A message that has come in part.
+  // An incomplete message.
   struct Incoming {
     UcxHead::Kind kind = UcxHead::Kind::kMessage;
     bool frame_begun = false;
     bool framed = false;
-    // Buffers that have not come whole.
+    // Number of incomplete buffers.
     std::size_t missing = 0;
     std::vector<uint64_t> sizes;
     Message message;
     std::vector<Held> held;
   };
-  // What UCX is receiving by rendezvous.
+  // A receive operation of UCX, by rendezvous.
   struct Arrival {
     UcxReceiver* receiver = nullptr;
     int attempt = 0;
@@ -87,9 +87,9 @@ class UcxReceiver {
   bool stopped_ = false;
   bool greeted_ = false;
   bool peer_left_ = false;
-  // How often it was reset.
+  // Number of resets.
   int attempt_ = 0;
-  // From next_sequence_ on.
+  // The messages from next_sequence_ on.
   std::deque<Incoming> incoming_;
   uint64_t next_sequence_ = 0;
   std::size_t held_count_ = 0;

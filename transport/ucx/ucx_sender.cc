@@ -8,12 +8,13 @@
 namespace gradwire::transport {
 namespace {
 
-// Messages that UCX has and that have not left. The other end keeps what overtakes a large message.
+// Maximum number of unsent messages that were passed to UCX. The peer must keep the messages that overtake a
+// large one.
 constexpr std::size_t kMaxPosted = 1024;
-// Frames up to this size are sent without asking the other end first.
+// Maximum size of frames that are sent by the eager protocol.
 constexpr std::size_t kMaxEagerBytes = std::size_t{128} << 10;
 
-// A copy that nobody changes.
+// Returns a copy that is not modified by the caller.
 absl::StatusOr<Buffer> copy_of(const Buffer& buffer, BufferPool& pool) {
   GRADWIRE_ASSIGN_OR_RETURN(Buffer copy, pool.allocate(buffer.size()));
   std::memcpy(copy.data(), buffer.data(), buffer.size());
@@ -35,7 +36,9 @@ absl::StatusOr<uint64_t> UcxSender::send(Message message, bool& post) {
   for (std::size_t i = 0; i < message.buffers.size(); ++i) {
     Buffer& buffer = message.buffers[i];
     if (buffer.size() < UcxHead::kSeparateFrom) continue;
-    // UCX cannot be told to stop reading, and how long it reads is up to the other end.
+    // Copy borrowed buffers: UCX cannot be made to stop reading, and the peer determines how long it reads.
+    // Frame and buffers are copied before the lock, so that threads send at the same time. Only the
+    // sequence numbers are assigned under it.
     if (buffer.sharing() == Buffer::Sharing::kBorrowed) {
       GRADWIRE_ASSIGN_OR_RETURN(buffer, copy_of(buffer, *context_.pool));
     }
@@ -55,6 +58,8 @@ absl::StatusOr<uint64_t> UcxSender::send(Message message, bool& post) {
     }
     queued_bytes_.fetch_add(outgoing->bytes, std::memory_order_relaxed);
     queue_.push_back(std::move(outgoing));
+    // Only the first message needs a task for the loop. post_queued_in_loop() resets the flag under the
+    // lock when it finds the queue empty, so a message that is appended later posts again.
     post = !std::exchange(post_pending_, true);
   }
   return ticket;
@@ -80,6 +85,7 @@ void UcxSender::start_in_loop(ucp_ep_h endpoint) {
   post_control_in_loop(UcxHead::Kind::kHello, 0);
 }
 
+// UCX may still read the memory of these messages until it has completed them, so they are kept.
 void UcxSender::abandon_in_loop() {
   for (std::unique_ptr<Outgoing>& message : posted_) abandoned_.push_back(std::move(message));
   posted_.clear();
@@ -104,6 +110,7 @@ void UcxSender::post_queued_in_loop() {
         queue_.pop_front();
       } else {
         post_pending_ = false;
+        // The queue is empty, and no message can follow: the goodbye gets the last sequence number.
         if (refusal_.has_value() && !goodbye_sent_) goodbye = next_ticket_++;
       }
     }
@@ -129,9 +136,11 @@ void UcxSender::post_in_loop(std::unique_ptr<Outgoing> message) {
   posted_.push_back(std::move(message));
   posted_bytes_ += posted.bytes;
   posted.endpoint = endpoint_;
-  posted.pieces_left = 2 + posted.buffers.size();
+  // One for the frame, one for each buffer, and one for this function. UCX may complete a piece inside the
+  // call that posts it; the extra one keeps the message until all pieces are posted.
+  posted.unsent_pieces = 2 + posted.buffers.size();
   posted.frame_piece.message = &posted;
-  // UCX's own choice is rendezvous from a few KiB on, which over TCP takes four times as long at 16 KiB.
+  // By default UCX uses rendezvous from a few KiB on, which over TCP takes four times as long at 16 KiB.
   const unsigned eager = posted.frame.size() <= kMaxEagerBytes ? UCP_AM_SEND_FLAG_EAGER : 0;
   post_piece_in_loop(posted.frame_piece, posted.frame.data(), posted.frame.size(),
                      UCP_AM_SEND_FLAG_REPLY | eager);
@@ -153,20 +162,22 @@ void UcxSender::post_piece_in_loop(Outgoing::Piece& piece, const void* data, std
   ++outstanding_;
   const ucs_status_ptr_t request = ucp_am_send_nbx(piece.message->endpoint, kActiveMessageId,
                                                    piece.head.data(), piece.head.size(), data, bytes, &param);
-  if (!UCS_PTR_IS_PTR(request)) piece_left_in_loop(piece, UCS_PTR_STATUS(request));
+  // UCX completed or refused the piece at once. Then it does not call the callback.
+  if (!UCS_PTR_IS_PTR(request)) piece_sent_in_loop(piece, UCS_PTR_STATUS(request));
 }
 
 void UcxSender::on_sent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
   auto* const piece = static_cast<Outgoing::Piece*>(user_data);
-  piece->message->sender->piece_left_in_loop(*piece, status);
+  piece->message->sender->piece_sent_in_loop(*piece, status);
 }
 
-void UcxSender::piece_left_in_loop(Outgoing::Piece& piece, ucs_status_t status) {
+void UcxSender::piece_sent_in_loop(Outgoing::Piece& piece, ucs_status_t status) {
   --outstanding_;
+  // The buffer belongs to a user, whose code must not run inside UCX's callback.
   if (piece.buffer.data() != nullptr) context_.release_in_loop(std::exchange(piece.buffer, Buffer()));
   Outgoing& message = *piece.message;
-  // What became of another attempt to connect does not matter.
+  // Errors of an earlier attempt to connect are ignored.
   settle_(status != UCS_OK && message.endpoint == endpoint_
               ? absl::UnavailableError(ucs_status_string(status))
               : absl::OkStatus());
@@ -174,10 +185,10 @@ void UcxSender::piece_left_in_loop(Outgoing::Piece& piece, ucs_status_t status) 
 }
 
 void UcxSender::count_down_in_loop(Outgoing& message) {
-  if (--message.pieces_left > 0) return;
+  if (--message.unsent_pieces > 0) return;
   posted_bytes_ -= message.bytes;
   queued_bytes_.fetch_sub(message.bytes, std::memory_order_relaxed);
-  while (!posted_.empty() && posted_.front()->pieces_left == 0) posted_.pop_front();
+  while (!posted_.empty() && posted_.front()->unsent_pieces == 0) posted_.pop_front();
 }
 
 }  // namespace gradwire::transport

@@ -23,14 +23,16 @@ class UcxTransport : public LoopTransport<UcxContext> {
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
     if (listening_.exchange(true)) {
-      return absl::FailedPreconditionError("the ucx transport listens already");
+      return absl::FailedPreconditionError("listen() was called twice on the ucx transport");
     }
-    // UCX is called on the loop's driver alone, and the port is known only when it has been.
+    // UCX may be called only on the loop's driver, so wait until that has created the listener and knows the
+    // port.
     absl::StatusOr<int> port = shut_down_error();
     std::atomic<bool> done{false};
     if (const absl::Status started = start(); !started.ok()) {
       port = started;
     } else if (context_->loop->post([this, &port, &done, on_accept = std::move(on_accept)]() mutable {
+                 // `port` and `done` live on the stack of listen(), which waits for the task.
                  port = context_->listen_in_loop(std::move(on_accept));
                  done = true;
                })) {

@@ -15,44 +15,45 @@
 namespace gradwire::transport {
 
 struct UcxOptions {
-  // What arrives is checked against them before memory is allocated; send() refuses what is over them.
+  // Received data is checked against these limits before memory is allocated; send() fails for messages over
+  // them.
   Limits limits;
-  // The address or name of the interface to listen on; empty: all, with IPv4 (UCX 1.13 cannot have both
-  // families).
+  // The address or name of the interface to listen on; empty: all interfaces, IPv4 only (UCX 1.13 cannot
+  // listen on both address families).
   std::string bind_address;
-  // 0: any free one.
+  // The port to listen on; 0: any free port.
   int port = 0;
-  // The host that others are told to connect to, as TcpOptions has it.
+  // The host to which other processes connect; see TcpOptions.
   std::string advertised_host;
-  // Where received buffers come from; nullptr: a pool of its own.
+  // The pool for received buffers; nullptr: the transport creates one.
   std::shared_ptr<BufferPool> pool;
-  // What UCX may move bytes with, in the words of its variable UCX_TLS ("tcp", "self,sm,tcp", "rc,sm", ...).
-  // Empty: what that variable says, or all.
+  // The methods that UCX may use, in the syntax of its variable UCX_TLS ("tcp", "self,sm,tcp", "rc,sm", ...).
+  // Empty: the value of that variable, or all methods.
   std::string methods;
-  // What a connection has handed to UCX and that has not left yet; what is beyond waits in the connection's
-  // queue. One message may be larger.
+  // Maximum number of unsent bytes of a connection that are passed to UCX; further messages wait in the
+  // connection's queue. A single message may be larger.
   std::size_t max_posted_bytes = std::size_t{64} << 20;
-  // Once a connection has ended, the memory that the other end may still be reading is kept for at most so
-  // long.
+  // After a connection is closed, the memory that the peer may still be reading is kept for at most this
+  // time.
   absl::Duration linger_time = absl::Seconds(2);
-  // How the transport's own thread waits, if it has one.
+  // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;
 };
 
-// Connections over UCX, which chooses by itself what to move bytes with: InfiniBand, RoCE, shared memory,
-// TCP. Addresses are those of tcp, "host:port" or several of them; connections are made over TCP.
+// Connections over UCX, which chooses the method of transfer: InfiniBand, RoCE, shared memory, TCP. Addresses
+// are those of tcp, "host:port" or a list of these; connections are established over TCP.
 //
-// send() copies buffers below 64 KiB and borrowed ones of any size; what is larger and owned is read where it
-// lies, by rendezvous, into memory of the other end's pool. Whoever drives `loop` sends, receives and
-// delivers; without a loop the transport has one of its own, and a thread that drives it, from listen() or
-// connect() on.
+// send() copies buffers below 64 KiB, and borrowed buffers of any size. Larger owned buffers are read in
+// place by rendezvous, into memory of the peer's pool. The driver of `loop` sends, receives and delivers.
+// Without `loop` the transport creates a loop and a thread that drives it, at the first listen() or
+// connect().
 //
-// UCX trusts the processes that it talks to: what it does with the bytes of its own protocols is not checked
-// here. It reads the environment's UCX_ variables.
+// UCX trusts its peers: this transport does not check the bytes of UCX's own protocols. UCX reads the
+// environment variables UCX_*.
 std::unique_ptr<Transport> make_ucx_transport(UcxOptions options = UcxOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 
-// Whether UCX starts here: Unavailable with the cause.
+// Checks whether UCX starts on this host: Unavailable with the cause.
 absl::Status probe_ucx();
 
 }  // namespace gradwire::transport

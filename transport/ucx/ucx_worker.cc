@@ -24,15 +24,16 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::create(const std::string& 
     status = ucp_init(&params, config, &worker->context_);
   }
   ucp_config_release(config);
-  if (status != UCS_OK) return ucx_error("UCX does not start", status);
+  if (status != UCS_OK) return ucx_error("cannot start UCX", status);
 
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  // Several threads drive the loop, but only one at a time.
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   status = ucp_worker_create(worker->context_, &params, &worker->worker_);
-  if (status != UCS_OK) return ucx_error("UCX gives no worker", status);
+  if (status != UCS_OK) return ucx_error("cannot create a UCX worker", status);
   status = ucp_worker_get_efd(worker->worker_, &worker->descriptor_);
-  if (status != UCS_OK) return ucx_error("UCX gives no descriptor to wait on", status);
+  if (status != UCS_OK) return ucx_error("cannot get the descriptor of a UCX worker", status);
   return worker;
 }
 

@@ -10,15 +10,14 @@
 
 namespace gradwire::transport {
 
-// Unavailable with `what` and UCX's name for the error.
+// Returns Unavailable with `what` and UCX's text for the error.
 absl::Status ucx_error(absl::string_view what, ucs_status_t status);
 
-// A worker of UCX, with a context of its own. UCX allows one thread at a time: whoever drives the loop. Its
-// descriptor becomes readable when there is news, once it has been armed.
+// A worker of UCX with its own context. UCX allows one thread at a time, which is the loop's driver. After
+// arm() its descriptor becomes readable at the next event.
 class UcxWorker {
  public:
-  // `methods`: what UCX may use, as in its variable UCX_TLS; empty: what that variable says, or all.
-  // Unavailable with the cause.
+  // `methods`: see UcxOptions. Unavailable with the cause.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> create(const std::string& methods);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
@@ -26,9 +25,9 @@ class UcxWorker {
 
   ucp_worker_h get() const { return worker_; }
   int descriptor() const { return descriptor_; }
-  // Does what there is to do; whether there was anything. Callbacks run inside.
+  // Handles all pending events. Returns whether there were any. Callbacks run inside.
   bool progress() { return ucp_worker_progress(worker_) != 0; }
-  // False when there is news already.
+  // Returns false if there are pending events.
   bool arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
  private:

@@ -18,58 +18,60 @@
 
 namespace gradwire::collectives::cpu {
 
-// Tagged messages between the ranks of a world, over shared memory within a host and tcp elsewhere: point to
-// point, and what collectives between hosts are made of.
+// Tagged messages between the ranks of a world, over shared memory within a host and over tcp otherwise. They
+// serve point-to-point operations and the collectives between hosts.
 //
-// A message goes from one rank to another in a `channel` (a group, or what a group uses internally) with a
-// `tag`. A receive takes the first message that came in its channel with its tag from its source; messages
-// from one rank with one channel and tag are never overtaken (as MPI's). Messages up to Options::eager_bytes
-// travel at once and wait at the receiver; longer ones are announced and travel when a receive asks for them,
-// so that what waits is bounded. Connections are made when first used.
+// A message goes from one rank to another in a `channel` (a group, or an internal part of one) with a `tag`.
+// A receive takes the oldest message with its channel, tag and source. Messages from one rank with one
+// channel and tag never overtake each other, as in MPI. Messages up to Options::eager_bytes are sent at once
+// and wait at the receiver. Longer ones are announced first, and sent when a receive has been found for them,
+// so that the waiting data is bounded. Connections are made on first use.
 //
-// Thread-safe. Who waits for one of its futures drives the transports meanwhile.
+// Thread-safe. A thread that waits for one of the futures drives the transports meanwhile.
 class Mesh {
  public:
   struct Options {
     int rank = 0;
     int size = 1;
-    // Handed to the members alone: where they find one another, and the secret by which they know one
-    // another. Kept.
+    // A store that only the members can access, through which they find one another and share the secret by
+    // which they recognise one another. Kept.
     std::shared_ptr<store::Store> store;
-    // "shm", "tcp"; empty: both, the first that reaches the rank.
+    // "shm" and "tcp"; the first that reaches a rank is used. Empty: both.
     std::vector<std::string> transports;
     std::size_t eager_bytes = std::size_t{64} << 10;
     absl::Duration connect_timeout = absl::Seconds(60);
     Limits limits;
   };
 
-  // Listens and publishes where; does not wait for the others. Errors: Unavailable, or the store's.
+  // Listens and publishes the addresses. Does not wait for the other ranks. Errors: Unavailable, and the
+  // errors of the store.
   static absl::StatusOr<std::shared_ptr<Mesh>> create(Options options);
   virtual ~Mesh() = default;
 
-  // The data must stay as it is until the future is done: it has left, or was copied. Errors: Unavailable,
-  // naming the rank, when `dst` is gone; DeadlineExceeded; Aborted after abort(); InvalidArgument.
+  // Sends `data`, which must not change until the future is ready: then it has been sent or copied. Errors:
+  // Unavailable, which names the rank, if `dst` is gone; DeadlineExceeded; Aborted after abort();
+  // InvalidArgument.
   virtual Future<void> send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline) = 0;
-  // Into `data`, which must have exactly the size of the message; the rank that it came from. `src` may be
-  // kAnyRank: the one that came first. InvalidArgument, with both sizes, when it has another size: the
-  // message is dropped, and its sender's future fails too if it was announced. Errors as above.
+  // Receives into `data`, which must have exactly the size of the message. Returns the rank that sent it.
+  // With `src` kAnyRank it takes the oldest message of all ranks. InvalidArgument, with both sizes, if the
+  // message has another size: the message is dropped, and its sender's future fails too if the message was
+  // announced. Other errors as for send().
   virtual Future<int> receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) = 0;
 
-  // Everything under way in the channel, and everything that comes, fails with this reason; other channels go
-  // on.
+  // All operations of the channel, and all later ones, fail with `reason`. Other channels are not affected.
   virtual void abort(uint64_t channel, const absl::Status& reason) = 0;
-  // The channel is not used any more, nor will it be: what waits in it, and what still comes for it, is
-  // dropped.
+  // Closes the channel permanently: its waiting messages and all later ones are dropped. Its number must not
+  // be used again.
   virtual void forget(uint64_t channel) = 0;
-  // How errors of the channel name ranks, until it is forgotten: by rank of the world, the number in a group.
-  // Others are named as ranks of the world.
+  // Sets the names of ranks in error messages of the channel, until it is forgotten. `names` maps a rank of
+  // the world to a rank of the group. Other ranks are named as ranks of the world.
   virtual void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) = 0;
 
-  // Where continuations of its futures run.
+  // Runs the continuations of the futures.
   virtual std::shared_ptr<Executor> executor() const = 0;
 
-  // Ends connections (the other side hears that this rank left) and joins the threads; what is under way
-  // fails with Cancelled. Idempotent; the destructor does it.
+  // Closes the connections, which informs the other ranks that this one has left, and joins the threads.
+  // Operations in progress fail with Cancelled. Idempotent; the destructor calls it.
   virtual void shutdown() = 0;
 };
 

@@ -7,8 +7,8 @@
 #include "gradwire/collectives/cpu/mesh/mesh_operation.h"
 #include "gradwire/collectives/cpu/span.h"
 
-// The ways that a MeshGroup's collectives go. The first of each pair has the fewest steps, the second the
-// least traffic, in pieces of `segment_bytes`.
+// The algorithms of MeshGroup's collectives. The first of each pair has the fewest steps. The second has the
+// least traffic, and works in pieces of `segment_bytes`.
 namespace gradwire::collectives::cpu {
 
 absl::Status broadcast_tree(MeshOperation& operation, Span data, int root);

@@ -1,3 +1,8 @@
+// The operations of a Mesh, and how it starts and ends. Every event has the same form: it changes the
+// Endpoint under its lock and collects effects, and perform() carries them out without the lock (on_event).
+// Events come from callers, from connections (MeshLinks::Observer), from timers, and from the release of sent
+// data (MeshSender).
+
 #include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 #include <algorithm>
@@ -13,25 +18,27 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// For callbacks of who uses the mesh, and for the one that looks for ranks.
+// One thread for the user's callbacks, and one that finds ranks in the store.
 constexpr int kThreads = 2;
-// Answers that a rank has not read. Those to all that it may announce are far less.
+// Limit for answers that a rank has not read. Answers to all RTS that it may have pending are far below it.
 constexpr std::size_t kMaxUnreadAnswers = 2 * kMaxPendingRts * kFrameBytes;
 
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const Mesh::Options& options, const std::shared_ptr<transport::EventLoop>& loop) {
   std::vector<std::unique_ptr<transport::Transport>> transports;
-  // What no frame has, a stranger cannot make this rank hold.
+  // These limits bound the memory that a stranger can make this rank allocate: they allow no more than a
+  // frame needs.
   Limits limits = options.limits;
   limits.max_header_bytes = std::min(limits.max_header_bytes, kMaxHeaderBytes);
   limits.max_buffers = 1;
   const bool chosen = !options.transports.empty();
-  absl::Status shm_works;
+  absl::Status shm_status;
   for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
     if (name == "shm") {
-      shm_works = transport::probe_shm();
-      if (!shm_works.ok()) {
-        log(LogLevel::kWarning, "shared memory between ranks does not work here: ", shm_works.message());
+      shm_status = transport::probe_shm();
+      if (!shm_status.ok()) {
+        log(LogLevel::kWarning,
+            "the transport \"shm\" is not available on this host: ", shm_status.message());
         continue;
       }
       transport::ShmOptions shm;
@@ -43,10 +50,11 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\" and \"tcp\""));
+          absl::StrCat("unknown transport \"", name, "\": expected \"shm\" or \"tcp\""));
     }
   }
-  if (transports.empty()) return with_context(shm_works, "the transport \"shm\" does not work here");
+  if (transports.empty())
+    return with_context(shm_status, "the transport \"shm\" is not available on this host");
   return transports;
 }
 
@@ -55,12 +63,13 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
 absl::StatusOr<std::shared_ptr<Mesh>> Mesh::create(Options options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " is not in a world of ", options.size));
+        absl::StrCat("invalid rank ", options.rank, " in a world of ", options.size));
   }
   if (options.store == nullptr) return absl::InvalidArgumentError("a mesh needs a store");
   const auto core = std::make_shared<MeshCore>(std::move(options));
   GRADWIRE_RETURN_IF_ERROR(core->start());
-  // Ends the core when its user lets go; what is under way refers to the core alone.
+  // Operations in progress own the core, not this pointer. When the last user releases the pointer, the core
+  // shuts down.
   return std::shared_ptr<Mesh>(core.get(), [core](Mesh*) { core->shutdown(); });
 }
 
@@ -93,8 +102,8 @@ absl::Status MeshCore::start() {
 
 Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline) {
   std::optional<absl::Status> sent;
-  if (absl::Status large = check_size(data); !large.ok()) {
-    sent = std::move(large);
+  if (absl::Status too_large = check_size(data); !too_large.ok()) {
+    sent = std::move(too_large);
   } else {
     sent = sender_.send_at_once(dst, channel, tag, data);
   }
@@ -109,6 +118,8 @@ Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, a
   {
     MutexLock lock(endpoint_.mutex);
     endpoint_.state.send(send, effects);
+    // A send that has ended at once needs no deadline. on_cancel() cannot run the callback here, with the
+    // lock held: nobody else has the future yet.
     if (endpoint_.state.sends().contains(*send)) watch_locked(send);
   }
   perform(std::move(effects));
@@ -116,9 +127,9 @@ Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, a
 }
 
 Future<int> MeshCore::receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) {
-  if (absl::Status large = check_size(data); src != kAnyRank && !large.ok()) {
+  if (absl::Status too_large = check_size(data); src != kAnyRank && !too_large.ok()) {
     Promise<int> promise(executor_);
-    promise.set_error(std::move(large));
+    promise.set_error(std::move(too_large));
     return promise.future();
   }
   const auto receive = std::make_shared<Receive>(executor_, src, channel, tag, data, deadline);
@@ -145,10 +156,11 @@ void MeshCore::on_event(Event event) {
 
 template <typename OperationPtr>
 void MeshCore::watch_locked(const OperationPtr& operation) {
+  // A weak pointer: the core owns the operation, and the operation owns this callback.
   operation->promise.on_cancel([core = weak_from_this(), operation] {
     if (const std::shared_ptr<MeshCore> self = core.lock()) self->cancel(operation);
   });
-  alarm_at_locked(operation->deadline);
+  schedule_expiry_locked(operation->deadline);
 }
 
 template <typename OperationPtr>
@@ -156,7 +168,10 @@ void MeshCore::cancel(const OperationPtr& operation) {
   on_event([&](Endpoint& state, Effects& effects) {
     state.end(operation, absl::CancelledError("cancelled by the caller"), effects);
   });
-  // Somebody may be using its memory, which the caller takes to be its own again.
+  // Another thread may still use the operation's memory. The caller may reuse it when this function returns,
+  // so wait until `done` is set.
+  // perform() sets `done` and then reads waiters_; this thread increments waiters_ and then reads `done`. So
+  // either perform() notifies, or this thread does not wait.
   waiters_.fetch_add(1);
   {
     MutexLock lock(endpoint_.mutex);
@@ -165,9 +180,11 @@ void MeshCore::cancel(const OperationPtr& operation) {
   waiters_.fetch_sub(1);
 }
 
-void MeshCore::alarm_at_locked(absl::Time deadline) {
-  if (deadline >= alarm_) return;
-  alarm_ = deadline;
+// A timer stays scheduled when the operation ends. Then expire() finds nothing, and schedules the next
+// deadline. Cancelling a timer for every operation would cost more.
+void MeshCore::schedule_expiry_locked(absl::Time deadline) {
+  if (deadline >= next_expiry_) return;
+  next_expiry_ = deadline;
   timers_->schedule(deadline, [this] { expire(); });
 }
 
@@ -176,8 +193,8 @@ void MeshCore::expire() {
   {
     MutexLock lock(endpoint_.mutex);
     endpoint_.state.expire(timers_->clock().now(), effects);
-    alarm_ = absl::InfiniteFuture();
-    alarm_at_locked(endpoint_.state.next_deadline());
+    next_expiry_ = absl::InfiniteFuture();
+    schedule_expiry_locked(endpoint_.state.next_deadline());
   }
   perform(std::move(effects));
 }
@@ -195,18 +212,20 @@ void MeshCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names)
   endpoint_.state.channels().name_ranks(channel, std::move(names));
 }
 
-// Three passes: 1. memory is released, so that what is continued after an operation may wait for the end of
-// another one;
-// 2. futures are completed; 3. outboxes are emptied, which may take long.
+// Performs the effects in three passes:
+// 1. Release the memory of operations that have ended. It comes first, because a continuation that runs in
+//    step 2 may wait for the end of another operation.
+// 2. Complete the futures.
+// 3. Empty the outboxes, which may take long.
 void MeshCore::perform(Effects effects) {
   using Kind = Effect::Kind;
   for (std::size_t i = 0; i < effects.size(); ++i) {
     Effect& effect = effects[i];
     if (effect.kind == Kind::kDeliver) take_payload(effect);
-    if (effect.receive != nullptr && effect.kind != Kind::kClear) effect.receive->done.store(true);
+    if (effect.receive != nullptr && effect.kind != Kind::kCts) effect.receive->done.store(true);
     if (effect.kind == Kind::kEndSend) effect.send->done.store(true);
-    if (effect.kind == Kind::kClear || effect.kind == Kind::kReply) reply(effect.rank, effect.frame);
-    // Adds to the effects.
+    if (effect.kind == Kind::kCts || effect.kind == Kind::kReply) reply(effect.rank, effect.frame);
+    // This may append to `effects`.
     if (effect.kind == Kind::kRetract) sender_.retract(SendPtr(effect.send), effects);
   }
   if (waiters_.load() > 0) {
@@ -223,12 +242,14 @@ void MeshCore::perform(Effects effects) {
   }
 }
 
-void MeshCore::connect(int rank) { links_->want(rank); }
+void MeshCore::connect(int rank) { links_->request_connection(rank); }
 
 std::weak_ptr<MeshSender> MeshCore::sender() {
   return std::shared_ptr<MeshSender>(weak_from_this().lock(), &sender_);
 }
 
+// Answers go over the incoming connection, which carries only answers in this direction. They need no outbox,
+// because their order relative to messages of this rank does not matter.
 void MeshCore::reply(int rank, const Frame& frame) {
   ConnectionPtr in;
   {
@@ -237,10 +258,10 @@ void MeshCore::reply(int rank, const Frame& frame) {
   }
   if (in == nullptr) return;
   if (in->queued_bytes() > kMaxUnreadAnswers) {
-    in->close(absl::InvalidArgumentError("it announces messages, and reads no answers"));
+    in->close(absl::InvalidArgumentError("it sends RTS frames but does not read the answers"));
     return;
   }
-  // When it cannot be sent the rank is about to be lost, and all that waits for it fails.
+  // If this fails, the rank is about to be lost, and all operations that wait for it fail.
   (void)in->send({encode_frame(frame), {}});
 }
 
@@ -252,11 +273,13 @@ void MeshCore::on_in(int rank, const ConnectionPtr& connection) {
 void MeshCore::on_out(int rank, const ConnectionPtr& connection) { sender_.set_connection(rank, connection); }
 
 absl::Status MeshCore::on_frame(int rank, bool in, const Frame& frame, transport::Message message) {
+  // The sender of a connection sends only messages, and the receiver only answers.
   const bool answer =
       frame.kind == FrameKind::kCts || frame.kind == FrameKind::kNack || frame.kind == FrameKind::kCredit;
   if (in == answer) {
-    return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(frame.kind),
-                                                   " is not the ", in ? "sender's" : "receiver's"));
+    return absl::InvalidArgumentError(absl::StrCat("unexpected frame of kind ", static_cast<int>(frame.kind),
+                                                   " from the ", in ? "sender" : "receiver",
+                                                   " of the connection"));
   }
   absl::Status status;
   on_event([&](Endpoint& state, Effects& effects) {
@@ -273,6 +296,11 @@ void MeshCore::on_lost(int rank, const absl::Status& reason) {
   on_event([&](Endpoint& state, Effects& effects) { state.lose(rank, reason, effects); });
 }
 
+// The order matters:
+// 1. Close the endpoint, so that operations fail with this reason and not with that of a closed connection.
+// 2. Send kGoodbye and close the connections. The loop must still run for that.
+// 3. Stop the threads of the callbacks, then the timers, which call expire().
+// 4. End the loop. No other thread runs it any more, so this thread runs it until it has ended.
 void MeshCore::shutdown() {
   std::call_once(shut_down_, [this] {
     const absl::Status reason = absl::CancelledError("the mesh was shut down");

@@ -19,7 +19,8 @@
 
 namespace gradwire::collectives::cpu {
 
-// The implementation of a Mesh: an Endpoint whose carrier is the connections of MeshLinks; MeshSender sends.
+// The implementation of Mesh: an Endpoint whose carrier is the connections of MeshLinks. MeshSender is the
+// sending part of the carrier.
 //
 // The lock of the endpoint is never held while something is sent, copied or completed.
 class MeshCore final : public Mesh,
@@ -48,10 +49,10 @@ class MeshCore final : public Mesh,
   void on_event(Event event);
   template <typename OperationPtr>
   void cancel(const OperationPtr& operation);
-  // Ends the operation when its future is cancelled, or its deadline passes.
+  // Ends the operation when its future is cancelled or its deadline passes.
   template <typename OperationPtr>
   void watch_locked(const OperationPtr& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(endpoint_.mutex);
-  void alarm_at_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(endpoint_.mutex);
+  void schedule_expiry_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(endpoint_.mutex);
   void expire();
 
   void perform(Effects effects) override;
@@ -74,10 +75,10 @@ class MeshCore final : public Mesh,
 
   MeshEndpoint endpoint_;
   MeshSender sender_;
-  CondVar changed_;  // An operation that a thread waits for is done.
+  CondVar changed_;  // Notified when an operation for which a thread waits is done.
   std::vector<ConnectionPtr> in_ ABSL_GUARDED_BY(endpoint_.mutex);
-  absl::Time alarm_ ABSL_GUARDED_BY(endpoint_.mutex) = absl::InfiniteFuture();
-  std::atomic<int> waiters_{0};  // Threads that wait for the end of an operation.
+  absl::Time next_expiry_ ABSL_GUARDED_BY(endpoint_.mutex) = absl::InfiniteFuture();
+  std::atomic<int> waiters_{0};  // Number of threads that wait for the end of an operation.
 
   std::once_flag shut_down_;
 };

@@ -23,7 +23,7 @@ TEST_P(MeshTest, DeadlinesNameTheRank) {
   Future<void> send = world[0].send(1, kChannel, 0, span(large), in(absl::Milliseconds(30)));
   EXPECT_EQ(send.result().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(send.result().message().find("rank 1"), std::string::npos) << send.result();
-  // What was taken back, and is known to be, is not received; what comes later is.
+  // The message that timed out is not received once the receiver knows; a later one is.
   Future<void> mark = world[0].send(1, kChannel, 1, span(data), timeout());
   std::string received(1, ' ');
   EXPECT_TRUE(world[1].receive(0, kChannel, 1, span(received), timeout()).result().ok());
@@ -33,10 +33,10 @@ TEST_P(MeshTest, DeadlinesNameTheRank) {
   EXPECT_TRUE(mark.result().ok());
 }
 
-TEST_P(MeshTest, CancelGivesTheMemoryBackAtOnce) {
+TEST_P(MeshTest, CancelReleasesTheMemoryAtOnce) {
   World world(2, transports(), std::size_t{2} << 20);
   for (int i = 0; i < 20; ++i) {
-    // At once, and announced.
+    // By the eager and by the rendezvous protocol.
     const std::size_t size = i % 2 == 0 ? std::size_t{1} << 20 : std::size_t{3} << 20;
     auto data = std::make_unique<std::string>(size, 'x');
     auto into = std::make_unique<std::string>(size, 'x');
@@ -77,11 +77,11 @@ TEST_P(MeshTest, MessageOverTheLimitIsRefusedOnBothSides) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(MeshTest, RankThatLeavesIsLostAndWhatItSentCanBeReceived) {
+TEST_P(MeshTest, MessagesOfARankThatLeftCanBeReceived) {
   World world(3, transports());
   std::string sent = "a";
   std::string received(1, 'x');
-  // Both have connected to one another.
+  // Each of the two has connected to the other.
   EXPECT_TRUE(world[0].send(2, kChannel, 0, span(sent), timeout()).result().ok());
   EXPECT_TRUE(world[2].receive(0, kChannel, 0, span(received), timeout()).result().ok());
   for (int i = 0; i < 10; ++i)
@@ -101,10 +101,10 @@ TEST_P(MeshTest, RankThatLeavesIsLostAndWhatItSentCanBeReceived) {
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(world[0].send(2, kChannel, 0, span(sent), timeout()).result().code(),
             absl::StatusCode::kUnavailable);
-  // One that could not be reached at all.
+  // A rank that had no connection to it.
   EXPECT_EQ(world[1].send(2, kChannel, 0, span(sent), timeout()).result().code(),
             absl::StatusCode::kUnavailable);
-  // The others go on.
+  // The other ranks continue.
   EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent), timeout()).result().ok());
   EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
 }
@@ -117,20 +117,21 @@ TEST_P(MeshTest, AbortEndsOneChannel) {
   Future<int> receive = world[0].receive(1, kChannel, 0, span(data), timeout());
   Future<int> going_on = world[0].receive(1, kChannel + 1, 0, span(other), timeout());
   Future<void> send = world[0].send(1, kChannel, 0, span(large), timeout());
-  world[0].abort(kChannel, absl::AbortedError("enough"));
-  EXPECT_EQ(receive.result().status(), absl::AbortedError("enough"));
-  EXPECT_EQ(send.result(), absl::AbortedError("enough"));
+  world[0].abort(kChannel, absl::AbortedError("requested by the test"));
+  EXPECT_EQ(receive.result().status(), absl::AbortedError("requested by the test"));
+  EXPECT_EQ(send.result(), absl::AbortedError("requested by the test"));
   EXPECT_EQ(world[0].receive(1, kChannel, 0, span(data), timeout()).result().status(),
-            absl::AbortedError("enough"));
-  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), timeout()).result(), absl::AbortedError("enough"));
-  // Who announces to it hears of it.
+            absl::AbortedError("requested by the test"));
+  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), timeout()).result(),
+            absl::AbortedError("requested by the test"));
+  // A sender of an RTS is informed.
   EXPECT_EQ(world[1].send(0, kChannel, 0, span(large), timeout()).result().code(),
             absl::StatusCode::kAborted);
   EXPECT_TRUE(world[1].send(0, kChannel + 1, 0, span(data), timeout()).result().ok());
   EXPECT_TRUE(going_on.result().ok());
 }
 
-TEST_P(MeshTest, WhatComesForAForgottenChannelTakesNoRoom) {
+TEST_P(MeshTest, MessagesForAForgottenChannelAreDropped) {
   World world(2, transports());
   std::string small = bytes(kEager, 1);
   std::string large(kEager + 1, 'x');
@@ -142,12 +143,13 @@ TEST_P(MeshTest, WhatComesForAForgottenChannelTakesNoRoom) {
             absl::StatusCode::kCancelled);
   EXPECT_EQ(world[0].send(1, kChannel, 0, span(large), timeout()).result().code(),
             absl::StatusCode::kCancelled);
-  // More than the window, which is returned a little later: meanwhile they are announced, and refused.
+  // Send more than the window, which is returned a little later: meanwhile messages are announced and
+  // refused.
   for (int i = 0; i < 600; ++i) {
     const absl::Status sent = world[0].send(1, kChannel, 0, span(small), timeout()).result();
     EXPECT_TRUE(sent.ok() || absl::IsCancelled(sent)) << sent;
   }
-  // It leaves at once, though nobody receives it.
+  // It is sent at once, although no receive is posted.
   EXPECT_TRUE(world[0].send(1, kChannel + 1, 0, span(small), timeout()).wait_for(absl::Seconds(30)));
 }
 
@@ -160,11 +162,11 @@ TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status;
   };
   const absl::Time now = in(absl::Milliseconds(20));
-  says(world[0].receive(2, kChannel, 0, span(data), now).result().status(), "from rank 1 in time");
+  says(world[0].receive(2, kChannel, 0, span(data), now).result().status(), "arrived from rank 1");
   says(world[0].receive(1, kChannel, 0, span(data), now).result().status(),
-       "from rank 1 of the world in time");
-  says(world[0].receive(2, kChannel + 1, 0, span(data), now).result().status(), "from rank 2 in time");
-  says(world[0].send(2, kChannel, 0, span(large), now).result(), "rank 1 has not taken");
+       "arrived from rank 1 of the world");
+  says(world[0].receive(2, kChannel + 1, 0, span(data), now).result().status(), "arrived from rank 2");
+  says(world[0].send(2, kChannel, 0, span(large), now).result(), "rank 1 has not received");
   Future<int> receive = world[0].receive(2, kChannel, 0, span(data), timeout());
   EXPECT_TRUE(world[2].send(0, kChannel, 7, span(data), timeout()).result().ok());
   world.meshes[2] = nullptr;
@@ -174,7 +176,7 @@ TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
   says(world[0].send(2, kChannel, 0, span(data), timeout()).result(), "rank 1 ");
 }
 
-TEST_P(MeshTest, ShutdownEndsWhatIsUnderWay) {
+TEST_P(MeshTest, ShutdownCancelsOperations) {
   World world(2, transports());
   std::string large(kEager + 1, 'x');
   std::string data(1, 'x');

@@ -17,28 +17,29 @@
 
 namespace gradwire::collectives::cpu {
 
-// Collectives among some ranks of a mesh. One member's end; members are told by their position in the list.
+// One member's end of the collectives among some ranks of a mesh. Members are identified by their position in
+// the list of ranks.
 //
-// Sizes may differ between members, where both ends of each transfer, and for all_gather and reduce_scatter
-// all members, have the same. Whichever member an operation fails on tells the others, on whom the operation
-// under way, or the next, fails with that reason, too. What InvalidArgument refuses before it has begun
-// breaks nothing.
+// Sizes may differ between members, but both ends of each transfer must agree; in all_gather and
+// reduce_scatter all members must. If an operation fails on one member, that member notifies the others:
+// their current operation, or the next one, fails with the same reason. Arguments that are refused with
+// InvalidArgument before the operation has begun do not break the group.
 //
-// Not thread-safe but for abort().
+// Not thread-safe, except abort().
 class MeshGroup final : public ByteCollectives {
  public:
   struct Options {
     std::shared_ptr<Mesh> mesh;
-    // Of the world, by position; and this member's position.
+    // Ranks of the members in the world, by position, and this member's position.
     std::vector<int> ranks;
     int position = 0;
-    // What errors call the members, by position; empty: their rank of the world.
+    // Ranks of the members in error messages, by position. Empty: their ranks of the world.
     std::vector<int> names;
-    // This number and the next one are the group's alone, the same for all members.
+    // The group uses this channel and the next one, and no one else does. The same for all members.
     uint64_t channel = 0;
-    // All-reduce, broadcast, reduce and the like of up to so many bytes go by the shortest way, longer ones
-    // by the one with the least traffic, in pieces of segment_bytes. The same for all members. As measured
-    // over tcp on the loopback interface, with two ranks and with four.
+    // Operations on at most `small_bytes` bytes use the algorithm with the fewest steps. Longer ones use the
+    // algorithm with the least traffic, in pieces of segment_bytes. The same for all members. The defaults
+    // were measured over tcp on the loopback interface, with two ranks and with four.
     std::size_t small_bytes = std::size_t{128} << 10;
     std::size_t segment_bytes = std::size_t{512} << 10;
   };
@@ -52,7 +53,7 @@ class MeshGroup final : public ByteCollectives {
 
   GRADWIRE_BYTE_COLLECTIVES;
 
-  // The operation under way, and all later ones, end with Aborted, on all members. From any thread.
+  // The current operation and all later ones fail with Aborted, on all members. Thread-safe.
   void abort(const std::string& reason);
   // Why the group is broken; OK while it is not.
   absl::Status broken() const;
@@ -62,7 +63,7 @@ class MeshGroup final : public ByteCollectives {
   using Body = absl::FunctionRef<absl::Status(MeshOperation&)>;
 
   absl::Status run(const char* name, absl::Time deadline, Body body);
-  // Remembers the first reason, tells the others, and ends what is under way.
+  // Stores the first reason, notifies the others, and ends the current operation.
   void break_with(const absl::Status& reason);
   absl::Status check_root(int root) const;
   absl::Status check_list(const char* what, absl::Span<const Span> list) const;
@@ -70,7 +71,7 @@ class MeshGroup final : public ByteCollectives {
   const Options options_;
   const std::shared_ptr<State> state_;
   int64_t next_tag_ = 0;
-  bool failed_ = false;  // An operation has, here.
+  bool failed_ = false;  // An operation has failed on this member.
   MeshOperation::Scratch scratch_;
 };
 

@@ -25,15 +25,15 @@ TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
       EXPECT_NE(status.message().find("rank "), std::string::npos) << status;
       const absl::Status next = group.barrier(timeout());
       EXPECT_EQ(next.code(), absl::StatusCode::kAborted) << next;
-      EXPECT_NE(next.message().find("in time"), std::string::npos) << next;
+      EXPECT_NE(next.message().find("timed out"), std::string::npos) << next;
     });
     EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
   }
 }
 
-// The member leaves while the others are in the operation; those that have no connection with it hear of it,
+// A member leaves while the others are in the operation. Members without a connection to it are informed,
 // too.
-TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
+TEST(MeshGroupFailureTest, LeavingMemberFailsTheOperationOnAllOthers) {
   for (const std::size_t count : {1, 1'000'000}) {
     World world(5, "default");
     world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
@@ -59,18 +59,18 @@ TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([](MeshGroup& group, int rank) {
     if (rank == 0) {
-      group.abort("no more");
+      group.abort("aborted by the test");
       EXPECT_EQ(group.barrier(timeout()).code(), absl::StatusCode::kAborted);
       return;
     }
     const absl::Status status = group.barrier(timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-    EXPECT_NE(status.message().find("no more"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("aborted by the test"), std::string::npos) << status;
   });
 }
 
-// A group of some of the world, whose members have other numbers in it.
-TEST(MeshGroupFailureTest, MembersAreNamedAsTheGroupDoes) {
+// A group of some ranks of the world, which have other ranks in the group.
+TEST(MeshGroupFailureTest, ErrorsNameMembersByTheirRankInTheGroup) {
   World world(3, "default");
   const auto make = [&](int position, int rank) {
     return std::make_unique<MeshGroup>(
@@ -82,8 +82,8 @@ TEST(MeshGroupFailureTest, MembersAreNamedAsTheGroupDoes) {
   };
   const std::unique_ptr<MeshGroup> first = make(0, 0);
   std::unique_ptr<MeshGroup> second = make(1, 2);
-  second->abort("no more");
-  EXPECT_EQ(first->barrier(timeout()).message(), "barrier: rank 1 says: no more");
+  second->abort("aborted by the test");
+  EXPECT_EQ(first->barrier(timeout()).message(), "barrier: rank 1 reports: aborted by the test");
 }
 
 TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
@@ -96,7 +96,7 @@ TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
   });
 }
 
-TEST(MeshGroupFailureTest, GroupsOfOneMeshAreApart) {
+TEST(MeshGroupFailureTest, GroupsOfOneMeshAreIndependent) {
   World world(2, "default");
   world.make_groups(1024, 4096);
   std::vector<std::unique_ptr<MeshGroup>> first = std::move(world.groups);

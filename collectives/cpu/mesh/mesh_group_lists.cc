@@ -14,9 +14,10 @@ namespace {
 absl::Status check_own(const char* name, Span own, Span in_list) {
   if (own.size == in_list.size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, ": this member's block has ", own.size,
-                                                 " bytes, its place in the list ", in_list.size));
+                                                 " bytes, its entry in the list has ", in_list.size));
 }
 
+// memmove, because the caller may pass overlapping tensors.
 void copy(Span to, Span from) {
   if (to.size > 0 && to.data != from.data) std::memmove(to.data, from.data, to.size);
 }
@@ -61,8 +62,8 @@ absl::Status MeshGroup::scatter(Span data, absl::Span<const Span> inputs, int ro
   });
 }
 
-// Short blocks go to each member directly, long ones around the ring, where everybody sends and receives one
-// at a time.
+// Short blocks are sent to each member directly. Long ones travel around the ring, in which each member sends
+// and receives one block at a time.
 absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
   GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));
   const auto own = static_cast<std::size_t>(rank());
@@ -94,8 +95,8 @@ absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
   });
 }
 
-// In step s each sends to the one s behind it and receives from the one s before it. Receives are ready from
-// the start; of what is sent two steps are under way at a time.
+// In step s each member sends to the member s positions after it and receives from the one s positions before
+// it. All receives are posted at the start; at most two sends are in progress at a time.
 absl::Status MeshGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
                                    absl::Time deadline) {
   GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));

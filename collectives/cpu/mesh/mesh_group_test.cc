@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, MeshGroupTest,
                            return absl::StrCat(std::get<1>(info.param), std::get<0>(info.param));
                          });
 
-TEST_P(MeshGroupTest, EveryOperationGivesWhatANaiveOneDoes) {
+TEST_P(MeshGroupTest, EveryOperationMatchesANaiveOne) {
   const auto& [size, transport] = GetParam();
   World world(size, transport);
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
@@ -124,14 +124,14 @@ TEST_P(MeshGroupTest, EveryOperationGivesWhatANaiveOneDoes) {
   }
 }
 
-TEST_P(MeshGroupTest, LongDataToo) {
+TEST_P(MeshGroupTest, EveryOperationWithLongData) {
   const auto& [size, transport] = GetParam();
   World world(size, transport);
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([&](MeshGroup& group, int rank) {
     check_everything<double>(group, rank, (std::size_t{1} << 20) / 8, false);
   });
-  // Many pieces, of which some are empty.
+  // Many pieces, some of which are empty.
   world.make_groups(0, 1000);
   for (const std::size_t count : {1, 5, 999, 4'001}) {
     world.run([&, count = count](MeshGroup& group, int rank) {
@@ -140,7 +140,7 @@ TEST_P(MeshGroupTest, LongDataToo) {
   }
 }
 
-// Numbers whose sum depends on the order of additions.
+// The sum of these numbers depends on the order of additions.
 TEST_P(MeshGroupTest, AllRanksGetTheSameBits) {
   const auto& [size, transport] = GetParam();
   World world(size, transport);

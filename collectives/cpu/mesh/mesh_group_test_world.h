@@ -16,7 +16,7 @@
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
 
-// What the tests of MeshGroup have in common.
+// Helpers for the tests of MeshGroup.
 namespace gradwire::collectives::cpu {
 
 inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
@@ -27,7 +27,8 @@ Span span(std::vector<T>& values) {
   return {values.data(), values.size() * sizeof(T)};
 }
 
-// What a rank brings: small whole numbers, so that sums of doubles are exact, and different everywhere.
+// The input of a rank: small whole numbers, so that sums of doubles are exact, different for each rank and
+// block.
 template <class T>
 std::vector<T> values(std::size_t count, int rank, int block = 0) {
   std::vector<T> out(count);
@@ -55,7 +56,7 @@ class World {
     }
   }
 
-  // Groups with these bounds, of all ranks.
+  // Makes groups of all ranks with these sizes.
   void make_groups(std::size_t small_bytes, std::size_t segment_bytes) {
     std::vector<int> ranks(static_cast<std::size_t>(size_));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -73,7 +74,7 @@ class World {
     channel_ += 2;
   }
 
-  // Runs the function for each rank that is there, each on a thread.
+  // Runs the function for each rank that is not absent, each in its own thread.
   void run(const std::function<void(MeshGroup&, int)>& function) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size_; ++rank) {

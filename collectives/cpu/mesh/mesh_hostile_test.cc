@@ -21,7 +21,7 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// A stranger that can speak the transport's protocol, and maybe knows the world's secret.
+// A stranger that speaks the transport's protocol, and may know the world's secret.
 class HostileMesh : public testing::Test {
  protected:
   HostileMesh() : world_(0, {}) {
@@ -60,7 +60,7 @@ class HostileMesh : public testing::Test {
   std::unique_ptr<transport::Transport> stranger_ = transport::make_tcp_transport();
 };
 
-TEST_F(HostileMesh, StrangersAreTurnedAway) {
+TEST_F(HostileMesh, StrangersAreRefused) {
   const std::string wrong(kTokenBytes, '0');
   for (const std::string& first :
        {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4096, '\xff'), hello(1, 3, wrong),
@@ -71,25 +71,25 @@ TEST_F(HostileMesh, StrangersAreTurnedAway) {
     connected.send(first);
     connected.expect_closed();
   }
-  // They were nobody, so that nobody is lost.
+  // The strangers had no rank, so no rank is lost.
   Connected member = connect();
   member.send(hello(1, 3, token_));
   ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
   member.send(encode_frame({.kind = FrameKind::kEager, .channel = 3, .size = 1}) + "a");
   std::string received(1, 'x');
   EXPECT_EQ(world_[0].receive(1, 3, 0, span(received), timeout()).result().value_or(-1), 1);
-  // A second one of the same rank.
+  // A second connection of the same rank.
   Connected second = connect();
   second.send(hello(1, 3, token_));
   second.expect_closed();
 }
 
-TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
+TEST_F(HostileMesh, MemberThatViolatesTheProtocolIsLost) {
   std::string bad_version = encode_frame({.kind = FrameKind::kEager});
   bad_version[2] = 9;
   std::string bad_kind = encode_frame({.kind = FrameKind::kEager});
   bad_kind[3] = 77;
-  const std::vector<std::pair<std::string, std::size_t>> evil = {
+  const std::vector<std::pair<std::string, std::size_t>> violations = {
       {bad_version, 0},
       {bad_kind, 0},
       {"", 0},
@@ -103,7 +103,7 @@ TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
       {encode_frame({.kind = FrameKind::kCts, .id = 5}), 0},
       {hello(1, 3, token_), 0},
   };
-  for (const auto& [header, buffer] : evil) {
+  for (const auto& [header, buffer] : violations) {
     World world(0, {});
     world.meshes.push_back(world.make(0, 3, {"tcp"}, kEager));
     address_ = world.store->get("mesh/rank/0").substr(4);
@@ -119,8 +119,8 @@ TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
   }
 }
 
-// The address in the store is that of somebody who answers what was not asked.
-TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
+// The address in the store belongs to a peer that sends frames which a receiver must not send.
+TEST_F(HostileMesh, ReceiverThatViolatesTheProtocolIsLost) {
   for (const Frame& answer : {Frame{.kind = FrameKind::kCts, .id = 1}, Frame{.kind = FrameKind::kEager},
                               Frame{.kind = FrameKind::kHello}}) {
     World world(0, {});
@@ -140,7 +140,7 @@ TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
   }
 }
 
-// Rank 1 of a world of two: takes what rank 0 sends, and says what the test says.
+// Plays rank 1 of a world of two: receives the frames of rank 0, and sends the frames of the test.
 class ScriptedRank {
  public:
   explicit ScriptedRank(World& world) {
@@ -154,13 +154,13 @@ class ScriptedRank {
   }
   ~ScriptedRank() { transport_->shutdown(); }
 
-  // The frame that came as number `index`.
+  // Returns the received frame with this index.
   Frame frame(std::size_t index) {
     const absl::StatusOr<Frame> frame = parse_frame(listener_->wait_for_messages(index + 1).at(index));
     EXPECT_TRUE(frame.ok());
     return *frame;
   }
-  void say(const Frame& frame) {
+  void send(const Frame& frame) {
     MutexLock lock(mutex_);
     EXPECT_TRUE(connection_->send({encode_frame(frame), {}}).ok());
   }
@@ -173,8 +173,8 @@ class ScriptedRank {
   std::shared_ptr<transport::Connection> connection_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The transport still reads the first message when both end. The callback of the one that is told first waits
-// for the end of the other.
+// The transport still reads the first message when both messages end. The callback of the one that completes
+// first waits for the end of the other.
 TEST_F(HostileMesh, CallbackOfAnEndedMessageMayCancelAnotherOne) {
   World world(0, {});
   world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
@@ -182,27 +182,27 @@ TEST_F(HostileMesh, CallbackOfAnEndedMessageMayCancelAnotherOne) {
   std::string large(std::size_t{64} << 20, 'x');
   const Future<void> first = world[0].send(1, 3, 0, span(large), timeout());
   EXPECT_EQ(other.frame(0).kind, FrameKind::kHello);
-  other.say({.kind = FrameKind::kWelcome});
-  const Frame announced = other.frame(1);
-  EXPECT_EQ(announced.kind, FrameKind::kRts);
-  // From the next frame on it reads nothing.
+  other.send({.kind = FrameKind::kWelcome});
+  const Frame rts = other.frame(1);
+  EXPECT_EQ(rts.kind, FrameKind::kRts);
+  // Rank 1 reads nothing from the next frame on.
   other.listener().hold_back();
   const Future<void> second = world[0].send(1, 3, 0, span(large), timeout());
   const Future<void> third = world[0].send(1, 3, 0, span(large), timeout());
-  other.say({.kind = FrameKind::kCts, .id = announced.id});
-  other.say({.kind = FrameKind::kNack,
-             .code = static_cast<uint32_t>(absl::StatusCode::kAborted),
-             .id = announced.id + 2});
-  // What was said before has been done.
+  other.send({.kind = FrameKind::kCts, .id = rts.id});
+  other.send({.kind = FrameKind::kNack,
+              .code = static_cast<uint32_t>(absl::StatusCode::kAborted),
+              .id = rts.id + 2});
+  // This shows that the frames sent before have been processed.
   EXPECT_EQ(third.result().code(), absl::StatusCode::kAborted);
   first.on_ready_inline([&](const absl::Status&) { second.cancel(); });
-  world[0].abort(3, absl::AbortedError("enough"));
+  world[0].abort(3, absl::AbortedError("requested by the test"));
   EXPECT_EQ(first.result().code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(second.result().ok());
-  other.listener().let_go();
+  other.listener().resume();
 }
 
-// A plain socket, which says what no transport would.
+// A plain socket, which can send bytes that no transport would.
 class PlainSocket {
  public:
   explicit PlainSocket(const std::string& address)
@@ -212,14 +212,14 @@ class PlainSocket {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    // As transport/tcp/preface.h says, with a token of its own.
+    // The preface of transport/tcp/preface.h, with its own token.
     static char next = 'a';
     write(std::string("GWt1\1\0\0\0", 8) + std::string(16, next++));
   }
   ~PlainSocket() { ::close(socket_); }
 
-  // The beginning of a frame, as transport/tcp/frame.h says, with a header of so many bytes, and perhaps a
-  // buffer.
+  // Writes the beginning of a frame (transport/tcp/frame.h) with a header of this size and, unless
+  // `buffer_bytes` is 0, a buffer.
   void begin_frame(uint64_t header_bytes, uint64_t buffer_bytes) {
     std::string frame("GWf1\2\0\0\0", 8);
     append(frame, header_bytes, 8);
@@ -229,7 +229,7 @@ class PlainSocket {
     write(frame);
   }
   void write(const std::string& bytes) {
-    // The other end may be gone already.
+    // The other end may have closed the connection.
     (void)::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   bool closed_within(absl::Duration time) {
@@ -247,8 +247,8 @@ class PlainSocket {
   const int socket_;
 };
 
-// Nobody has seen a whole message yet when it is refused; who says nothing at all has ten seconds.
-TEST_F(HostileMesh, StrangerCannotMakeItHoldMuch) {
+// A message is refused before it has arrived completely. A stranger that sends nothing has ten seconds.
+TEST_F(HostileMesh, StrangerCannotMakeTheRankAllocateMuch) {
   PlainSocket header(address_);
   header.begin_frame(uint64_t{1} << 20, 0);
   PlainSocket buffer(address_);
@@ -260,22 +260,22 @@ TEST_F(HostileMesh, StrangerCannotMakeItHoldMuch) {
   EXPECT_FALSE(silent.closed_within(absl::ZeroDuration()));
 }
 
-TEST_F(HostileMesh, MemberThatReadsNoAnswersIsLost) {
+TEST_F(HostileMesh, MemberThatDoesNotReadAnswersIsLost) {
   PlainSocket member(address_);
-  const auto say = [&](const std::string& header) {
+  const auto send = [&](const std::string& header) {
     member.begin_frame(header.size(), 0);
     member.write(header);
   };
-  say(hello(1, 3, token_));
+  send(hello(1, 3, token_));
   world_[0].abort(3, absl::AbortedError("ended"));
   std::string received(1, 'x');
   const Future<int> receive = world_[0].receive(1, 4, 0, span(received), timeout());
-  // 10 MB of answers may wait, beside those in the sockets.
+  // 10 MB of answers may wait, in addition to those in the sockets.
   const std::string rts = encode_frame({.kind = FrameKind::kRts, .channel = 3, .size = 5, .id = 7});
-  for (int sent = 0; sent < 5'000'000 && !receive.done(); ++sent) say(rts);
+  for (int sent = 0; sent < 5'000'000 && !receive.done(); ++sent) send(rts);
   ASSERT_TRUE(receive.done());
   EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(receive.result().status().message().find("reads no answers"), std::string::npos)
+  EXPECT_NE(receive.result().status().message().find("does not read the answers"), std::string::npos)
       << receive.result().status();
 }
 

@@ -1,3 +1,10 @@
+// The connections of a mesh.
+// - Outgoing: request_connection() wants one; find_peers() waits in the background for the rank's addresses
+//   in the store; connect() tries them one by one; on_welcome() ends the handshake.
+// - Incoming: accept() admits a stranger, and on_hello() makes it a rank.
+// - The end: on_closed() decides what a closed connection means, and lose() reports a lost rank once.
+// mutex_ is never held while the observer or a transport is called: both may call back at once.
+
 #include "gradwire/collectives/cpu/mesh/mesh_links.h"
 
 #include <algorithm>
@@ -15,24 +22,24 @@ namespace gradwire::collectives::cpu {
 namespace {
 
 constexpr char kTokenKey[] = "mesh/token";
-// The first message of a rank that connects.
+// Limit for the first message of a rank that connects.
 constexpr uint64_t kMaxHelloBytes = kFrameBytes + kTokenBytes;
-// How long what a rank has sent may take to arrive after the connection to it has ended.
-constexpr absl::Duration kRestTimeout = absl::Milliseconds(500);
-// How often the store is asked for ranks that have not come yet.
-constexpr absl::Duration kStoreSlice = absl::Milliseconds(20);
-// Connections that have not said who they are, beyond two of each rank.
-constexpr int kStrangers = 64;
-// What was sent before a shutdown leaves within this time, or not at all.
-constexpr absl::Duration kFlush = absl::Seconds(2);
+// How long messages of a rank may still arrive after this rank's connection to it was closed.
+constexpr absl::Duration kDrainTimeout = absl::Milliseconds(500);
+// How long one wait in the store for the record of a rank may take.
+constexpr absl::Duration kStorePollTimeout = absl::Milliseconds(20);
+// Limit for connections that have not sent kHello, in addition to two for each rank.
+constexpr int kMaxExtraUnintroduced = 64;
+// Time limit at shutdown for sending what is queued.
+constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
 
 }  // namespace
 
 class MeshLinks::Link : public transport::ConnectionListener, public std::enable_shared_from_this<Link> {
  public:
-  // `rank`: to which it is made; -1 for a connection that came in and has not said who it is.
+  // `rank`: the rank to which this link connects; -1 for an accepted connection that has not sent kHello.
   Link(MeshLinks& links, int rank, std::string transport)
-      : made_here(rank >= 0), transport(std::move(transport)), rank(rank), links_(links) {}
+      : outgoing(rank >= 0), transport(std::move(transport)), rank(rank), links_(links) {}
 
   void on_message(transport::Connection& connection, transport::Message message) override {
     links_.on_message(shared_from_this(), connection, std::move(message));
@@ -40,39 +47,44 @@ class MeshLinks::Link : public transport::ConnectionListener, public std::enable
   uint64_t max_message_bytes() const override {
     return introduced() ? ConnectionListener::max_message_bytes() : kMaxHelloBytes;
   }
-  bool introduced() const override { return made_here || introduced_.load(std::memory_order_relaxed); }
+  bool introduced() const override { return outgoing || introduced_.load(std::memory_order_relaxed); }
   void on_closed(transport::Connection&, absl::Status reason) override {
     links_.on_closed(shared_from_this(), reason);
   }
 
-  const bool made_here;
+  const bool outgoing;
   const std::string transport;
-  // The transport's thread reads it without the lock.
+  // Atomic because the transport's thread reads it without the lock.
   std::atomic<bool> introduced_{false};
-  // Guarded by MeshLinks::mutex_. `rank` and `connection` stay as they are once they are set.
+  // Guarded by MeshLinks::mutex_. `rank` and `connection` do not change once they are set.
   int rank;
   ConnectionPtr connection;
   bool welcomed = false;
-  bool left = false;  // It said goodbye.
+  bool goodbye_received = false;
   bool closed = false;
   uint64_t timer = 0;
 
  private:
-  MeshLinks& links_;  // It ends its transports, and with them this link, before it goes.
+  MeshLinks& links_;  // Outlives this link: its shutdown() ends the transports, and with them the links.
 };
 
 std::string MeshLinks::key_of(int rank) { return absl::StrCat("mesh/rank/", rank); }
 
-// Numbered steps: 1. agree on a secret; 2. listen; 3. say where.
+// Steps:
+// 1. Agree on a secret.
+// 2. Listen.
+// 3. Publish the addresses.
 absl::Status MeshLinks::start(std::vector<std::unique_ptr<transport::Transport>> transports) {
   transports_ = std::move(transports);
   std::string mine;
   while (mine.size() < kTokenBytes) absl::StrAppend(&mine, absl::Hex(random_id(), absl::kZeroPad16));
+  // Every rank proposes a secret. compare_set stores the first one, and returns it to all ranks.
   GRADWIRE_ASSIGN_OR_RETURN(token_,
                             options_.store->try_compare_set(kTokenKey, "", mine, options_.connect_timeout));
   if (token_.size() != kTokenBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", kTokenKey, "\" in ", options_.store->description(), " holds something else"));
+    return absl::FailedPreconditionError(absl::StrCat("invalid value of \"", kTokenKey, "\" in ",
+                                                      options_.store->description(), ": got ", token_.size(),
+                                                      " bytes, expected ", kTokenBytes));
   }
   std::string record;
   for (const auto& transport : transports_) {
@@ -89,29 +101,42 @@ absl::Status MeshLinks::start(std::vector<std::unique_ptr<transport::Transport>>
 MeshLinks::LinkPtr MeshLinks::accept(const std::string& transport, const ConnectionPtr& connection) {
   auto link = std::make_shared<Link>(*this, -1, transport);
   MutexLock lock(mutex_);
-  if (closed_ || unintroduced_ >= 2 * options_.size + kStrangers) return nullptr;
+  // A stranger can open any number of connections and send nothing. The transport closes each of them after a
+  // while (ConnectionListener::introduced). The limit bounds how many there are until then, and leaves room
+  // for two connections of each rank.
+  if (closed_ || unintroduced_ >= 2 * options_.size + kMaxExtraUnintroduced) return nullptr;
   ++unintroduced_;
   link->connection = connection;
   links_.insert(link);
   return link;
 }
 
+// 1. Check the secret first: the errors of the other checks describe the world, and only a member may learn
+//    them.
+// 2. Check the rank. It must not replace a connection: a rank that was lost stays lost, because its earlier
+//    operations have failed.
+// 3. Report the connection to the observer.
+// 4. Send kWelcome. The rank sends frames only after that, so the observer can answer each of them.
 absl::Status MeshLinks::on_hello(const LinkPtr& link, const Frame& frame, absl::string_view token) {
   const int rank = static_cast<int>(frame.tag);
   {
     MutexLock lock(mutex_);
-    if (link->rank >= 0) return absl::InvalidArgumentError("a second hello");
-    if (!same_secret(token, token_)) return absl::PermissionDeniedError("it does not belong to this world");
+    if (link->rank >= 0) return absl::InvalidArgumentError("duplicate kHello");
+    if (!same_secret(token, token_))
+      return absl::PermissionDeniedError("the connection has the secret of another world");
     if (frame.size != static_cast<uint64_t>(options_.size)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("world size mismatch: it says ", frame.size, ", expected ", options_.size));
+          absl::StrCat("world size mismatch: the peer reports ", frame.size, ", expected ", options_.size));
     }
     if (frame.tag < 0 || frame.tag >= options_.size || frame.tag == options_.rank)
-      return absl::InvalidArgumentError(absl::StrCat("it calls itself rank ", frame.tag));
+      return absl::InvalidArgumentError(absl::StrCat("invalid rank ", frame.tag,
+                                                     " in kHello: expected another rank of the ",
+                                                     options_.size, " in this world"));
     Peer& from = peer(rank);
-    if (from.lost) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " was lost before"));
+    if (from.lost)
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " reconnects after it was lost"));
     if (from.in != nullptr)
-      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is connected already"));
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " is already connected"));
     from.in = link;
     link->rank = rank;
     link->introduced_ = true;
@@ -122,11 +147,13 @@ absl::Status MeshLinks::on_hello(const LinkPtr& link, const Frame& frame, absl::
   return absl::OkStatus();
 }
 
+// The connection may be null here: on_message() can run before connect_by() has stored it. A peer that
+// follows the protocol sends kWelcome only after kHello, which is sent later.
 absl::Status MeshLinks::on_welcome(const LinkPtr& link) {
   {
     MutexLock lock(mutex_);
     if (link->connection == nullptr || link->welcomed)
-      return absl::InvalidArgumentError("kWelcome came twice, or before kHello");
+      return absl::InvalidArgumentError("unexpected kWelcome: duplicate, or before kHello");
     link->welcomed = true;
     peer(link->rank).state = Peer::State::kOpen;
     timers_.cancel(std::exchange(link->timer, 0));
@@ -140,30 +167,31 @@ void MeshLinks::on_message(const LinkPtr& link, transport::Connection& connectio
   const absl::StatusOr<Frame> frame = parse_frame(message);
   absl::Status status = frame.ok() ? on_frame(link, *frame, std::move(message)) : frame.status();
   if (status.ok()) return;
-  log(LogLevel::kWarning, "rank ", options_.rank, " ends a connection with ", connection.peer_address(), ": ",
-      status.message());
+  log(LogLevel::kWarning, "rank ", options_.rank, " closes the connection with ", connection.peer_address(),
+      ": ", status.message());
   connection.close(std::move(status));
 }
 
 absl::Status MeshLinks::on_frame(const LinkPtr& link, const Frame& frame, transport::Message message) {
   if (frame.kind == FrameKind::kGoodbye) {
     MutexLock lock(mutex_);
-    link->left = true;
+    link->goodbye_received = true;
     return absl::OkStatus();
   }
-  if (frame.kind == FrameKind::kHello && !link->made_here)
+  if (frame.kind == FrameKind::kHello && !link->outgoing)
     return on_hello(link, frame, absl::string_view(message.header).substr(kFrameBytes));
-  if (frame.kind == FrameKind::kWelcome && link->made_here) return on_welcome(link);
+  if (frame.kind == FrameKind::kWelcome && link->outgoing) return on_welcome(link);
   {
     MutexLock lock(mutex_);
-    if (link->rank < 0) return absl::InvalidArgumentError("it has not said who it is");
-    if (link->made_here && !link->welcomed) return absl::InvalidArgumentError("it has not said welcome");
+    if (link->rank < 0) return absl::InvalidArgumentError("frame before kHello");
+    if (link->outgoing && !link->welcomed) return absl::InvalidArgumentError("frame before kWelcome");
+    // The rank was lost while this frame arrived. on_lost() must stay the last call for it.
     if (closed_ || peer(link->rank).lost) return absl::OkStatus();
   }
-  return observer_.on_frame(link->rank, !link->made_here, frame, std::move(message));
+  return observer_.on_frame(link->rank, !link->outgoing, frame, std::move(message));
 }
 
-void MeshLinks::want(int rank) {
+void MeshLinks::request_connection(int rank) {
   MutexLock lock(mutex_);
   Peer& to = peer(rank);
   if (to.state != Peer::State::kIdle) return;
@@ -172,21 +200,30 @@ void MeshLinks::want(int rank) {
   find_locked();
 }
 
+// One task at a time searches for all wanted ranks. find_peers() clears the flag under the lock, in the same
+// step in which it sees that no rank is wanted. So a rank that is wanted later starts a new task, and none is
+// forgotten.
 void MeshLinks::find_locked() {
-  if (!std::exchange(finding_, true)) executor_.post([this] { find_peers(); });
+  if (!std::exchange(finding_peers_, true)) executor_.post([this] { find_peers(); });
 }
 
+// Each round:
+// 1. Collect the wanted ranks; end if there are none.
+// 2. Connect to those whose addresses are known. A rank whose first address has failed comes here again
+//    (on_closed), and continues with its next address.
+// 3. Ask the store for the others, without waiting.
+// 4. Wait for one missing rank, for a short time only: another rank may be published first, or become wanted.
 void MeshLinks::find_peers() {
   while (true) {
-    std::vector<std::pair<int, bool>> wanted;  // With whether the record is known.
+    std::vector<std::pair<int, bool>> wanted;  // Rank, and whether its record is known.
     {
       MutexLock lock(mutex_);
       for (int rank = 0; rank < options_.size; ++rank) {
         if (peer(rank).state == Peer::State::kWanted && !peer(rank).lost)
           wanted.emplace_back(rank, !peer(rank).record.empty());
       }
-      finding_ = !closed_ && !wanted.empty();
-      if (!finding_) return;
+      finding_peers_ = !closed_ && !wanted.empty();
+      if (!finding_peers_) return;
     }
     std::string missing;
     for (const auto& [rank, known] : wanted) {
@@ -200,34 +237,36 @@ void MeshLinks::find_peers() {
       }
       if (known || record.ok()) {
         connect(rank);
+        // DeadlineExceeded means that the rank has not published its addresses yet.
       } else if (!absl::IsDeadlineExceeded(record.status())) {
-        lose(rank, absl::UnavailableError(absl::StrCat("cannot be found: ", record.status().message())));
-      } else if (late) {
         lose(rank, absl::UnavailableError(
-                       absl::StrCat("has not come within ", absl::FormatDuration(options_.connect_timeout))));
+                       absl::StrCat("has no valid address in the store: ", record.status().message())));
+      } else if (late) {
+        lose(rank, absl::UnavailableError(absl::StrCat("did not publish its address within ",
+                                                       absl::FormatDuration(options_.connect_timeout))));
       } else {
         missing = key_of(rank);
       }
     }
     if (missing.empty()) continue;
     BlockingScope blocking;
-    (void)options_.store->try_wait({missing}, kStoreSlice);
+    (void)options_.store->try_wait({missing}, kStorePollTimeout);
   }
 }
 
 void MeshLinks::connect(int rank) {
   while (true) {
-    std::string way;
+    std::string route;
     {
       MutexLock lock(mutex_);
       Peer& to = peer(rank);
-      const std::vector<std::string> ways = absl::StrSplit(to.record, '\n', absl::SkipEmpty());
+      const std::vector<std::string> routes = absl::StrSplit(to.record, '\n', absl::SkipEmpty());
       if (closed_ || to.lost) return;
-      if (to.tried < ways.size()) way = ways[to.tried++];
+      if (to.tried < routes.size()) route = routes[to.tried++];
     }
-    if (way.empty()) break;
-    const std::pair<std::string, std::string> parts = absl::StrSplit(way, absl::MaxSplits(' ', 1));
-    absl::Status status = absl::UnavailableError("this rank does not use it");
+    if (route.empty()) break;
+    const std::pair<std::string, std::string> parts = absl::StrSplit(route, absl::MaxSplits(' ', 1));
+    absl::Status status = absl::UnavailableError("not enabled on this rank");
     for (const auto& transport : transports_) {
       if (transport->name() != parts.first) continue;
       status = transport->may_reach(parts.second) ? connect_by(*transport, rank, parts.second)
@@ -245,6 +284,11 @@ void MeshLinks::connect(int rank) {
   lose(rank, absl::UnavailableError(absl::StrCat("cannot be reached", failures)));
 }
 
+// The transport may call on_message() and on_closed() of the link before connect() has returned. So:
+// 1. Enter the link in the tables, so that these calls find it.
+// 2. Connect. If that fails, undo step 1; connect() then tries the next address.
+// 3. Store the connection. If shutdown() has run meanwhile, it did not see this connection, so close it here.
+// 4. Send kHello. A timer closes the connection if kWelcome does not arrive in time.
 absl::Status MeshLinks::connect_by(transport::Transport& transport, int rank, const std::string& address) {
   auto link = std::make_shared<Link>(*this, rank, transport.name());
   absl::Time connect_by;
@@ -272,7 +316,7 @@ absl::Status MeshLinks::connect_by(transport::Transport& transport, int rank, co
     closed = closed_;
     if (!link->closed) {
       link->timer = timers_.schedule(connect_by, [connection = *connection] {
-        connection->close(absl::UnavailableError("no answer in time"));
+        connection->close(absl::UnavailableError("no kWelcome in time"));
       });
     }
   }
@@ -282,13 +326,19 @@ absl::Status MeshLinks::connect_by(transport::Transport& transport, int rank, co
   }
   const Frame hello{
       .kind = FrameKind::kHello, .tag = options_.rank, .size = static_cast<uint64_t>(options_.size)};
-  // If it fails, on_closed hears of it.
+  // If this fails, on_closed() is called.
   (void)(*connection)->send({encode_frame(hello, token_.size()) + token_, {}});
   return absl::OkStatus();
 }
 
+// The effect depends on which connection was closed:
+// - The incoming one: the rank is lost.
+// - The outgoing one before kWelcome: the next address of the rank is tried.
+// - The outgoing one while the incoming one is open: sends fail at once, but messages of the rank may still
+//   arrive. The incoming one is closed after kDrainTimeout, and then the rank is lost.
+// - The outgoing one otherwise: the rank is lost.
 void MeshLinks::on_closed(const LinkPtr& link, const absl::Status& reason) {
-  enum { kNothing, kTryNext, kRest, kLost } next = kNothing;
+  enum { kNothing, kTryNext, kDrain, kLost } next = kNothing;
   int rank;
   absl::Status gone;
   {
@@ -298,14 +348,16 @@ void MeshLinks::on_closed(const LinkPtr& link, const absl::Status& reason) {
     timers_.cancel(std::exchange(link->timer, 0));
     changed_.notify_all();
     rank = link->rank;
+    // A connection that ends before kHello belongs to no rank.
     if (rank < 0) --unintroduced_;
     if (rank < 0 || closed_) return;
     Peer& other = peer(rank);
-    gone = absl::UnavailableError(link->left ? std::string("has left")
-                                             : absl::StrCat("is gone: ", reason.message()));
-    if (!link->made_here) {
+    gone = absl::UnavailableError(link->goodbye_received ? std::string("has left")
+                                                         : absl::StrCat("is lost: ", reason.message()));
+    if (!link->outgoing) {
       next = kLost;
     } else if (!link->welcomed) {
+      // The rank is lost already: lose() may have closed this connection itself.
       if (other.lost) return;
       next = kTryNext;
       absl::StrAppend(&other.failures, "; ", link->transport, ": ", reason.message());
@@ -313,18 +365,20 @@ void MeshLinks::on_closed(const LinkPtr& link, const absl::Status& reason) {
       other.out = nullptr;
       find_locked();
     } else if (other.in != nullptr && !other.in->closed) {
-      next = kRest;
-      timers_.schedule(timers_.clock().now() + kRestTimeout, [in = other.in, gone] {
+      next = kDrain;
+      timers_.schedule(timers_.clock().now() + kDrainTimeout, [in = other.in, gone] {
         in->connection->close(absl::Status(gone.code(), absl::StrCat("it ", gone.message())));
       });
     } else {
       next = kLost;
     }
   }
-  if (next == kRest) observer_.on_out_closed(rank, gone);
+  if (next == kDrain) observer_.on_out_closed(rank, gone);
   if (next == kLost) lose(rank, gone);
 }
 
+// `lost` is set first, under the lock: only one thread reports the rank, and frames that still arrive are
+// dropped (on_frame). The connections are closed last; their on_closed() then finds `lost`.
 void MeshLinks::lose(int rank, const absl::Status& reason) {
   std::vector<ConnectionPtr> connections;
   {
@@ -341,6 +395,11 @@ void MeshLinks::lose(int rank, const absl::Status& reason) {
   for (const ConnectionPtr& connection : connections) connection->close(reason);
 }
 
+// 1. Close the links for new connections and ranks.
+// 2. Send kGoodbye on every connection, and close it after what is queued has been sent.
+// 3. Wait until all connections have ended, for at most kFlushTimeout: a rank that reads nothing must not
+//    delay this one.
+// 4. Shut the transports down. No link is called afterwards.
 void MeshLinks::shutdown(const absl::Status& reason) {
   std::vector<ConnectionPtr> connections;
   {
@@ -352,9 +411,9 @@ void MeshLinks::shutdown(const absl::Status& reason) {
   }
   for (const ConnectionPtr& connection : connections) {
     (void)connection->send({encode_frame({.kind = FrameKind::kGoodbye}), {}});
-    connection->close(reason, kFlush);
+    connection->close(reason, kFlushTimeout);
   }
-  const absl::Time deadline = Clock::system().now() + kFlush;
+  const absl::Time deadline = Clock::system().now() + kFlushTimeout;
   mutex_.lock();
   while (!links_.empty() && Clock::system().now() < deadline)
     changed_.wait_for(mutex_, deadline - Clock::system().now());

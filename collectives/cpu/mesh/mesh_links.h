@@ -18,57 +18,59 @@
 
 namespace gradwire::collectives::cpu {
 
-// The connections of one rank to the others of its world: finds the ranks in the store, connects when a rank
-// is wanted, and lets connections in that say the world's secret. The protocol is mesh_wire.h's.
+// The connections of one rank to the others of its world. It finds the ranks in the store, connects when a
+// connection is requested, and accepts connections that present the world's secret. The protocol is described
+// in mesh_wire.h.
 //
-// Between two ranks there are up to two connections: this rank's messages go out on the one that it made, and
-// messages come in on the other's. A rank is lost when either ends; what it had sent before may still arrive
-// for a moment.
+// Between two ranks there are up to two connections: this rank sends on the one that it made, and receives on
+// the one that the other rank made. A rank is lost when either is closed; messages that it had sent before
+// may still arrive for a moment.
 //
 // Thread-safe. The observer is called without locks.
 class MeshLinks {
  public:
   using ConnectionPtr = std::shared_ptr<transport::Connection>;
 
-  // What the user of the connections is told. The last call of a rank is on_lost().
+  // Receives the events of the connections. The last call for a rank is on_lost().
   class Observer {
    public:
     virtual ~Observer() = default;
-    // Messages to the rank go here from now on.
+    // The connection for messages to the rank is open.
     virtual void on_out(int rank, const ConnectionPtr& connection) = 0;
-    // Messages from the rank come here from now on, and answers to them go here.
+    // The connection for messages from the rank is open. Answers to them are sent on it, too.
     virtual void on_in(int rank, const ConnectionPtr& connection) = 0;
-    // A frame from the rank, on the connection in or out. An error ends the connection.
+    // A frame of the rank has arrived on the connection in or out. An error closes the connection.
     virtual absl::Status on_frame(int rank, bool in, const Frame& frame, transport::Message message) = 0;
-    // Nothing can be sent to the rank any more. `reason`: what its name is put before.
+    // Nothing can be sent to the rank any more. `reason` continues the rank's name in the error, for example
+    // "has left".
     virtual void on_out_closed(int rank, const absl::Status& reason) = 0;
-    // Nor does anything come.
+    // Nothing arrives from the rank any more either.
     virtual void on_lost(int rank, const absl::Status& reason) = 0;
   };
 
-  // All outlive the links' shutdown().
+  // All arguments must be valid until shutdown() has returned.
   MeshLinks(const Mesh::Options& options, Observer& observer, Executor& executor, TimerQueue& timers)
       : options_(options), observer_(observer), executor_(executor), timers_(timers) {
     MutexLock lock(mutex_);
     peers_.resize(static_cast<std::size_t>(options.size));
   }
 
-  // Listens with the transports, and publishes where.
+  // Listens with the transports, and publishes the addresses.
   absl::Status start(std::vector<std::unique_ptr<transport::Transport>> transports);
-  // Has a connection to the rank made, unless there is one, or was.
-  void want(int rank);
-  // Says goodbye and ends everything. No call of the observer comes afterwards.
+  // Connects to the rank in the background, unless there is or was a connection.
+  void request_connection(int rank);
+  // Sends kGoodbye and closes all connections. The observer is not called afterwards.
   void shutdown(const absl::Status& reason);
 
  private:
-  // One connection, and who is at its other end.
+  // One connection, and the rank at its other end.
   class Link;
   using LinkPtr = std::shared_ptr<Link>;
   struct Peer {
     enum class State { kIdle, kWanted, kConnecting, kOpen };
     State state = State::kIdle;
     absl::Time connect_by;
-    // The record that the rank has published, and how many of its addresses have been tried.
+    // The record that the rank has published, and the number of its addresses that have been tried.
     std::string record;
     std::size_t tried = 0;
     std::string failures;
@@ -102,12 +104,12 @@ class MeshLinks {
   std::vector<std::unique_ptr<transport::Transport>> transports_;
 
   Mutex mutex_;
-  CondVar changed_;  // A link ended.
+  CondVar changed_;  // Notified when a link has ended.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<LinkPtr> links_ ABSL_GUARDED_BY(mutex_);
   int unintroduced_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool finding_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finding_peers_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -18,6 +18,7 @@ std::size_t MeshOperation::receive(int from, Span data) {
 
 char* MeshOperation::scratch(std::size_t bytes) {
   if (bytes > scratch_.size) {
+    // Frees the old memory first, so that both are never allocated at the same time.
     scratch_.memory = nullptr;
     scratch_.memory = std::make_unique_for_overwrite<char[]>(bytes);
     scratch_.size = bytes;
@@ -40,9 +41,9 @@ void MeshOperation::drain() {
   for (const Future<void>& send : sends_) (void)send.result();
 }
 
-// Piece i is number i % segments of step i / segments. It is sent when piece i - segments has been received,
-// and its receive is posted when piece i - ahead has been: only pieces with lower numbers are ever waited
-// for, so that nobody waits in a circle.
+// Piece i is segment i % segments of step i / segments. It is sent when piece i - segments has been received,
+// and its receive is posted when piece i - ahead has been received. A member waits only for pieces with lower
+// numbers, so the members cannot deadlock.
 absl::Status MeshOperation::run_ring(const Ring& ring) {
   const int size = static_cast<int>(ranks_.size());
   const int next = (position_ + 1) % size;
@@ -54,6 +55,7 @@ absl::Status MeshOperation::run_ring(const Ring& ring) {
   const auto post = [&](int piece) -> absl::Status {
     const int step = piece / ring.segments;
     const int segment = piece % ring.segments;
+    // The memory may still be in use by a send of an earlier step.
     if (const int overwritten = ring.overwrites(step); overwritten >= 0)
       GRADWIRE_RETURN_IF_ERROR(
           wait_sent(sent[static_cast<std::size_t>(overwritten * ring.segments + segment)]));

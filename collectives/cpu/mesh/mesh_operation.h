@@ -14,12 +14,12 @@
 
 namespace gradwire::collectives::cpu {
 
-// The messages of one collective among members of a world. Members are told by their position. What it was
-// given stays in use until the operation has ended: finish(), or drain() after the channel was aborted. Not
-// thread-safe.
+// The messages of one collective among members of a world. Members are identified by their position. The
+// buffers are used until the operation has ended, which is after finish(), or after drain() if the channel
+// was aborted. Not thread-safe.
 class MeshOperation {
  public:
-  // Memory that operations use one after the other: what is warm need not be made.
+  // Memory that successive operations reuse, so that it need not be allocated each time.
   struct Scratch {
     std::unique_ptr<char[]> memory;
     std::size_t size = 0;
@@ -37,34 +37,36 @@ class MeshOperation {
 
   int rank() const { return position_; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  // The position that many places after this member's; negative: before.
+  // The position `by` places after this member's, cyclically; negative: before.
   int shifted(int by) const { return ((position_ + by) % size() + size()) % size(); }
-  // This member's place in the order that begins with the root; the position at a place in it.
+  // from_root(): this member's offset in the order that begins with the root. at(): the position of an
+  // offset.
   int from_root(int root) const { return (position_ - root + size()) % size(); }
   int at(int offset, int root) const { return (offset + root) % size(); }
 
-  // Memory that lasts as long as the operation. At most once.
+  // Memory that is valid until the operation ends. Call it at most once.
   char* scratch(std::size_t bytes);
 
-  // Begin to send and receive. They return numbers to wait for; between two members messages come in order.
+  // Start a send or a receive, and return its number for wait_sent() or wait_received(). Messages between two
+  // members arrive in order.
   std::size_t send(int to, Span data);
   std::size_t receive(int from, Span data);
-  // Errors are the mesh's and name the rank.
+  // The errors are those of Mesh and name the rank.
   absl::Status wait_sent(std::size_t number);
   absl::Status wait_received(std::size_t number);
   absl::Status receive_now(int from, Span data) { return wait_received(receive(from, data)); }
   absl::Status send_now(int to, Span data) { return wait_sent(send(to, data)); }
 
-  // Everything has been sent and received.
+  // Waits until everything has been sent and received.
   absl::Status finish();
-  // Waits for the end of everything, however it ends.
+  // Waits until all sends and receives have ended, with or without errors.
   void drain();
 
   // A pipeline around the ring of all members, in `steps` steps of `segments` pieces each. In each step a
-  // member sends to the next one what send_from() says, and receives from the one before into receive_into();
-  // received() then does with a piece what is to be done before it is sent on in the next step. Before a
-  // piece is received in step s, that of the same number that was sent in step overwrites(s), if that is not
-  // negative, has left.
+  // member sends send_from() to the next member, and receives receive_into() from the one before. received()
+  // then processes a piece before it is sent in the next step. Before a piece is received in step s, the
+  // piece with the same number that was sent in step overwrites(s) must have been sent, if overwrites(s) is
+  // not negative.
   struct Ring {
     int steps;
     int segments;
@@ -73,7 +75,7 @@ class MeshOperation {
     absl::FunctionRef<void(int step, int segment)> received;
     absl::FunctionRef<int(int step)> overwrites;
   };
-  // How many pieces are received ahead at most: piece i may use the place of piece i - kAhead.
+  // Maximum number of receives posted ahead: piece i may use the buffer of piece i - kAhead.
   static constexpr int kAhead = 4;
   absl::Status run_ring(const Ring& ring);
 
@@ -89,7 +91,7 @@ class MeshOperation {
   std::vector<Future<int>> receives_;
 };
 
-// Piece `index` of `pieces` nearly equal ones, at whole elements.
+// Returns piece `index` of `pieces` nearly equal ones, each of whole elements.
 inline Span piece_of(Span data, int index, int pieces, std::size_t element_size) {
   const std::size_t count = data.size / element_size;
   const auto all = static_cast<std::size_t>(pieces);
@@ -98,7 +100,7 @@ inline Span piece_of(Span data, int index, int pieces, std::size_t element_size)
   return data.part(begin(at), begin(at + 1) - begin(at));
 }
 
-// In how many pieces of about `piece` bytes; at least 1.
+// Returns the number of pieces of about `piece` bytes; at least 1.
 inline int pieces_of(std::size_t bytes, std::size_t piece) {
   return bytes == 0 ? 1 : static_cast<int>((bytes - 1) / piece + 1);
 }

@@ -9,12 +9,14 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// The rest of an eager message up to this size is copied, so that the sender need not wait until it has been
-// sent.
+// An eager message of at most this size is copied as far as it has not been sent, so that the sender need not
+// wait.
 constexpr std::size_t kCapturedBytes = std::size_t{64} << 10;
 
 }  // namespace
 
+// The owner of the buffer that the transport reads. The transport destroys it when it needs the data no more.
+// That may be after the mesh has ended, so the pointer is weak.
 class MeshSender::Release {
  public:
   Release(std::weak_ptr<MeshSender> sender, uint64_t id) : sender_(std::move(sender)), id_(id) {}
@@ -35,6 +37,9 @@ void MeshSender::set_connection(int rank, const ConnectionPtr& connection) {
   empty_outbox(rank);
 }
 
+// The fast path for short messages. It must not overtake an earlier message of this thread: those are in the
+// outbox, or another thread is sending them (`sending`). The bytes are charged to the window under the lock,
+// and given back if the transport refuses the message.
 std::optional<absl::Status> MeshSender::send_at_once(int dst, uint64_t channel, int64_t tag, Span data) {
   ConnectionPtr out;
   {
@@ -51,7 +56,7 @@ std::optional<absl::Status> MeshSender::send_at_once(int dst, uint64_t channel, 
   absl::Status status = send_captured(*out, dst, frame, data);
   if (!status.ok()) {
     MutexLock lock(endpoint_.mutex);
-    endpoint_.state.sends().untake_window(dst, data.size);
+    endpoint_.state.sends().release_window(dst, data.size);
   }
   return status;
 }
@@ -71,10 +76,15 @@ absl::Status MeshSender::send_captured(transport::Connection& out, int dst, cons
   }
   const absl::StatusOr<uint64_t> ticket = out.send(std::move(message));
   if (!ticket.ok()) return context(ticket.status(), frame.channel, dst);
+  // capture() makes the transport copy the part that it has not sent yet. Afterwards it does not read the
+  // caller's memory.
   if (!is_inline) out.capture(*ticket);
   return absl::OkStatus();
 }
 
+// One thread sends at a time, so the frames keep their order, although the lock is not held while a frame is
+// sent. No entry is left behind: a thread that adds an entry calls this function afterwards. If it finds
+// `sending`, the sending thread checks the outbox again, under the lock, after it has cleared `sending`.
 void MeshSender::empty_outbox(int dst) {
   while (true) {
     ConnectionPtr out;
@@ -90,6 +100,7 @@ void MeshSender::empty_outbox(int dst) {
         next = endpoint_.state.sends().take(dst);
       }
     }
+    // The entries wait in the outbox. set_connection() calls this function again.
     if (out == nullptr) {
       owner_.connect(dst);
       return;
@@ -114,7 +125,7 @@ void MeshSender::transmit(const ConnectionPtr& out, const SendTable::Outgoing& n
     status = out->send({encode_frame(next.frame), {}}).status();
     if (!status.ok() && send != nullptr) status = context(status, send->channel, send->peer);
   }
-  // Nobody waits for a message that was taken back.
+  // The frame is an answer or a kCancel: no operation waits for it.
   if (send == nullptr) return;
   Effects effects;
   {
@@ -130,6 +141,11 @@ void MeshSender::transmit(const ConnectionPtr& out, const SendTable::Outgoing& n
   owner_.perform(std::move(effects));
 }
 
+// The transport may release the data, and the message may end, before send() has returned the ticket. So:
+// 1. Enter the message in reading_, without a ticket.
+// 2. Hand the data to the transport.
+// 3. With the lock held, handle what has happened meanwhile: the transport failed, it has released the data,
+//    or the message has ended. Otherwise store the ticket, for retract() and on_released().
 void MeshSender::transmit_data(const ConnectionPtr& out, const SendTable::Outgoing& next) {
   const SendPtr& send = next.send;
   transport::Message message{encode_frame(next.frame), {}};
@@ -151,7 +167,7 @@ void MeshSender::transmit_data(const ConnectionPtr& out, const SendTable::Outgoi
     MutexLock lock(endpoint_.mutex);
     const auto entry = reading_.find(send->id);
     if (!status.ok()) {
-      // Where the connection lives on, the receive must not wait for the data.
+      // If the connection stays open, the receiver must not wait for the data.
       endpoint_.state.sends().unsent(send, /*known=*/next.frame.kind == FrameKind::kData, status, effects);
     } else if (send->data.size == 0 || entry->second.released) {
       endpoint_.state.sends().sent(send, effects);
@@ -166,6 +182,8 @@ void MeshSender::transmit_data(const ConnectionPtr& out, const SendTable::Outgoi
   owner_.perform(std::move(effects));
 }
 
+// Runs on the thread that destroys the buffer, which may be in the transport or inside out->send(). The
+// message may have ended before; then the entry is missing.
 void MeshSender::on_released(uint64_t id) {
   Effects effects;
   {
@@ -173,7 +191,7 @@ void MeshSender::on_released(uint64_t id) {
     const auto entry = reading_.find(id);
     if (entry == reading_.end()) return;
     entry->second.released = true;
-    // The thread that hands it over has not returned.
+    // The thread in transmit_data() has not stored the ticket yet. It will see `released`.
     if (!entry->second.ticket.has_value()) return;
     reading_.erase(entry);
     if (const SendPtr send = endpoint_.state.sends().find(id)) endpoint_.state.sends().sent(send, effects);
@@ -187,12 +205,14 @@ void MeshSender::retract(const SendPtr& send, Effects& effects) {
   {
     MutexLock lock(endpoint_.mutex);
     const auto entry = reading_.find(send->id);
-    // Without a ticket, the thread that hands it over will look.
+    // Without a ticket, the thread in transmit_data() sees that the message has ended.
     if (entry == reading_.end() || !entry->second.ticket.has_value()) return;
     connection = entry->second.connection;
     ticket = *entry->second.ticket;
     reading_.erase(entry);
   }
+  // Without the lock: capture() may release the data, which calls on_released(). The entry is gone already,
+  // so that call does nothing, and the message ends here.
   connection->capture(ticket);
   MutexLock lock(endpoint_.mutex);
   endpoint_.state.sends().released(send, effects);

@@ -15,7 +15,7 @@
 
 namespace gradwire::collectives::cpu {
 
-// The state machine of a Mesh, and the lock that guards it.
+// The state machine of a Mesh, with the lock that guards it.
 struct MeshEndpoint {
   explicit MeshEndpoint(const Endpoint::Options& options) : state(options) {}
 
@@ -23,11 +23,11 @@ struct MeshEndpoint {
   Endpoint state ABSL_GUARDED_BY(mutex);
 };
 
-// The outgoing half of a Mesh: sends what is in the outboxes of the endpoint over a connection to each rank.
+// The outgoing half of a Mesh: sends the entries of the endpoint's outboxes over a connection to each rank.
 //
-// One thread at a time empties the outbox of a rank; a thread that adds to it meanwhile leaves its entry to
-// that one. A short message is copied into the transport. The transport reads a longer one from the caller's
-// memory, and the message has been sent when the transport releases that memory.
+// One thread at a time empties the outbox of a rank; another thread that adds an entry meanwhile leaves it to
+// that thread. A short message is copied into the transport. The transport reads a longer one from the
+// caller's memory, and the message has been sent when the transport releases that memory.
 //
 // Thread-safe. The lock of the endpoint is not held while something is sent, or while the owner is called.
 class MeshSender {
@@ -38,47 +38,48 @@ class MeshSender {
    public:
     virtual ~Owner() = default;
     virtual void perform(Effects effects) = 0;
-    // Makes a connection to the rank, and calls set_connection() when it is there.
+    // Makes a connection to the rank, and calls set_connection() when it is open.
     virtual void connect(int rank) = 0;
     // Keeps the sender alive while the transport reads the memory of a message.
     virtual std::weak_ptr<MeshSender> sender() = 0;
   };
 
-  // `owner` and `endpoint` outlive it.
+  // `owner` and `endpoint` must outlive the sender.
   MeshSender(Owner& owner, MeshEndpoint& endpoint, int rank, int size)
       : owner_(owner), endpoint_(endpoint), rank_(rank), peers_(static_cast<std::size_t>(size)) {}
 
   void set_connection(int rank, const ConnectionPtr& connection);
-  // Sends a short message at once, ahead of nothing, and returns how that went. Nothing when it has to be
-  // queued, or the endpoint may refuse it.
+  // Sends a short message at once if no other message waits for the rank, and returns the result. Returns
+  // nullopt if the message must be queued, or if the endpoint may refuse it.
   std::optional<absl::Status> send_at_once(int dst, uint64_t channel, int64_t tag, Span data);
-  // Sends what is in the outbox of a connected rank; asks the owner for a connection otherwise.
+  // Sends the entries of the outbox to a connected rank. If there is no connection, asks the owner to make
+  // one.
   void empty_outbox(int dst);
-  // Makes the transport release the memory of the message, if it has it.
+  // Makes the transport release the memory of the message, if it uses it.
   void retract(const SendPtr& send, Effects& effects);
 
  private:
-  // Notices that the transport has released the data of a message.
+  // Calls on_released() when the transport releases the data of a message.
   class Release;
 
   struct Peer {
     ConnectionPtr connection;
-    bool sending = false;  // A thread empties the outbox.
+    bool sending = false;  // A thread is emptying the outbox.
   };
   // A message whose data the transport reads.
   struct Reading {
     ConnectionPtr connection;
-    std::optional<uint64_t> ticket;  // Once the transport has taken it.
-    bool released = false;           // The transport has released it before that.
+    std::optional<uint64_t> ticket;  // Set when the transport has accepted the message.
+    bool released = false;           // The transport released the data before `ticket` was set.
   };
 
   Peer& peer(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(endpoint_.mutex) {
     return peers_[static_cast<std::size_t>(rank)];
   }
-  // These send one entry of the outbox, and tell the endpoint what has become of it.
+  // Send one entry of the outbox, and report the result to the endpoint.
   void transmit(const ConnectionPtr& out, const SendTable::Outgoing& next);
   void transmit_data(const ConnectionPtr& out, const SendTable::Outgoing& next);
-  // The transport copies the part that it has not sent yet: afterwards the data is the caller's again.
+  // Sends data that the caller may reuse afterwards: the transport copies the part that it has not sent yet.
   absl::Status send_captured(transport::Connection& out, int dst, const Frame& frame, Span data);
   absl::Status context(const absl::Status& status, uint64_t channel, int dst);
   void on_released(uint64_t id);

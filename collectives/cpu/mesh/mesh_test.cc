@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, MeshTest, testing::Values("shm", "tcp", "de
                          [](const auto& info) { return info.param; });
 
 TEST_P(MeshTest, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {
-  // Of which all are announced, some, and only the longest.
+  // With these values all messages, some, or only the longest use the rendezvous protocol.
   for (const std::size_t eager_bytes : {std::size_t{0}, kEager, std::size_t{2} << 20}) {
     World world(2, transports(), eager_bytes);
     for (const std::size_t size :
@@ -30,7 +30,7 @@ TEST_P(MeshTest, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {
         send = world[0].send(1, kChannel, 1, span(sent), timeout());
         if (!receive_first) receive = world[1].receive(0, kChannel, 1, span(received), timeout());
         EXPECT_TRUE(send.result().ok()) << send.result();
-        std::memset(sent.data(), 0, sent.size());  // It is the caller's again.
+        std::memset(sent.data(), 0, sent.size());  // The caller may reuse the memory.
         ASSERT_TRUE(receive.result().ok()) << receive.result().status();
         EXPECT_EQ(*receive.result(), 0);
         EXPECT_EQ(received, bytes(size, static_cast<unsigned>(size))) << size;
@@ -59,7 +59,7 @@ TEST_P(MeshTest, SendReceiveInBothDirectionsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_P(MeshTest, AnySourceSaysWhoSent) {
+TEST_P(MeshTest, AnySourceReturnsTheSender) {
   World world(4, transports());
   std::vector<std::string> sent = {"0", "1", "2", "3"};
   for (int rank = 0; rank < 4; ++rank) {
@@ -81,8 +81,8 @@ TEST_P(MeshTest, AnySourceSaysWhoSent) {
   EXPECT_EQ(all, "0123");
 }
 
-// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them,
-// short and long.
+// Several threads send, each with its own tag. The messages of each thread are received in order, short and
+// long.
 TEST_P(MeshTest, MessagesAreNotOvertaken) {
   constexpr int kThreads = 3;
   constexpr int kMessages = 60;
@@ -109,8 +109,8 @@ TEST_P(MeshTest, MessagesAreNotOvertaken) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_P(MeshTest, ManyMessagesThatNobodyReceivesAreHeldBackAndArrive) {
-  constexpr int kMessages = 600;  // More than the receiver lets wait.
+TEST_P(MeshTest, ManyUnreceivedMessagesWaitAndArrive) {
+  constexpr int kMessages = 600;  // More than fit the window.
   World world(2, transports());
   std::vector<std::string> sent;
   for (int i = 0; i < kMessages; ++i) sent.push_back(bytes(kEager, static_cast<unsigned>(i)));
@@ -123,7 +123,7 @@ TEST_P(MeshTest, ManyMessagesThatNobodyReceivesAreHeldBackAndArrive) {
     ASSERT_EQ(received, sent[static_cast<std::size_t>(i)]);
   }
   for (const Future<void>& send : sends) EXPECT_TRUE(send.result().ok()) << send.result();
-  // The window is open again.
+  // The window has room again.
   EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent[0]), timeout()).wait_for(absl::Seconds(30)));
 }
 
@@ -148,7 +148,7 @@ TEST_P(MeshTest, SelfSendWorks) {
   EXPECT_EQ(refused.result().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(MeshTest, MessagesWaitForARankThatComesLater) {
+TEST_P(MeshTest, MessagesWaitForARankThatStartsLater) {
   World world(0, transports());
   world.meshes.push_back(world.make(0, 2, transports(), kEager));
   std::string sent = "a";

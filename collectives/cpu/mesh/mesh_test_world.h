@@ -13,7 +13,7 @@
 #include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
 
-// What the tests of Mesh have in common.
+// Helpers for the tests of Mesh.
 namespace gradwire::collectives::cpu {
 
 inline constexpr uint64_t kChannel = 3;
@@ -30,7 +30,7 @@ inline std::string bytes(std::size_t size, unsigned seed) {
   return out;
 }
 
-// A world within this process.
+// A world whose ranks are all in this process.
 class World {
  public:
   World(int size, std::vector<std::string> transports, std::size_t eager_bytes = kEager)
@@ -56,7 +56,7 @@ class World {
   std::vector<std::shared_ptr<Mesh>> meshes;
 };
 
-// Over each transport; nothing is left behind.
+// Runs over each transport, and checks that no descriptors and threads are left.
 class MeshTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

@@ -23,11 +23,11 @@ T take(absl::string_view bytes, std::size_t offset) {
   return value;
 }
 
-absl::Status no_frame(absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("what came is no frame: ", why));
+absl::Status malformed_frame(absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed frame: ", why));
 }
 
-// Which fields a kind uses.
+// The fields that a kind uses.
 struct Uses {
   bool code = false;
   bool channel_and_tag = false;
@@ -59,7 +59,7 @@ absl::StatusOr<Uses> uses_of(FrameKind kind) {
     case FrameKind::kBegin:
       break;
   }
-  return no_frame(absl::StrCat("kind ", static_cast<int>(kind)));
+  return malformed_frame(absl::StrCat("invalid kind ", static_cast<int>(kind)));
 }
 
 absl::Status check_fields(const Frame& frame, const Uses& uses) {
@@ -67,10 +67,12 @@ absl::Status check_fields(const Frame& frame, const Uses& uses) {
   if ((!uses.code && frame.code != 0) || (!uses.channel_and_tag && frame.channel != 0) ||
       (!uses.channel_and_tag && !hello && frame.tag != 0) || (!uses.size && !hello && frame.size != 0) ||
       (!uses.id && frame.id != 0)) {
-    return no_frame(absl::StrCat("a field of kind ", static_cast<int>(frame.kind), " is not zero"));
+    return malformed_frame(
+        absl::StrCat("an unused field of kind ", static_cast<int>(frame.kind), " is not zero"));
   }
-  if (uses.id && frame.id == 0) return no_frame("id 0");
-  if (uses.code && !is_error_code(frame.code)) return no_frame(absl::StrCat("code ", frame.code));
+  if (uses.id && frame.id == 0) return malformed_frame("id is 0");
+  if (uses.code && !is_error_code(frame.code))
+    return malformed_frame(absl::StrCat("invalid code ", frame.code));
   return absl::OkStatus();
 }
 
@@ -90,11 +92,15 @@ std::string encode_frame(const Frame& frame, std::size_t more) {
   return out;
 }
 
+// The bytes come from any process that can connect. Everything is checked before it is used: the length, the
+// fields, and the size of the payload.
 absl::StatusOr<Frame> parse_frame(const transport::Message& message) {
   const absl::string_view bytes = message.header;
-  if (bytes.size() < kFrameBytes) return no_frame(absl::StrCat(bytes.size(), " bytes"));
-  if (bytes[0] != kMagic[0] || bytes[1] != kMagic[1]) return no_frame("another magic");
-  if (bytes[2] != kVersion) return no_frame(absl::StrCat("version ", static_cast<int>(bytes[2])));
+  if (bytes.size() < kFrameBytes)
+    return malformed_frame(absl::StrCat("got ", bytes.size(), " bytes, expected at least ", kFrameBytes));
+  if (bytes[0] != kMagic[0] || bytes[1] != kMagic[1]) return malformed_frame("invalid magic");
+  if (bytes[2] != kVersion)
+    return malformed_frame(absl::StrCat("unknown version ", static_cast<int>(bytes[2])));
   Frame frame;
   frame.kind = static_cast<FrameKind>(bytes[3]);
   frame.code = take<uint32_t>(bytes, 4);
@@ -106,18 +112,22 @@ absl::StatusOr<Frame> parse_frame(const transport::Message& message) {
   if (!uses.ok()) return uses.status();
   if (absl::Status fields = check_fields(frame, *uses); !fields.ok()) return fields;
 
-  const std::size_t behind = bytes.size() - kFrameBytes;
-  const bool in_buffer = uses->payload && message.buffers.size() == 1 && behind == 0;
-  if (!message.buffers.empty() && !in_buffer) return no_frame("buffers that do not belong to it");
+  // A payload is either behind the frame or the only buffer, never both.
+  const std::size_t rest = bytes.size() - kFrameBytes;
+  const bool in_buffer = uses->payload && message.buffers.size() == 1 && rest == 0;
+  if (!message.buffers.empty() && !in_buffer) return malformed_frame("unexpected buffers");
   uint64_t expected = frame.kind == FrameKind::kHello ? kTokenBytes : 0;
   if (uses->payload) expected = frame.size;
-  const uint64_t came = in_buffer ? message.buffers[0].size() : behind;
-  if (came != expected) return no_frame(absl::StrCat(came, " bytes where ", expected, " should follow"));
+  const uint64_t actual = in_buffer ? message.buffers[0].size() : rest;
+  if (actual != expected)
+    return malformed_frame(absl::StrCat("payload of ", actual, " bytes, expected ", expected));
   return frame;
 }
 
 bool same_secret(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
+  // The loop does not end at the first difference: its duration would reveal how many bytes of a guess are
+  // right.
   unsigned difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
     difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);

@@ -10,14 +10,17 @@ absl::Status Channels::state(uint64_t channel) const {
 }
 
 const absl::Status& Channels::forget(uint64_t channel) {
-  // One for all channels: thousands of them are kept.
-  static const auto* const reason =
-      new absl::Status(absl::CancelledError("the channel is not used any more"));
+  // All forgotten channels share one status, because thousands of them are kept.
+  static const auto* const reason = new absl::Status(absl::CancelledError("the channel is closed"));
+  // The channel may have been aborted before. The new reason replaces the reason of the abort: nobody uses
+  // the channel any more, so nobody reads the old one.
   names_.erase(channel);
   absl::Status& state = ended_[channel];
-  // Forgotten before.
+  // The channel was forgotten before.
   if (state == *reason) return *reason;
   state = *reason;
+  // An entry outlives its channel, so that late messages for it are dropped. The memory is bounded: when
+  // there are too many entries, the oldest one goes.
   forgotten_.push_back(channel);
   if (forgotten_.size() > kMostForgotten) {
     ended_.erase(forgotten_.front());

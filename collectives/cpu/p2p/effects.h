@@ -14,11 +14,11 @@
 #include "gradwire/collectives/cpu/p2p/payload.h"
 #include "gradwire/collectives/cpu/span.h"
 
-// Messages under way, as an Endpoint keeps them. The lock that guards the endpoint guards them too; `data` is
-// used outside of it by whoever performs an effect.
+// The state of the operations that an Endpoint has in progress. The lock that guards the endpoint guards it
+// too. `data` is an exception: the thread that performs an effect uses it without the lock.
 namespace gradwire::collectives::cpu {
 
-// A send or a receive. Its future is that of `promise`.
+// A send or a receive. `promise` makes the future that the caller waits for.
 template <typename Result>
 struct Operation {
   Operation(std::shared_ptr<Executor> executor, int peer, uint64_t channel, int64_t tag, Span data,
@@ -36,33 +36,35 @@ struct Operation {
   const Span data;
   const absl::Time deadline;
   Promise<Result> promise;
-  // Nobody uses `data` any more.
+  // Set when no thread uses `data` any more.
   std::atomic<bool> done{false};
 
   uint64_t id = 0;
 };
 
-// A message from this rank to `peer`.
+// A message from this rank to `peer`. The stages are those of the eager and the rendezvous protocol
+// (frame.h).
 struct Send : Operation<void> {
   enum class Stage {
-    kQueued,      // In the outbox; the receiver knows nothing of it.
-    kSendingRts,  // The carrier sends the announcement.
-    kRtsSent,     // The receiver has not answered.
-    kCleared,     // In the outbox, with its data: the receiver has asked for it.
-    kSending,     // The carrier sends the data.
+    kQueued,       // In the outbox. The receiver does not know of the message.
+    kSendingRts,   // The carrier is sending the RTS.
+    kRtsSent,      // The RTS has been sent. Neither CTS nor NACK has been received.
+    kCtsReceived,  // In the outbox again, now with the data.
+    kSending,      // The carrier is sending the data.
   };
   using Operation::Operation;
 
   Stage stage = Stage::kQueued;
-  bool eager = false;    // It counts in the window.
-  bool counted = false;  // It counts as announced: neither answered nor taken back.
-  // What happened while the carrier was sending: the receiver asked for the data, or the message ended.
-  bool cleared = false;
-  bool nacked = false;
+  bool eager = false;              // Its bytes are charged to the window.
+  bool counts_as_pending = false;  // It counts in pending_rts: neither answered nor cancelled.
+  // Events that arrive while the carrier is sending. They take effect when the carrier has finished: the
+  // receiver answered with CTS or NACK, or the operation ended with the status `ended`.
+  bool cts_received = false;
+  bool nack_received = false;
   absl::Status ended;
 };
 
-// A receive from `peer`, which may be kAnyRank; the rank that the message came from.
+// A receive from `peer`, which may be kAnyRank. The result is the source of the message.
 struct Receive : Operation<int> {
   using Operation::Operation;
 };
@@ -70,23 +72,26 @@ struct Receive : Operation<int> {
 using SendPtr = std::shared_ptr<Send>;
 using ReceivePtr = std::shared_ptr<Receive>;
 
-// What the owner of an Endpoint has to do after an event, in order.
+// An action that the owner of an Endpoint must perform after an event. The effects of one event are performed
+// in order.
 struct Effect {
   enum class Kind {
-    // Copy `payload`, which has the receive's size, into `receive`, and end it with `rank`, from which it
-    // came.
+    // Copy `payload` into `receive`, which has the same size, and complete the receive with `rank`, the
+    // source.
     kDeliver,
-    // `receive` has failed with `status`.
+    // Complete `receive` with the error `status`.
     kEndReceive,
-    // `send` has ended with `status`.
+    // Complete `send` with `status`.
     kEndSend,
-    // `rank` may send the data of the message `frame.id`, for `receive`: say `frame`.
-    kClear,
-    // Say `frame` to `rank`, in answer.
+    // Send the CTS `frame` to `rank`: it may now send the data of the message `frame.id`, which goes into
+    // `receive`.
+    kCts,
+    // Send `frame` to `rank` as an answer.
     kReply,
-    // Let go of the data of `send`, which the carrier has taken, and call sent() or unsent().
+    // Stop using the data of `send`, which the carrier has taken, and then call sent(), released() or
+    // unsent().
     kRetract,
-    // The outbox of `rank` has something new.
+    // The outbox of `rank` has a new entry.
     kWake,
   };
   Kind kind;
@@ -98,7 +103,7 @@ struct Effect {
   Payload payload = {};
 };
 
-// Copies the payload of a kDeliver effect into its receive, and lets go of it.
+// Copies the payload of a kDeliver effect into its receive, and releases the payload.
 inline void take_payload(Effect& effect) {
   copy_bytes(effect.receive->data.data, effect.payload.data(), effect.payload.size());
   effect.payload = {};

@@ -1,3 +1,10 @@
+// Connects the two state machines of a rank: Matcher for its receives, and SendTable for its sends. Every
+// function handles one event. It changes the tables, and appends what must be done outside of them to
+// `effects`.
+//
+// A message of a rank to itself does not go through a carrier. It passes through the same Matcher, and
+// apply() handles the Matcher's answers to it at once.
+
 #include "gradwire/collectives/cpu/p2p/endpoint.h"
 
 #include <algorithm>
@@ -17,24 +24,25 @@ Endpoint::Endpoint(const Options& options)
 
 absl::Status Endpoint::check(int rank) const {
   if (rank >= 0 && rank < options_.size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no rank ", rank, " in a ", options_.whole, " of ", options_.size));
+  return absl::InvalidArgumentError(absl::StrCat("invalid rank ", rank, ": expected 0 to ", options_.size - 1,
+                                                 " in a ", options_.whole, " of ", options_.size));
 }
 
 absl::Status Endpoint::check_open(int dst, uint64_t channel) const {
   if (!closed_.ok()) return closed_;
   if (channels_.ended(channel)) return channels_.state(channel);
-  return matcher_.gone(channel, dst);
+  return matcher_.lost_status(channel, dst);
 }
 
 void Endpoint::send(const SendPtr& send, Effects& effects) {
-  absl::Status refused = check(send->peer);
-  if (refused.ok()) refused = check_open(send->peer, send->channel);
-  if (refused.ok()) refused = sends_.add(send, next_id_++, channels_.name_of(send->channel, send->peer));
-  if (!refused.ok()) {
-    effects.push_back({.kind = Kind::kEndSend, .send = send, .status = std::move(refused)});
+  absl::Status status = check(send->peer);
+  if (status.ok()) status = check_open(send->peer, send->channel);
+  if (status.ok()) status = sends_.add(send, next_id_++, channels_.name_of(send->channel, send->peer));
+  if (!status.ok()) {
+    effects.push_back({.kind = Kind::kEndSend, .send = send, .status = std::move(status)});
     return;
   }
+  // next_deadline_ is a lower bound: it is not raised when an operation ends. expire() computes it again.
   next_deadline_ = std::min(next_deadline_, send->deadline);
   if (send->peer == options_.rank) {
     send_to_self(send, effects);
@@ -48,31 +56,35 @@ void Endpoint::send_to_self(const SendPtr& send, Effects& effects) {
   Matcher::Actions actions;
   absl::Status status;
   if (send->eager) {
-    status = matcher_.eager(self, send->channel, send->tag,
-                            Payload::copy_of(send->data.data, send->data.size), actions);
+    status = matcher_.on_eager(self, send->channel, send->tag,
+                               Payload::copy_of(send->data.data, send->data.size), actions);
   } else {
     send->stage = Send::Stage::kRtsSent;
-    status = matcher_.announce(self, send->channel, send->tag, send->data.size, send->id, actions);
+    status = matcher_.on_rts(self, send->channel, send->tag, send->data.size, send->id, actions);
   }
+  // An eager message was copied, so the send has succeeded. A longer message stays in the table:
+  // cts_to_self() finishes it when a receive is found, which may happen inside apply().
   if (send->eager || !status.ok()) sends_.finish(send, std::move(status), effects);
   apply(std::move(actions), effects);
 }
 
-// The receive for a message of this rank's own: 1. the data goes into it; 2. the send is done.
-void Endpoint::clear_self(uint64_t id, Effects& effects) {
+// A receive was found for a message of this rank to itself:
+// 1. Deliver the data to the receive, directly from the sender's memory.
+// 2. End the send, whose memory may be reused from then on.
+void Endpoint::cts_to_self(uint64_t id, Effects& effects) {
   const SendPtr send = sends_.find_pending_rts(options_.rank, id);
   if (send == nullptr) return;
   Matcher::Actions actions;
-  (void)matcher_.data(options_.rank, id, Payload(send->data.data, send->data.size), actions);
+  (void)matcher_.on_data(options_.rank, id, Payload(send->data.data, send->data.size), actions);
   apply(std::move(actions), effects);
   sends_.finish(send, absl::OkStatus(), effects);
 }
 
 void Endpoint::receive(const ReceivePtr& receive, Effects& effects) {
-  absl::Status refused = receive->peer == kAnyRank ? absl::OkStatus() : check(receive->peer);
-  if (refused.ok()) refused = closed_;
-  if (!refused.ok()) {
-    effects.push_back({.kind = Kind::kEndReceive, .receive = receive, .status = std::move(refused)});
+  absl::Status status = receive->peer == kAnyRank ? absl::OkStatus() : check(receive->peer);
+  if (status.ok()) status = closed_;
+  if (!status.ok()) {
+    effects.push_back({.kind = Kind::kEndReceive, .receive = receive, .status = std::move(status)});
     return;
   }
   receive->id = next_id_++;
@@ -83,6 +95,8 @@ void Endpoint::receive(const ReceivePtr& receive, Effects& effects) {
   apply(std::move(actions), effects);
 }
 
+// A message to this rank itself is never in use by a carrier, so it ends at once. The Matcher must forget it
+// first, because a later receive would otherwise find no send for it.
 void Endpoint::end(const SendPtr& send, absl::Status status, Effects& effects) {
   if (!sends_.contains(*send)) return;
   if (send->peer != options_.rank) {
@@ -90,7 +104,7 @@ void Endpoint::end(const SendPtr& send, absl::Status status, Effects& effects) {
     return;
   }
   Matcher::Actions actions;
-  matcher_.withdraw(options_.rank, send->id, status.code(), actions);
+  matcher_.on_cancel(options_.rank, send->id, status.code(), actions);
   sends_.finish(send, std::move(status), effects);
   apply(std::move(actions), effects);
 }
@@ -111,18 +125,22 @@ void Endpoint::forget(uint64_t channel, Effects& effects) {
 }
 
 void Endpoint::end(uint64_t channel, const absl::Status& reason, Effects& effects) {
-  // Before the matcher refuses those to this rank itself, with less to say.
+  // The sends end first. Otherwise the matcher would refuse the messages to this rank itself with a less
+  // precise error.
   for (const SendPtr& send : sends_.select([&](const Send& each) { return each.channel == channel; }))
     end(send, reason, effects);
   Matcher::Actions actions;
-  matcher_.clear(channel, reason, actions);
+  matcher_.end_channel(channel, reason, actions);
   apply(std::move(actions), effects);
 }
 
+// Messages that have arrived stay in the Matcher. They are dropped with the endpoint: receive() refuses later
+// receives.
 void Endpoint::close(const absl::Status& reason, Effects& effects) {
   if (!closed_.ok()) return;
   closed_ = reason;
-  // Other ranks are to hear that this one has left, rather than what becomes of each message.
+  // Close the outboxes first: other ranks must learn that this rank has left, not what becomes of each
+  // message.
   for (int rank = 0; rank < options_.size; ++rank) sends_.outboxes().close(rank);
   for (const SendPtr& send : sends_.select([](const Send&) { return true; })) end(send, reason, effects);
   while (!receives_.empty()) end(ReceivePtr(receives_.begin()->second), reason, effects);
@@ -133,12 +151,13 @@ void Endpoint::expire(absl::Time now, Effects& effects) {
     if (deadline > now) next_deadline_ = std::min(next_deadline_, deadline);
     return deadline <= now;
   };
+  // The two loops below visit all operations. `late` collects the earliest deadline of those that remain.
   next_deadline_ = absl::InfiniteFuture();
   for (const SendPtr& send : sends_.select([&](const Send& each) { return late(each.deadline); })) {
     end(send,
-        absl::DeadlineExceededError(absl::StrCat(channels_.name_of(send->channel, send->peer),
-                                                 " has not taken a message of ", send->data.size,
-                                                 " bytes (tag ", send->tag, ") in time")),
+        absl::DeadlineExceededError(absl::StrCat("timed out: ", channels_.name_of(send->channel, send->peer),
+                                                 " has not received a message of ", send->data.size,
+                                                 " bytes (tag ", send->tag, ")")),
         effects);
   }
   std::vector<ReceivePtr> receives;
@@ -150,77 +169,81 @@ void Endpoint::expire(absl::Time now, Effects& effects) {
         receive->peer == kAnyRank ? "any rank" : channels_.name_of(receive->channel, receive->peer);
     end(receive,
         absl::DeadlineExceededError(
-            absl::StrCat("no message (tag ", receive->tag, ") has come from ", from, " in time")),
+            absl::StrCat("timed out: no message (tag ", receive->tag, ") arrived from ", from)),
         effects);
   }
 }
 
 absl::Status Endpoint::on_frame(int src, const Frame& frame, Payload payload, Effects& effects) {
-  // It came while another thread lost the rank.
+  // The frame arrived while another thread lost the rank.
   if (matcher_.is_lost(src)) return absl::OkStatus();
   Matcher::Actions actions;
   absl::Status status;
   switch (frame.kind) {
     case FrameKind::kEager:
-      status = matcher_.eager(src, frame.channel, frame.tag, std::move(payload), actions);
+      status = matcher_.on_eager(src, frame.channel, frame.tag, std::move(payload), actions);
       break;
     case FrameKind::kRts:
     case FrameKind::kBegin:
-      if (frame.id == 0) return absl::InvalidArgumentError("a message is announced with id 0");
-      status = matcher_.announce(src, frame.channel, frame.tag, frame.size, frame.id, actions);
+      // The Matcher marks eager messages with id 0.
+      if (frame.id == 0) return absl::InvalidArgumentError("RTS with id 0");
+      status = matcher_.on_rts(src, frame.channel, frame.tag, frame.size, frame.id, actions);
       break;
     case FrameKind::kData:
-      status = matcher_.data(src, frame.id, std::move(payload), actions);
+      status = matcher_.on_data(src, frame.id, std::move(payload), actions);
       break;
     case FrameKind::kCancel:
       if (!is_error_code(frame.code)) return absl::InvalidArgumentError("kCancel without an error code");
-      matcher_.withdraw(src, frame.id, static_cast<absl::StatusCode>(frame.code), actions);
+      matcher_.on_cancel(src, frame.id, static_cast<absl::StatusCode>(frame.code), actions);
       break;
     case FrameKind::kCts:
-      sends_.on_clear(src, frame.id, effects);
+      sends_.on_cts(src, frame.id, effects);
       break;
     case FrameKind::kNack:
       if (!is_error_code(frame.code)) return absl::InvalidArgumentError("kNack without an error code");
       on_nack(src, frame.id, static_cast<absl::StatusCode>(frame.code), frame.size, effects);
       break;
     case FrameKind::kCredit:
-      status = sends_.return_window(src, frame.size);
+      status = sends_.on_credit(src, frame.size);
       break;
     default:
-      status = absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(frame.kind)));
+      status =
+          absl::InvalidArgumentError(absl::StrCat("unexpected frame of kind ", static_cast<int>(frame.kind)));
   }
   apply(std::move(actions), effects);
   return status;
 }
 
-absl::Status Endpoint::on_came(int src, uint64_t message, Payload payload, Effects& effects) {
+absl::Status Endpoint::on_buffered(int src, uint64_t message, Payload payload, Effects& effects) {
   if (matcher_.is_lost(src)) return absl::OkStatus();
   Matcher::Actions actions;
-  absl::Status status = matcher_.came(src, message, std::move(payload), actions);
+  absl::Status status = matcher_.on_buffered(src, message, std::move(payload), actions);
   apply(std::move(actions), effects);
   return status;
 }
 
-absl::Status Endpoint::on_passed(int src, uint64_t size, Effects& effects) {
+absl::Status Endpoint::on_bypassed(int src, uint64_t size, Effects& effects) {
   if (matcher_.is_lost(src)) return absl::OkStatus();
   Matcher::Actions actions;
-  absl::Status status = matcher_.passed(src, size, actions);
+  absl::Status status = matcher_.on_bypassed(src, size, actions);
   if (!actions.empty()) apply(std::move(actions), effects);
   return status;
 }
 
+// `size` is the size of the receive, with InvalidArgument only. An answer that arrives after the end of the
+// message is ignored.
 void Endpoint::on_nack(int from, uint64_t id, absl::StatusCode code, uint64_t size, Effects& effects) {
   const SendPtr send = sends_.find_pending_rts(from, id);
   if (send == nullptr) return;
   const std::string name = channels_.name_of(send->channel, from);
-  sends_.on_nack(from, id,
-                 code == absl::StatusCode::kInvalidArgument
-                     ? absl::InvalidArgumentError(absl::StrCat("a message of ", send->data.size,
-                                                               " bytes (tag ", send->tag, ") came to ", name,
-                                                               " for a receive of ", size, " bytes"))
-                     : absl::Status(code, absl::StrCat(name, " does not take a message (tag ", send->tag,
-                                                       "): ", absl::StatusCodeToString(code))),
-                 effects);
+  sends_.on_nack(
+      from, id,
+      code == absl::StatusCode::kInvalidArgument
+          ? absl::InvalidArgumentError(absl::StrCat("message size mismatch: ", name, " got ", send->data.size,
+                                                    " bytes (tag ", send->tag, "), expected ", size))
+          : absl::Status(code, absl::StrCat(name, " refused a message (tag ", send->tag,
+                                            "): ", absl::StatusCodeToString(code))),
+      effects);
 }
 
 void Endpoint::fail_sends(int rank, const absl::Status& reason, Effects& effects) {
@@ -232,19 +255,24 @@ void Endpoint::fail_sends(int rank, const absl::Status& reason, Effects& effects
   }
 }
 
+// 1. Fail the receives that wait for the rank.
+// 2. Close its outbox, so that the kCancel frames of step 3 are dropped: nothing can be sent to the rank.
+// 3. Fail the sends. Those that the carrier is using end when the carrier releases their memory.
 void Endpoint::lose(int rank, const absl::Status& reason, Effects& effects) {
   if (matcher_.is_lost(rank)) return;
   Matcher::Actions actions;
-  matcher_.lost(rank, reason, actions);
+  matcher_.on_lost(rank, reason, actions);
   sends_.outboxes().close(rank);
   apply(std::move(actions), effects);
   fail_sends(rank, reason, effects);
 }
 
+// Actions that answer this rank itself are carried out here. They may cause further actions, which
+// cts_to_self() applies in a nested call. The depth is small, because the data of a message causes no CTS.
 void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
   using ActionKind = Matcher::Action::Kind;
   for (Matcher::Action& action : actions) {
-    const bool own = action.src == options_.rank;
+    const bool to_self = action.src == options_.rank;
     switch (action.kind) {
       case ActionKind::kDeliver:
       case ActionKind::kFail: {
@@ -258,18 +286,18 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
         receives_.erase(found);
         break;
       }
-      case ActionKind::kClear:
-        if (own) {
-          clear_self(action.message, effects);
+      case ActionKind::kCts:
+        if (to_self) {
+          cts_to_self(action.message, effects);
         } else {
-          effects.push_back({.kind = Kind::kClear,
+          effects.push_back({.kind = Kind::kCts,
                              .rank = action.src,
                              .frame = {.kind = FrameKind::kCts, .id = action.message},
                              .receive = receives_[action.receive]});
         }
         break;
       case ActionKind::kNack:
-        if (own) {
+        if (to_self) {
           on_nack(action.src, action.message, action.status.code(), action.bytes, effects);
         } else {
           effects.push_back({.kind = Kind::kReply,
@@ -281,8 +309,8 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
         }
         break;
       case ActionKind::kCredit:
-        if (own) {
-          (void)sends_.return_window(action.src, action.bytes);
+        if (to_self) {
+          (void)sends_.on_credit(action.src, action.bytes);
         } else {
           effects.push_back({.kind = Kind::kReply,
                              .rank = action.src,

@@ -5,18 +5,17 @@
 #include "gradwire/collectives/cpu/p2p/endpoint_fixture.h"
 #include "gtest/gtest.h"
 
-// Ranks that are lost, that close, and that say what the protocol does not allow; and messages that come in
-// pieces.
+// Lost ranks, closed endpoints, protocol violations, and messages that arrive in pieces.
 namespace gradwire::collectives::cpu {
 namespace {
 
 TEST_F(EndpointTest, RanksThatDoNotExistAreRefused) {
   EXPECT_TRUE(at(0).check(2).ok());
-  EXPECT_EQ(at(0).check(3), absl::InvalidArgumentError("there is no rank 3 in a world of 3"));
-  EXPECT_EQ(at(0).check(-1), absl::InvalidArgumentError("there is no rank -1 in a world of 3"));
-  EXPECT_EQ(end_of(receive(0, 3, 1)), "INVALID_ARGUMENT: there is no rank 3 in a world of 3");
+  EXPECT_EQ(at(0).check(3), absl::InvalidArgumentError("invalid rank 3: expected 0 to 2 in a world of 3"));
+  EXPECT_EQ(at(0).check(-1), absl::InvalidArgumentError("invalid rank -1: expected 0 to 2 in a world of 3"));
+  EXPECT_EQ(end_of(receive(0, 3, 1)), "INVALID_ARGUMENT: invalid rank 3: expected 0 to 2 in a world of 3");
   const Endpoint group({.size = 2, .whole = "group"});
-  EXPECT_EQ(group.check(2), absl::InvalidArgumentError("there is no rank 2 in a group of 2"));
+  EXPECT_EQ(group.check(2), absl::InvalidArgumentError("invalid rank 2: expected 0 to 1 in a group of 2"));
 }
 
 TEST_F(EndpointTest, FailedSendsLeaveReceivesAlone) {
@@ -61,15 +60,15 @@ TEST_F(EndpointTest, LostRankFailsWhatWaitsForIt) {
   EXPECT_EQ(end_of(receive(0, 1, 3)), "UNAVAILABLE: rank 1 has left");
   EXPECT_FALSE(at(0).check_open(1, kChannel).ok());
   EXPECT_FALSE(sends(0).outboxes().has(1));
-  // It came before.
+  // This message arrived before rank 1 was lost.
   EXPECT_EQ(end_of(receive(0, 1, 3, /*tag=*/1)), "OK from 1: abc");
   EXPECT_EQ(end_of(receive(0, kAnyRank, 5, /*tag=*/1)), "UNAVAILABLE: rank 1 has left");
-  // Nobody can send to rank 0 any more.
+  // All other ranks are lost: no rank can send to rank 0 any more.
   lose(0, 2);
   EXPECT_EQ(end_of(any), "UNAVAILABLE: rank 2 has left");
   EXPECT_EQ(end_of(other), "UNAVAILABLE: rank 2 has left");
   EXPECT_EQ(end_of(receive(0, kAnyRank, 2)), "UNAVAILABLE: rank 1 has left");
-  // The other side.
+  // The other end.
   EXPECT_EQ(end_of(promised), "");
   lose(1, 0);
   EXPECT_EQ(end_of(promised), "UNAVAILABLE: rank 0 has left");
@@ -83,7 +82,7 @@ TEST_F(EndpointTest, FramesOfALostRankAreIgnored) {
   lose(1, 0);
   EXPECT_TRUE(arrive(0, 1, first.frame).ok());
   EXPECT_TRUE(arrive(0, 1, second.frame, "1234").ok());
-  act(1, [&](Effects& effects) { EXPECT_TRUE(at(1).on_passed(0, 4, effects).ok()); });
+  act(1, [&](Effects& effects) { EXPECT_TRUE(at(1).on_bypassed(0, 4, effects).ok()); });
   EXPECT_TRUE(answers(1).empty());
   EXPECT_EQ(at(1).matcher().size(), 1u);
   EXPECT_EQ(end_of(any), "");
@@ -94,18 +93,18 @@ TEST_F(EndpointTest, FramesOfALostRankAreIgnored) {
 }
 
 TEST_F(EndpointTest, LossInEachStageOfAReceive) {
-  const SendPtr gone = send(1, 0, "large"), cleared = send(1, 0, "large");
+  const SendPtr gone = send(1, 0, "large"), cts_received = send(1, 0, "large");
   run();
   const ReceivePtr cancelled = receive(0, 1, 5), asked = receive(0, kAnyRank, 5);
   EXPECT_EQ(answer(0).id, gone->id);
-  EXPECT_EQ(answer(0).id, cleared->id);
+  EXPECT_EQ(answer(0).id, cts_received->id);
   cancel(0, cancelled);
   lose(0, 1);
   EXPECT_EQ(end_of(asked), "UNAVAILABLE: rank 1 has left");
-  EXPECT_EQ(end_of(cancelled), "CANCELLED: enough");
+  EXPECT_EQ(end_of(cancelled), "CANCELLED: requested by the test");
   lose(1, 0);
   EXPECT_EQ(end_of(gone), "UNAVAILABLE: rank 0 has left");
-  EXPECT_EQ(end_of(cleared), "UNAVAILABLE: rank 0 has left");
+  EXPECT_EQ(end_of(cts_received), "UNAVAILABLE: rank 0 has left");
 }
 
 TEST_F(EndpointTest, CloseEndsEverything) {
@@ -140,30 +139,30 @@ TEST_F(EndpointTest, FramesThatBreakTheProtocolAreRefused) {
   };
   EXPECT_EQ(refused({.kind = FrameKind::kCredit, .size = 1}),
             "credit of 1 bytes, expected at most 0 that were sent");
-  EXPECT_EQ(refused({.kind = FrameKind::kRts, .channel = kChannel, .size = 5}),
-            "a message is announced with id 0");
+  EXPECT_EQ(refused({.kind = FrameKind::kRts, .channel = kChannel, .size = 5}), "RTS with id 0");
   EXPECT_EQ(refused({.kind = FrameKind::kCancel, .id = 1}), "kCancel without an error code");
   EXPECT_EQ(refused({.kind = FrameKind::kCancel, .code = 17, .id = 1}), "kCancel without an error code");
   EXPECT_EQ(refused({.kind = FrameKind::kNack, .id = 1}), "kNack without an error code");
   EXPECT_EQ(refused({.kind = FrameKind::kNack, .code = 17, .id = 1}), "kNack without an error code");
   for (const FrameKind kind : {FrameKind::kHello, FrameKind::kWelcome, FrameKind::kGoodbye,
                                static_cast<FrameKind>(0), static_cast<FrameKind>(12)}) {
-    EXPECT_EQ(refused({.kind = kind, .id = 1}), absl::StrCat("a frame of kind ", static_cast<int>(kind)));
+    EXPECT_EQ(refused({.kind = kind, .id = 1}),
+              absl::StrCat("unexpected frame of kind ", static_cast<int>(kind)));
   }
   EXPECT_EQ(refused({.kind = FrameKind::kData, .id = 1}, "large"),
-            "data of message 1, which was not cleared to be sent");
-  const Frame announcement{.kind = FrameKind::kRts, .channel = kChannel, .size = 5, .id = 1};
-  EXPECT_TRUE(arrive(1, 0, announcement).ok());
-  EXPECT_EQ(refused(announcement), "message 1 announced twice");
+            "unexpected data of message 1: no CTS was sent for it");
+  const Frame rts{.kind = FrameKind::kRts, .channel = kChannel, .size = 5, .id = 1};
+  EXPECT_TRUE(arrive(1, 0, rts).ok());
+  EXPECT_EQ(refused(rts), "duplicate RTS for message 1");
   EXPECT_EQ(refused({.kind = FrameKind::kData, .id = 1}, "large"),
-            "data of message 1, which was not cleared to be sent");
-  // Another rank may use the number.
-  EXPECT_TRUE(arrive(2, 0, announcement).ok());
+            "unexpected data of message 1: no CTS was sent for it");
+  // Another rank may use the same id.
+  EXPECT_TRUE(arrive(2, 0, rts).ok());
   const ReceivePtr receive = this->receive(0, 1, 5);
   EXPECT_EQ(answers(0).size(), 1u);
   answers(0).clear();
   EXPECT_EQ(refused({.kind = FrameKind::kData, .id = 1}, "larger"),
-            "data of 6 bytes of message 1, which was announced with 5");
+            "data of message 1 has 6 bytes, expected 5");
   EXPECT_FALSE(arrive(2, 0, {.kind = FrameKind::kData, .id = 1}, "large").ok());
   EXPECT_EQ(end_of(receive), "");
   EXPECT_TRUE(arrive(1, 0, {.kind = FrameKind::kData, .id = 1}, "large").ok());
@@ -178,31 +177,31 @@ TEST_F(EndpointTest, MoreThanTheWindowIsRefused) {
   EXPECT_TRUE(arrive(1, 0, eager, "1234").ok());
   EXPECT_TRUE(arrive(1, 0, eager, "5678").ok());
   EXPECT_EQ(arrive(1, 0, eager, ""),
-            absl::InvalidArgumentError("more than 139 bytes of messages that nobody asked for"));
+            absl::InvalidArgumentError("eager messages exceed the window of 139 bytes"));
   EXPECT_EQ(end_of(receive(0, 1, 4)), "OK from 1: 1234");
   EXPECT_EQ(end_of(receive(0, 1, 4)), "OK from 1: 5678");
   answers(0).clear();
 }
 
-// A carrier that brings messages in pieces.
+// The carrier delivers a message in pieces, with kBegin.
 TEST_F(EndpointTest, MessageThatComesInPiecesGoesIntoItsReceive) {
   const Frame begin{.kind = FrameKind::kBegin, .channel = kChannel, .tag = 2, .size = 4, .id = 9};
   const ReceivePtr receive = this->receive(0, 1, 4, /*tag=*/2);
-  EXPECT_TRUE(at(0).matcher().awaits(1, kChannel, 2));
-  EXPECT_FALSE(at(0).matcher().awaits(2, kChannel, 2));
-  EXPECT_FALSE(at(0).matcher().awaits(1, kChannel, 3));
+  EXPECT_TRUE(at(0).matcher().has_receive_for(1, kChannel, 2));
+  EXPECT_FALSE(at(0).matcher().has_receive_for(2, kChannel, 2));
+  EXPECT_FALSE(at(0).matcher().has_receive_for(1, kChannel, 3));
   act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_frame(1, begin, {}, effects).ok()); });
   ASSERT_EQ(answers(0).size(), 1u);
   EXPECT_EQ(answers(0)[0].second.kind, FrameKind::kCts);
   answers(0).clear();
   EXPECT_TRUE(arrive(1, 0, {.kind = FrameKind::kData, .id = 9}, "abcd").ok());
   EXPECT_EQ(end_of(receive), "OK from 1: abcd");
-  act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_passed(1, 4, effects).ok()); });
+  act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_bypassed(1, 4, effects).ok()); });
   ASSERT_EQ(answers(0).size(), 1u);
   EXPECT_EQ(answers(0)[0].second.kind, FrameKind::kCredit);
   EXPECT_EQ(answers(0)[0].second.size, 4 + kMessageCost);
   answers(0).clear();
-  act(0, [&](Effects& effects) { EXPECT_FALSE(at(0).on_passed(1, kTestWindow, effects).ok()); });
+  act(0, [&](Effects& effects) { EXPECT_FALSE(at(0).on_bypassed(1, kTestWindow, effects).ok()); });
   act(0, [&](Effects& effects) {
     EXPECT_FALSE(at(0).on_frame(1, {.kind = FrameKind::kBegin, .channel = kChannel}, {}, effects).ok());
   });
@@ -211,19 +210,19 @@ TEST_F(EndpointTest, MessageThatComesInPiecesGoesIntoItsReceive) {
 TEST_F(EndpointTest, MessageThatComesInPiecesWaitsForItsReceive) {
   const Frame begin{.kind = FrameKind::kBegin, .channel = kChannel, .size = 4, .id = 9};
   act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_frame(1, begin, {}, effects).ok()); });
-  const auto came = [&](const std::string& text) {
+  const auto deliver_buffered = [&](const std::string& text) {
     absl::Status status;
     act(0, [&](Effects& effects) {
-      status = at(0).on_came(1, 9, Payload::copy_of(text.data(), text.size()), effects);
+      status = at(0).on_buffered(1, 9, Payload::copy_of(text.data(), text.size()), effects);
     });
     return status;
   };
-  EXPECT_EQ(came("abc"), absl::InvalidArgumentError("message 9, which is another one"));
-  EXPECT_TRUE(came("abcd").ok());
+  EXPECT_EQ(deliver_buffered("abc"), absl::InvalidArgumentError("message 9 does not match its RTS"));
+  EXPECT_TRUE(deliver_buffered("abcd").ok());
   EXPECT_EQ(end_of(receive(0, kAnyRank, 4)), "OK from 1: abcd");
   EXPECT_EQ(answers(0).size(), 1u);
-  // Its channel has ended meanwhile: it only brings the window back.
-  EXPECT_TRUE(came("abcd").ok());
+  // The channel has ended meanwhile: the message only returns credit.
+  EXPECT_TRUE(deliver_buffered("abcd").ok());
   EXPECT_EQ(answers(0).size(), 2u);
   answers(0).clear();
 }

@@ -17,15 +17,15 @@
 namespace gradwire::collectives::cpu {
 
 inline constexpr uint64_t kChannel = 7;
-// Two messages of four bytes fill it.
+// Room for two messages of four bytes.
 inline constexpr uint64_t kTestWindow = 2 * (4 + kMessageCost) + 3;
 
 inline std::string text_of(const Payload& payload) {
   return std::string(static_cast<const char*>(payload.data()), payload.size());
 }
 
-// Three ranks that are wired by hand. Messages of up to four bytes are eager; two may be announced. When a
-// test ends nothing may be left.
+// Three ranks whose frames the test carries by hand. Messages of up to four bytes are eager, and a rank may
+// have two pending RTS. At the end of a test no state may be left.
 class EndpointTest : public testing::Test {
  protected:
   struct Rank {
@@ -36,7 +36,7 @@ class EndpointTest : public testing::Test {
                     .max_pending_rts = 2,
                     .eager_window = kTestWindow}) {}
     Endpoint endpoint;
-    // What the rank has answered: to whom, and the frame.
+    // Frames that the rank has sent as answers, each with its destination.
     std::deque<std::pair<int, Frame>> answers;
     std::vector<SendPtr> retracted;
     std::vector<int> woken;
@@ -80,7 +80,9 @@ class EndpointTest : public testing::Test {
   }
   template <class Operation>
   void cancel(int rank, const std::shared_ptr<Operation>& operation) {
-    act(rank, [&](Effects& effects) { at(rank).end(operation, absl::CancelledError("enough"), effects); });
+    act(rank, [&](Effects& effects) {
+      at(rank).end(operation, absl::CancelledError("requested by the test"), effects);
+    });
   }
   void abort(int rank, uint64_t channel = kChannel) {
     act(rank, [&](Effects& effects) { at(rank).abort(channel, absl::AbortedError("broken"), effects); });
@@ -92,8 +94,8 @@ class EndpointTest : public testing::Test {
     act(rank, [&](Effects& effects) { at(rank).expire(now, effects); });
   }
 
-  // How an operation has ended: "" when it has not, "OK", or the error. Of a receive the source and the bytes
-  // besides.
+  // How an operation has ended: "" if it has not, otherwise "OK" or the error. For a receive, "OK" is
+  // followed by the source and the bytes.
   template <class Operation>
   std::string end_of(const std::shared_ptr<Operation>& operation) {
     const auto found = ends_.find(operation.get());
@@ -124,7 +126,7 @@ class EndpointTest : public testing::Test {
     });
     return status;
   }
-  // The front of an outbox goes to its rank at once. The kind of the frame.
+  // Carries the front of an outbox to its rank at once. Returns the kind of the frame.
   FrameKind carry(int from, int to) {
     const SendTable::Outgoing next = take(from, to);
     std::string text;
@@ -138,7 +140,7 @@ class EndpointTest : public testing::Test {
     EXPECT_TRUE(arrive(from, to, next.frame, text).ok());
     return next.frame.kind;
   }
-  // The first answer of a rank goes to whom it is for.
+  // Delivers the first answer of a rank, and returns it.
   Frame answer(int rank) {
     EXPECT_FALSE(answers(rank).empty());
     const auto [to, frame] = answers(rank).front();
@@ -146,7 +148,7 @@ class EndpointTest : public testing::Test {
     EXPECT_TRUE(arrive(rank, to, frame).ok());
     return frame;
   }
-  // Brings everything to everybody.
+  // Carries all frames until no rank has any left.
   void run() {
     for (bool again = true; again;) {
       again = false;
@@ -182,7 +184,7 @@ class EndpointTest : public testing::Test {
       case Effect::Kind::kEndSend:
         end(effect.send.get(), effect.status.ToString());
         break;
-      case Effect::Kind::kClear:
+      case Effect::Kind::kCts:
         EXPECT_NE(effect.receive, nullptr);
         [[fallthrough]];
       case Effect::Kind::kReply:
@@ -201,7 +203,7 @@ class EndpointTest : public testing::Test {
   }
 
   std::deque<std::string> memory_;
-  // `ends_` knows operations by their address, which must not be used again.
+  // `ends_` identifies operations by address, so their memory must not be reused.
   std::vector<std::shared_ptr<const void>> operations_;
   std::map<const void*, std::string> ends_;
 };

@@ -63,12 +63,13 @@ TEST_F(EndpointTest, CreditComesWhenAQuarterOfTheWindowWasTaken) {
   }
 }
 
-TEST_F(EndpointTest, WithoutCreditShortMessagesAreAnnounced) {
+TEST_F(EndpointTest, ShortMessagesWithoutCreditUseRendezvous) {
   std::vector<SendPtr> sends;
   for (int i = 0; i < 4; ++i) sends.push_back(send(0, 1, "1234"));
   EXPECT_FALSE(sends[2]->eager);
   const SendPtr refused = send(0, 1, "1234");
-  EXPECT_EQ(end_of(refused), "RESOURCE_EXHAUSTED: rank 1 has left 2 messages of this rank waiting");
+  EXPECT_EQ(end_of(refused),
+            "RESOURCE_EXHAUSTED: too many pending messages: rank 1 has not received 2 messages of this rank");
   run();
   EXPECT_EQ(end_of(sends[1]), "OK");
   EXPECT_EQ(end_of(sends[2]), "");
@@ -87,17 +88,16 @@ TEST_F(EndpointTest, AnotherSizeFailsBothSides) {
   const SendPtr send = this->send(0, 1, "large", /*tag=*/3);
   const ReceivePtr receive = this->receive(1, 0, 7, /*tag=*/3);
   run();
-  EXPECT_EQ(end_of(send),
-            "INVALID_ARGUMENT: a message of 5 bytes (tag 3) came to rank 1 for a receive of 7 bytes");
+  EXPECT_EQ(end_of(send), "INVALID_ARGUMENT: message size mismatch: rank 1 got 5 bytes (tag 3), expected 7");
   EXPECT_EQ(end_of(receive),
-            "INVALID_ARGUMENT: a message of 5 bytes came from rank 0 (tag 3) for a receive of 7 bytes");
-  // A short one has left.
+            "INVALID_ARGUMENT: message size mismatch: got 5 bytes from rank 0 (tag 3), expected 7");
+  // The send of an eager message has already succeeded.
   const SendPtr eager = this->send(0, 1, "abc");
   const ReceivePtr other = this->receive(1, 0, 2);
   run();
   EXPECT_EQ(end_of(eager), "OK");
   EXPECT_EQ(end_of(other),
-            "INVALID_ARGUMENT: a message of 3 bytes came from rank 0 (tag 0) for a receive of 2 bytes");
+            "INVALID_ARGUMENT: message size mismatch: got 3 bytes from rank 0 (tag 0), expected 2");
 }
 
 TEST_F(EndpointTest, CancelCrossesTheAnswer) {
@@ -105,11 +105,11 @@ TEST_F(EndpointTest, CancelCrossesTheAnswer) {
   carry(0, 1);
   const ReceivePtr receive = this->receive(1, 0, 5, /*tag=*/3);
   cancel(0, send);
-  EXPECT_EQ(end_of(send), "CANCELLED: enough");
-  // The kCts comes to nobody; the kCancel ends the receive.
+  EXPECT_EQ(end_of(send), "CANCELLED: requested by the test");
+  // The kCts is ignored, and the kCancel ends the receive.
   EXPECT_EQ(answer(1).kind, FrameKind::kCts);
   EXPECT_EQ(carry(0, 1), FrameKind::kCancel);
-  EXPECT_EQ(end_of(receive), "ABORTED: rank 0 gave up the message that it had announced: CANCELLED");
+  EXPECT_EQ(end_of(receive), "ABORTED: rank 0 cancelled its message before the data was sent: CANCELLED");
 
   const SendPtr refused = this->send(0, 1, "large");
   carry(0, 1);
@@ -117,7 +117,7 @@ TEST_F(EndpointTest, CancelCrossesTheAnswer) {
   cancel(0, refused);
   EXPECT_EQ(answer(1).kind, FrameKind::kNack);
   EXPECT_EQ(carry(0, 1), FrameKind::kCancel);
-  EXPECT_EQ(end_of(refused), "CANCELLED: enough");
+  EXPECT_EQ(end_of(refused), "CANCELLED: requested by the test");
 }
 
 TEST_F(EndpointTest, CancelledMessageIsNotReceived) {
@@ -126,7 +126,7 @@ TEST_F(EndpointTest, CancelledMessageIsNotReceived) {
   carry(0, 1);
   cancel(0, gone);
   EXPECT_EQ(carry(0, 1), FrameKind::kCancel);
-  // The other one, in its queue and among the announced.
+  // The other message counts twice: in its queue and in the table of pending RTS.
   EXPECT_EQ(at(1).matcher().size(), 2u);
   const ReceivePtr receive = this->receive(1, 0, 5);
   run();
@@ -138,19 +138,19 @@ TEST_F(EndpointTest, CancelledReceiveTakesNothing) {
   const ReceivePtr gone = receive(1, 0, 5), next = receive(1, 0, 5);
   cancel(1, gone);
   cancel(1, gone);
-  EXPECT_EQ(end_of(gone), "CANCELLED: enough");
+  EXPECT_EQ(end_of(gone), "CANCELLED: requested by the test");
   send(0, 1, "large");
   run();
   EXPECT_EQ(end_of(next), "OK from 0: large");
   cancel(1, next);
 }
 
-TEST_F(EndpointTest, ReceiveThatIsCancelledAfterItAskedLetsTheDataPass) {
+TEST_F(EndpointTest, ReceiveCancelledAfterCtsDropsTheData) {
   const SendPtr send = this->send(0, 1, "large");
   carry(0, 1);
   const ReceivePtr receive = this->receive(1, 0, 5);
   cancel(1, receive);
-  EXPECT_EQ(end_of(receive), "CANCELLED: enough");
+  EXPECT_EQ(end_of(receive), "CANCELLED: requested by the test");
   run();
   EXPECT_EQ(end_of(send), "OK");
 }
@@ -167,7 +167,7 @@ TEST_F(EndpointTest, MessagesOfARankToItself) {
   EXPECT_EQ(end_of(announced), "");
   EXPECT_EQ(end_of(receive(0, 0, 5)), "OK from 0: later");
   EXPECT_EQ(end_of(announced), "OK");
-  // The window comes back without a word to anybody.
+  // Credit for messages to itself returns without a frame.
   for (int i = 0; i < 8; ++i) {
     EXPECT_TRUE(send(0, 0, "1234")->eager);
     EXPECT_EQ(end_of(receive(0, 0, 4)), "OK from 0: 1234");
@@ -178,51 +178,53 @@ TEST_F(EndpointTest, MessagesOfARankToItself) {
 TEST_F(EndpointTest, MessagesOfARankToItselfThatEndOtherwise) {
   const SendPtr refused = send(0, 0, "large", /*tag=*/3);
   EXPECT_EQ(end_of(receive(0, 0, 7, /*tag=*/3)),
-            "INVALID_ARGUMENT: a message of 5 bytes came from rank 0 (tag 3) for a receive of 7 bytes");
+            "INVALID_ARGUMENT: message size mismatch: got 5 bytes from rank 0 (tag 3), expected 7");
   EXPECT_EQ(end_of(refused),
-            "INVALID_ARGUMENT: a message of 5 bytes (tag 3) came to rank 0 for a receive of 7 bytes");
+            "INVALID_ARGUMENT: message size mismatch: rank 0 got 5 bytes (tag 3), expected 7");
   const SendPtr gone = send(0, 0, "large");
   cancel(0, gone);
   cancel(0, gone);
-  EXPECT_EQ(end_of(gone), "CANCELLED: enough");
+  EXPECT_EQ(end_of(gone), "CANCELLED: requested by the test");
   EXPECT_EQ(at(0).matcher().size(), 0u);
   const SendPtr late = send(0, 0, "large", /*tag=*/4, kChannel, absl::UnixEpoch());
   expire(0, absl::UnixEpoch());
-  EXPECT_EQ(end_of(late), "DEADLINE_EXCEEDED: rank 0 has not taken a message of 5 bytes (tag 4) in time");
+  EXPECT_EQ(end_of(late),
+            "DEADLINE_EXCEEDED: timed out: rank 0 has not received a message of 5 bytes (tag 4)");
   const SendPtr aborted = send(0, 0, "large");
   send(0, 0, "abc");
   abort(0);
   EXPECT_EQ(end_of(aborted), "ABORTED: broken");
 }
 
-TEST_F(EndpointTest, WhatIsLateEnds) {
+TEST_F(EndpointTest, DeadlineEndsOperations) {
   const absl::Time start = absl::UnixEpoch();
   EXPECT_EQ(at(0).next_deadline(), absl::InfiniteFuture());
   const SendPtr late = send(0, 1, "large", /*tag=*/4, kChannel, start + absl::Seconds(2));
   const ReceivePtr first = receive(0, 1, 1, /*tag=*/4, kChannel, start + absl::Seconds(1));
   const ReceivePtr any = receive(0, kAnyRank, 1, /*tag=*/5, kChannel, start + absl::Seconds(3));
-  const ReceivePtr patient = receive(0, 1, 1);
+  const ReceivePtr no_deadline = receive(0, 1, 1);
   EXPECT_EQ(at(0).next_deadline(), start + absl::Seconds(1));
   carry(0, 1);
   expire(0, start + absl::Milliseconds(999));
   EXPECT_EQ(end_of(first), "");
   expire(0, start + absl::Seconds(1));
-  EXPECT_EQ(end_of(first), "DEADLINE_EXCEEDED: no message (tag 4) has come from rank 1 in time");
+  EXPECT_EQ(end_of(first), "DEADLINE_EXCEEDED: timed out: no message (tag 4) arrived from rank 1");
   EXPECT_EQ(end_of(late), "");
   EXPECT_EQ(at(0).next_deadline(), start + absl::Seconds(2));
   expire(0, start + absl::Seconds(2));
-  EXPECT_EQ(end_of(late), "DEADLINE_EXCEEDED: rank 1 has not taken a message of 5 bytes (tag 4) in time");
+  EXPECT_EQ(end_of(late),
+            "DEADLINE_EXCEEDED: timed out: rank 1 has not received a message of 5 bytes (tag 4)");
   EXPECT_EQ(at(0).next_deadline(), start + absl::Seconds(3));
   expire(0, start + absl::Seconds(4));
-  EXPECT_EQ(end_of(any), "DEADLINE_EXCEEDED: no message (tag 5) has come from any rank in time");
+  EXPECT_EQ(end_of(any), "DEADLINE_EXCEEDED: timed out: no message (tag 5) arrived from any rank");
   EXPECT_EQ(at(0).next_deadline(), absl::InfiniteFuture());
   EXPECT_EQ(sends(0).outboxes().front(1).frame.code,
             static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded));
   run();
-  cancel(0, patient);
+  cancel(0, no_deadline);
 }
 
-TEST_F(EndpointTest, AbortEndsTheChannelAndNoOther) {
+TEST_F(EndpointTest, AbortEndsOnlyItsChannel) {
   const SendPtr queued = send(0, 1, "1234"), announced = send(0, 2, "large");
   const ReceivePtr waiting = receive(0, 1, 1), any = receive(0, kAnyRank, 1);
   const SendPtr other = send(0, 1, "ab", 0, /*channel=*/8);
@@ -239,14 +241,14 @@ TEST_F(EndpointTest, AbortEndsTheChannelAndNoOther) {
   EXPECT_EQ(end_of(any), "ABORTED: broken");
   EXPECT_EQ(at(0).check_open(1, kChannel), absl::AbortedError("broken"));
   EXPECT_TRUE(at(0).check_open(1, 8).ok());
-  // The first reason stays, also for what comes.
+  // The first reason also applies to later operations.
   act(0, [&](Effects& effects) { at(0).abort(kChannel, absl::CancelledError("again"), effects); });
   EXPECT_EQ(end_of(send(0, 1, "x")), "ABORTED: broken");
   EXPECT_EQ(end_of(receive(0, 1, 1)), "ABORTED: broken");
   const SendPtr late = send(1, 0, "larger");
   run();
-  EXPECT_EQ(end_of(refused), "ABORTED: rank 0 does not take a message (tag 9): ABORTED");
-  EXPECT_EQ(end_of(late), "ABORTED: rank 0 does not take a message (tag 0): ABORTED");
+  EXPECT_EQ(end_of(refused), "ABORTED: rank 0 refused a message (tag 9): ABORTED");
+  EXPECT_EQ(end_of(late), "ABORTED: rank 0 refused a message (tag 0): ABORTED");
   EXPECT_EQ(end_of(other), "OK");
   EXPECT_EQ(end_of(receive(1, 0, 2, 0, /*channel=*/8)), "OK from 0: ab");
   send(1, 0, "cd", 0, /*channel=*/8);
@@ -254,7 +256,7 @@ TEST_F(EndpointTest, AbortEndsTheChannelAndNoOther) {
   EXPECT_EQ(end_of(other_receive), "OK from 1: cd");
 }
 
-TEST_F(EndpointTest, AbortAfterTheReceiveAskedLetsTheDataPass) {
+TEST_F(EndpointTest, AbortAfterCtsDropsTheData) {
   const SendPtr send = this->send(0, 1, "large");
   carry(0, 1);
   const ReceivePtr receive = this->receive(1, 0, 5);
@@ -268,14 +270,14 @@ TEST_F(EndpointTest, ForgottenChannelIsCancelledForGood) {
   const ReceivePtr receive = this->receive(0, 1, 1);
   const SendPtr send = this->send(0, 1, "large");
   act(0, [&](Effects& effects) { at(0).forget(kChannel, effects); });
-  EXPECT_EQ(end_of(receive), "CANCELLED: the channel is not used any more");
-  EXPECT_EQ(end_of(send), "CANCELLED: the channel is not used any more");
+  EXPECT_EQ(end_of(receive), "CANCELLED: the channel is closed");
+  EXPECT_EQ(end_of(send), "CANCELLED: the channel is closed");
   abort(0);
   EXPECT_EQ(at(0).check_open(1, kChannel).code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(at(0).channels().ended(kChannel));
   const SendPtr late = this->send(1, 0, "large");
   run();
-  EXPECT_EQ(end_of(late), "CANCELLED: rank 0 does not take a message (tag 0): CANCELLED");
+  EXPECT_EQ(end_of(late), "CANCELLED: rank 0 refused a message (tag 0): CANCELLED");
 }
 
 TEST_F(EndpointTest, ErrorsNameRanksAsTheChannelDoes) {
@@ -285,25 +287,27 @@ TEST_F(EndpointTest, ErrorsNameRanksAsTheChannelDoes) {
   const SendPtr stranger = send(0, 2, "large", 0, kChannel, start);
   const ReceivePtr receive = this->receive(0, 1, 1, 0, kChannel, start);
   expire(0, start);
-  EXPECT_EQ(end_of(late), "DEADLINE_EXCEEDED: rank 11 has not taken a message of 5 bytes (tag 0) in time");
-  EXPECT_EQ(end_of(stranger),
-            "DEADLINE_EXCEEDED: rank 2 of the world has not taken a message of 5 bytes (tag 0) in time");
-  EXPECT_EQ(end_of(receive), "DEADLINE_EXCEEDED: no message (tag 0) has come from rank 11 in time");
+  EXPECT_EQ(end_of(late),
+            "DEADLINE_EXCEEDED: timed out: rank 11 has not received a message of 5 bytes (tag 0)");
+  EXPECT_EQ(
+      end_of(stranger),
+      "DEADLINE_EXCEEDED: timed out: rank 2 of the world has not received a message of 5 bytes (tag 0)");
+  EXPECT_EQ(end_of(receive), "DEADLINE_EXCEEDED: timed out: no message (tag 0) arrived from rank 11");
 
   const SendPtr refused = send(0, 1, "large");
   const ReceivePtr another = this->receive(1, 0, 7);
   run();
   EXPECT_EQ(end_of(refused),
-            "INVALID_ARGUMENT: a message of 5 bytes (tag 0) came to rank 11 for a receive of 7 bytes");
+            "INVALID_ARGUMENT: message size mismatch: rank 11 got 5 bytes (tag 0), expected 7");
   EXPECT_EQ(end_of(another),
-            "INVALID_ARGUMENT: a message of 5 bytes came from rank 10 (tag 0) for a receive of 7 bytes");
+            "INVALID_ARGUMENT: message size mismatch: got 5 bytes from rank 10 (tag 0), expected 7");
 
   const SendPtr gone = send(0, 1, "large");
   carry(0, 1);
   const ReceivePtr asked = this->receive(1, 0, 5);
   cancel(0, gone);
   run();
-  EXPECT_EQ(end_of(asked), "ABORTED: rank 10 gave up the message that it had announced: CANCELLED");
+  EXPECT_EQ(end_of(asked), "ABORTED: rank 10 cancelled its message before the data was sent: CANCELLED");
 
   const SendPtr lost = send(0, 1, "1234");
   lose(0, 1);

@@ -1,3 +1,10 @@
+// Matching of messages with receives, and the eager and rendezvous protocols of the receiver. Control flow:
+// - post() searches the messages that have arrived, and on_eager() and on_rts() search the receives that are
+//   posted. The side that comes second finds the first, and both call match().
+// - match() ends an eager message. It sends CTS or NACK for an announced one, which on_data() or on_cancel()
+//   ends.
+// Invariant: for one channel, tag and source, messages and receives never wait at the same time.
+
 #include "gradwire/collectives/cpu/p2p/matcher.h"
 
 #include "absl/strings/str_cat.h"
@@ -25,24 +32,29 @@ void Matcher::fail(uint64_t receive, absl::Status status, Actions& actions) {
   actions.push_back({.kind = Kind::kFail, .receive = receive, .status = std::move(status)});
 }
 
-absl::Status Matcher::take_window(int src, uint64_t size) {
+// A sender counts the same bytes before it sends (SendTable::take_window), so only a sender that violates the
+// protocol exceeds the window. waiting_bytes + uncredited_bytes never exceed eager_window_, so `room` does
+// not wrap around.
+absl::Status Matcher::charge_window(int src, uint64_t size) {
   Peer& from = peer(src);
-  const uint64_t room = eager_window_ - from.held - from.taken;
+  const uint64_t room = eager_window_ - from.waiting_bytes - from.uncredited_bytes;
+  // The first comparison keeps the sum in the second from wrapping around.
   if (size > room || size + kMessageCost > room) {
     return absl::InvalidArgumentError(
-        absl::StrCat("more than ", eager_window_, " bytes of messages that nobody asked for"));
+        absl::StrCat("eager messages exceed the window of ", eager_window_, " bytes"));
   }
-  from.held += size + kMessageCost;
+  from.waiting_bytes += size + kMessageCost;
   return absl::OkStatus();
 }
 
 void Matcher::return_credit(int src, uint64_t size, Actions& actions) {
   Peer& from = peer(src);
-  from.held -= size + kMessageCost;
-  from.taken += size + kMessageCost;
-  // Seldom, so that it costs little, but long before the sender has to announce what is small.
-  if (from.taken < eager_window_ / 4) return;
-  actions.push_back({.kind = Kind::kCredit, .src = src, .bytes = std::exchange(from.taken, 0)});
+  from.waiting_bytes -= size + kMessageCost;
+  from.uncredited_bytes += size + kMessageCost;
+  // Credit is returned in batches, so that it costs little, but long before the sender would have to use the
+  // rendezvous protocol for short messages.
+  if (from.uncredited_bytes < eager_window_ / 4) return;
+  actions.push_back({.kind = Kind::kCredit, .src = src, .bytes = std::exchange(from.uncredited_bytes, 0)});
 }
 
 std::optional<Matcher::Posted> Matcher::take_front_posted(const Key& key) {
@@ -55,6 +67,8 @@ std::optional<Matcher::Posted> Matcher::take_front_posted(const Key& key) {
   return posted;
 }
 
+// Receives from this source and receives from any source are in two queues. The older of the two heads gets
+// the message.
 std::optional<Matcher::Posted> Matcher::take_posted(uint64_t channel, int64_t tag, int src) {
   const Key key(channel, tag, src);
   if (posted_to_any_ == 0) return take_front_posted(key);
@@ -67,6 +81,8 @@ std::optional<Matcher::Posted> Matcher::take_posted(uint64_t channel, int64_t ta
   return take_front_posted(order(key) <= order(any) ? key : any);
 }
 
+// A receive from any rank compares the oldest messages of all sources. `order` numbers messages and receives
+// in the order of their arrival, so the lowest order is the oldest message.
 std::optional<int> Matcher::find_arrived(int src, uint64_t channel, int64_t tag) const {
   if (waiting_ == 0) return std::nullopt;
   std::optional<int> best;
@@ -83,32 +99,43 @@ std::optional<int> Matcher::find_arrived(int src, uint64_t channel, int64_t tag)
   return best;
 }
 
+// Ends in one of these ways. In all of them the receive has left its queue.
+// - An announced message that fits: CTS is sent. The entries of the message and of the receive remain until
+//   the data, a kCancel, or the loss of the source.
+// - An eager message that fits: the receive is done.
+// - A message of another size: the receive fails, and the message is used up. An announced one is answered
+//   with NACK, so that its sender fails too; the sender of an eager one is not informed.
 void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arrived, Actions& actions) {
   const bool fits = posted.size == arrived.size;
   if (arrived.message != 0) {
-    auto announced = pending_rts_.find({src, arrived.message});
-    if (announced == pending_rts_.end()) {
-      fail(posted.receive, gone(std::get<0>(key), src), actions);
+    auto rts = pending_rts_.find({src, arrived.message});
+    // The source was lost after it had announced the message. Only the message's position in the queue
+    // remains (on_lost).
+    if (rts == pending_rts_.end()) {
+      fail(posted.receive, lost_status(std::get<0>(key), src), actions);
       return;
     }
-    --peer(src).announced;
+    // The message stops counting here, when the answer is queued. Its sender stops counting it later, when
+    // the answer arrives. So a sender that keeps its own limit never exceeds the limit here.
+    --peer(src).pending_rts;
     if (fits) {
-      announced->second.cleared = true;
-      announced->second.receive = posted.receive;
+      rts->second.cts_sent = true;
+      rts->second.receive = posted.receive;
       Receive& receive = receives_[posted.receive];
       receive.message = arrived.message;
       receive.src = src;
       actions.push_back(
-          {.kind = Kind::kClear, .src = src, .receive = posted.receive, .message = arrived.message});
+          {.kind = Kind::kCts, .src = src, .receive = posted.receive, .message = arrived.message});
       return;
     }
-    pending_rts_.erase(announced);
+    pending_rts_.erase(rts);
     actions.push_back({.kind = Kind::kNack,
                        .src = src,
                        .message = arrived.message,
                        .bytes = posted.size,
-                       .status = absl::InvalidArgumentError("another size")});
+                       .status = absl::InvalidArgumentError("size mismatch")});
   } else {
+    // The bytes are returned in either case: the message does not wait any more.
     return_credit(src, arrived.size, actions);
     if (fits) {
       receives_.erase(posted.receive);
@@ -120,12 +147,18 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
     }
   }
   fail(posted.receive,
-       absl::InvalidArgumentError(absl::StrCat(
-           "a message of ", arrived.size, " bytes came from ", channels_.name_of(std::get<0>(key), src),
-           " (tag ", std::get<1>(key), ") for a receive of ", posted.size, " bytes")),
+       absl::InvalidArgumentError(absl::StrCat("message size mismatch: got ", arrived.size, " bytes from ",
+                                               channels_.name_of(std::get<0>(key), src), " (tag ",
+                                               std::get<1>(key), "), expected ", posted.size)),
        actions);
 }
 
+// Order of the checks:
+// 1. The channel has ended: the receive fails.
+// 2. A message waits: the receive takes it, even if its source is lost, because the message arrived before
+//    the loss.
+// 3. No message can arrive any more: the receive fails.
+// 4. The receive is queued.
 void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uint64_t size,
                    Actions& actions) {
   if (absl::Status aborted = channels_.state(channel); !aborted.ok()) {
@@ -145,8 +178,9 @@ void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uin
     return;
   }
   if (src == kAnyRank ? all_others_lost() : peer(src).lost) {
+    // For a receive from any rank all others are lost, so the error may name any of them.
     const int lost = src != kAnyRank ? src : rank_ == 0 ? 1 : 0;
-    fail(receive, gone(channel, lost), actions);
+    fail(receive, lost_status(channel, lost), actions);
     return;
   }
   const Key key(channel, tag, src);
@@ -159,19 +193,24 @@ void Matcher::cancel(uint64_t receive) {
   auto found = receives_.find(receive);
   if (found == receives_.end()) return;
   const Receive& entry = found->second;
+  // CTS was sent, so the data may be on its way and cannot be refused any more. The entry of the message
+  // remains, and on_data() drops the data when it arrives. The entry exists: on_data(), on_cancel() and
+  // on_lost() remove it only together with the receive.
   if (entry.message != 0) {
     pending_rts_.find({entry.src, entry.message})->second.receive = 0;
   } else {
-    queues_.find(entry.key)->second.posted.erase(entry.place);
+    queues_.find(entry.key)->second.posted.erase(entry.position);
     if (std::get<2>(entry.key) == kAnyRank) --posted_to_any_;
     erase_if_empty(entry.key);
   }
   receives_.erase(receive);
 }
 
-absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions) {
+absl::Status Matcher::on_eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions) {
   const uint64_t size = payload.size();
-  if (absl::Status full = take_window(src, size); !full.ok()) return full;
+  if (absl::Status full = charge_window(src, size); !full.ok()) return full;
+  // A late message of an ended channel is dropped. Its bytes are charged and returned, because its sender has
+  // charged them too.
   if (channels_.ended(channel)) {
     return_credit(src, size, actions);
     return absl::OkStatus();
@@ -187,71 +226,78 @@ absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payl
   return absl::OkStatus();
 }
 
-absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
-                               Actions& actions) {
+absl::Status Matcher::on_rts(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
+                             Actions& actions) {
   Peer& from = peer(src);
-  if (from.announced >= kMaxPendingRts)
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxPendingRts, " messages announced"));
+  if (from.pending_rts >= kMaxPendingRts)
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxPendingRts, " pending RTS"));
   const Key key(channel, tag, src);
-  auto [announced, fresh] = pending_rts_.try_emplace({src, message});
-  if (!fresh) return absl::InvalidArgumentError(absl::StrCat("message ", message, " announced twice"));
+  auto [rts, inserted] = pending_rts_.try_emplace({src, message});
+  if (!inserted) return absl::InvalidArgumentError(absl::StrCat("duplicate RTS for message ", message));
   if (absl::Status aborted = channels_.state(channel); !aborted.ok()) {
-    pending_rts_.erase(announced);
+    pending_rts_.erase(rts);
+    // The sender's operation ends with the code of the NACK. Without an answer it would wait until its
+    // deadline.
     actions.push_back({.kind = Kind::kNack, .src = src, .message = message, .status = std::move(aborted)});
     return absl::OkStatus();
   }
-  announced->second.key = key;
-  announced->second.size = size;
-  ++from.announced;
+  rts->second.key = key;
+  rts->second.size = size;
+  ++from.pending_rts;
   Arrived arrived{next_order_++, size, message, {}};
   if (const std::optional<Posted> posted = take_posted(channel, tag, src)) {
     match(*posted, src, key, std::move(arrived), actions);
     return absl::OkStatus();
   }
   std::list<Arrived>& queue = queues_[key].arrived;
-  announced->second.place = queue.insert(queue.end(), std::move(arrived));
+  rts->second.position = queue.insert(queue.end(), std::move(arrived));
   ++waiting_;
   return absl::OkStatus();
 }
 
-absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& actions) {
+// Data is accepted only after CTS: otherwise a peer could send any amount of it, past the window. The size
+// must be the announced one, because the receive was checked against that.
+absl::Status Matcher::on_data(int src, uint64_t message, Payload payload, Actions& actions) {
   auto found = pending_rts_.find({src, message});
-  if (found == pending_rts_.end() || !found->second.cleared)
+  if (found == pending_rts_.end() || !found->second.cts_sent)
     return absl::InvalidArgumentError(
-        absl::StrCat("data of message ", message, ", which was not cleared to be sent"));
+        absl::StrCat("unexpected data of message ", message, ": no CTS was sent for it"));
   if (found->second.size != payload.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("data of ", payload.size(), " bytes of message ", message,
-                                                   ", which was announced with ", found->second.size));
+    return absl::InvalidArgumentError(absl::StrCat("data of message ", message, " has ", payload.size(),
+                                                   " bytes, expected ", found->second.size));
   }
   const uint64_t receive = found->second.receive;
   pending_rts_.erase(found);
+  // The receive was cancelled after CTS was sent.
   if (receive == 0) return absl::OkStatus();
   receives_.erase(receive);
   actions.push_back({.kind = Kind::kDeliver, .src = src, .receive = receive, .payload = std::move(payload)});
   return absl::OkStatus();
 }
 
-absl::Status Matcher::came(int src, uint64_t message, Payload payload, Actions& actions) {
+absl::Status Matcher::on_buffered(int src, uint64_t message, Payload payload, Actions& actions) {
   const auto found = pending_rts_.find({src, message});
-  // It was dropped with its channel.
-  if (found == pending_rts_.end()) return passed(src, payload.size(), actions);
-  if (found->second.cleared || found->second.size != payload.size())
-    return absl::InvalidArgumentError(absl::StrCat("message ", message, ", which is another one"));
-  if (absl::Status full = take_window(src, payload.size()); !full.ok()) return full;
-  found->second.place->message = 0;
-  found->second.place->payload = std::move(payload);
-  --peer(src).announced;
+  // The message was dropped with its channel.
+  if (found == pending_rts_.end()) return on_bypassed(src, payload.size(), actions);
+  if (found->second.cts_sent || found->second.size != payload.size())
+    return absl::InvalidArgumentError(absl::StrCat("message ", message, " does not match its RTS"));
+  if (absl::Status full = charge_window(src, payload.size()); !full.ok()) return full;
+  // The message keeps its position in the queue, so later messages do not overtake it. With message 0 it
+  // counts as eager: from now on the window bounds its memory, not the limit for pending RTS.
+  found->second.position->message = 0;
+  found->second.position->payload = std::move(payload);
+  --peer(src).pending_rts;
   pending_rts_.erase(found);
   return absl::OkStatus();
 }
 
-absl::Status Matcher::passed(int src, uint64_t size, Actions& actions) {
-  absl::Status taken = take_window(src, size);
+absl::Status Matcher::on_bypassed(int src, uint64_t size, Actions& actions) {
+  absl::Status taken = charge_window(src, size);
   if (taken.ok()) return_credit(src, size, actions);
   return taken;
 }
 
-bool Matcher::awaits(int src, uint64_t channel, int64_t tag) const {
+bool Matcher::has_receive_for(int src, uint64_t channel, int64_t tag) const {
   const auto posted = [&](int from) {
     const auto found = queues_.find(Key(channel, tag, from));
     return found != queues_.end() && !found->second.posted.empty();
@@ -259,21 +305,28 @@ bool Matcher::awaits(int src, uint64_t channel, int64_t tag) const {
   return posted(src) || (posted_to_any_ > 0 && posted(kAnyRank));
 }
 
-void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions) {
+// kCancel may cross the answer to the message. What it does depends on how far the message has got here:
+// - Unknown: this rank has sent NACK, or has dropped the message with its channel or source. Nothing is left
+//   to do.
+// - Waiting: the message is removed, and no receive sees it.
+// - CTS sent: the receive has been matched with this message, and must not take another one. It fails.
+// - CTS sent, but the receive was cancelled: the entry of the message is removed, because no data will
+//   arrive.
+void Matcher::on_cancel(int src, uint64_t message, absl::StatusCode code, Actions& actions) {
   auto found = pending_rts_.find({src, message});
   if (found == pending_rts_.end()) return;
-  const Announced announced = found->second;
+  const PendingRts rts = found->second;
   pending_rts_.erase(found);
-  if (!announced.cleared) {
-    --peer(src).announced;
-    queues_.find(announced.key)->second.arrived.erase(announced.place);
+  if (!rts.cts_sent) {
+    --peer(src).pending_rts;
+    queues_.find(rts.key)->second.arrived.erase(rts.position);
     --waiting_;
-    erase_if_empty(announced.key);
-  } else if (announced.receive != 0) {
-    fail(announced.receive,
-         absl::AbortedError(
-             absl::StrCat(channels_.name_of(std::get<0>(announced.key), src),
-                          " gave up the message that it had announced: ", absl::StatusCodeToString(code))),
+    erase_if_empty(rts.key);
+  } else if (rts.receive != 0) {
+    fail(rts.receive,
+         absl::AbortedError(absl::StrCat(
+             channels_.name_of(std::get<0>(rts.key), src),
+             " cancelled its message before the data was sent: ", absl::StatusCodeToString(code))),
          actions);
   }
 }

@@ -17,26 +17,31 @@
 
 namespace gradwire::collectives::cpu {
 
-// Matches the messages that come to one rank with its receives. No threads, sockets or clocks: events in,
-// actions out. An error of a peer is returned as InvalidArgument, and then nothing has changed.
+// Matches the messages that arrive at one rank with its receives. It is a state machine without threads,
+// sockets and clocks: a call is an event, and appends the actions that the owner must perform. If an event of
+// a peer violates the protocol, the call returns InvalidArgument, and nothing has changed.
 //
-// A receive is posted -> matched, and done at once if the message is here; if it was announced, posted
-// -> cleared -> done. A message is waiting -> matched; an announced one waiting -> cleared -> done. A receive
-// takes the first message with its channel, tag and source; a message goes to the first receive that was
-// posted for it. Each receive is reported in exactly one action (kDeliver or kFail), unless it was cancelled.
+// States of a receive: posted -> matched, which ends it if the message is eager; for an announced message
+// posted -> CTS sent -> done. States of a message: waiting -> matched; for an announced message waiting ->
+// CTS sent -> done.
+//
+// A receive takes the oldest message with its channel, tag and source. A message goes to the oldest receive
+// that accepts it. Each receive is reported in exactly one action (kDeliver or kFail), unless it was
+// cancelled.
 //
 // Not thread-safe.
 class Matcher {
  public:
   struct Action {
     enum class Kind {
-      // Copy `payload`, of the receive's size, from `src`.
+      // Copy `payload`, which came from `src` and has the receive's size, into the receive.
       kDeliver,
-      // The receive ended with `status`.
+      // The receive failed with `status`.
       kFail,
-      // `src` may send the data of its `message`, for `receive`.
-      kClear,
-      // `src` shall not send its `message`: the code of `status`, and `bytes` that would have been taken.
+      // Send CTS: `src` may send the data of its `message`, which goes into `receive`.
+      kCts,
+      // Send NACK: `src` must not send its `message`. It carries the code of `status`, and in `bytes` the
+      // size of the receive.
       kNack,
       // Return `bytes` of eager messages to `src`.
       kCredit,
@@ -51,48 +56,50 @@ class Matcher {
   };
   using Actions = absl::InlinedVector<Action, 2>;
 
-  // `rank`: this one's, of `size`. `channels` outlives it.
+  // `rank`: this rank, of `size` ranks. `channels` must outlive the matcher.
   Matcher(int rank, int size, const Channels& channels, uint64_t eager_window = kEagerWindow)
       : rank_(rank),
         eager_window_(eager_window),
         channels_(channels),
         peers_(static_cast<std::size_t>(size)) {}
 
-  // ---- From this rank. `receive`: a number that was not used before.
+  // ---- Calls of this rank. `receive` is a number that was not used before.
 
   void post(uint64_t receive, int src, uint64_t channel, int64_t tag, uint64_t size, Actions& actions);
-  // Nothing is reported of the receive any more. Does nothing when it is done.
+  // Removes the receive: no action reports it any more. Does nothing if the receive is done.
   void cancel(uint64_t receive);
-  // The channel has ended with `reason`: drops what waits in it.
-  void clear(uint64_t channel, const absl::Status& reason, Actions& actions);
-  // Why nothing can be sent to the rank, for who would in the channel; OK unless it is lost.
-  absl::Status gone(uint64_t channel, int rank) const;
+  // The channel has ended with `reason`: fails its receives and drops its waiting messages.
+  void end_channel(uint64_t channel, const absl::Status& reason, Actions& actions);
+  // Returns why no message can be sent to the rank, with its name in the channel; OK unless the rank is lost.
+  absl::Status lost_status(uint64_t channel, int rank) const;
   bool is_lost(int rank) const { return peers_[static_cast<std::size_t>(rank)].lost; }
 
-  // ---- From `src`, another rank or this one.
+  // ---- Events from `src`, which is another rank or this one.
 
-  absl::Status eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions);
-  absl::Status announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
-                        Actions& actions);
-  absl::Status data(int src, uint64_t message, Payload payload, Actions& actions);
-  // All of an announced message is here, and no receive has been found for it: from now on it is an eager
-  // one.
-  absl::Status came(int src, uint64_t message, Payload payload, Actions& actions);
-  // An eager message has come and gone that did not meet its receive here.
-  absl::Status passed(int src, uint64_t size, Actions& actions);
-  // Whether a receive is posted for such a message.
-  bool awaits(int src, uint64_t channel, int64_t tag) const;
-  void withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions);
-  // Nothing comes from `src` any more. What is here can still be received; receives that wait for it, or for
-  // any rank when all others are lost, fail. `reason`: what its name is put before, as "has left".
-  void lost(int src, const absl::Status& reason, Actions& actions);
+  absl::Status on_eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions);
+  absl::Status on_rts(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
+                      Actions& actions);
+  absl::Status on_data(int src, uint64_t message, Payload payload, Actions& actions);
+  // All data of the announced `message` was received before a receive was found for it. From now on it is an
+  // eager message.
+  absl::Status on_buffered(int src, uint64_t message, Payload payload, Actions& actions);
+  // An eager message of `size` bytes was received without the matcher. It is charged to the window and
+  // returned at once.
+  absl::Status on_bypassed(int src, uint64_t size, Actions& actions);
+  // Whether a receive is posted for a message with this source, channel and tag.
+  bool has_receive_for(int src, uint64_t channel, int64_t tag) const;
+  void on_cancel(int src, uint64_t message, absl::StatusCode code, Actions& actions);
+  // `src` is lost: no more messages arrive from it. Messages that have arrived can still be received.
+  // Receives that wait for `src` fail, and so do receives from any rank if all other ranks are lost. `reason`
+  // continues the rank's name in the error, for example "has left".
+  void on_lost(int src, const absl::Status& reason, Actions& actions);
 
-  // Messages and receives that wait, or whose data is awaited.
+  // Number of messages and receives that wait, or whose data is awaited.
   std::size_t size() const { return receives_.size() + waiting_ + pending_rts_.size(); }
 
  private:
-  using Key = std::tuple<uint64_t, int64_t, int>;  // Channel, tag, source (kAnyRank: of receives).
-  using MessageKey = std::pair<int, uint64_t>;     // Source, message.
+  using Key = std::tuple<uint64_t, int64_t, int>;  // Channel, tag, source. kAnyRank only in keys of receives.
+  using MessageKey = std::pair<int, uint64_t>;     // Source, message id.
 
   struct Posted {
     uint64_t receive;
@@ -102,7 +109,7 @@ class Matcher {
   struct Arrived {
     uint64_t order;
     uint64_t size;
-    uint64_t message;  // 0: eager.
+    uint64_t message;  // Id of an announced message; 0 for an eager message.
     Payload payload;
   };
   struct Queue {
@@ -111,37 +118,38 @@ class Matcher {
   };
   struct Receive {
     Key key;
-    std::list<Posted>::iterator place;
-    uint64_t message = 0;  // Cleared to send; not in a queue any more.
-    int src = kAnyRank;    // Of the message.
+    std::list<Posted>::iterator position;
+    uint64_t message = 0;  // Message for which CTS was sent; then the receive is not in a queue any more.
+    int src = kAnyRank;    // Source of that message.
   };
-  struct Announced {
+  struct PendingRts {
     Key key;
-    std::list<Arrived>::iterator place;
+    std::list<Arrived>::iterator position;
     uint64_t size;
-    bool cleared = false;
-    uint64_t receive = 0;  // Once it is cleared; 0 when nobody wants it any more.
+    bool cts_sent = false;
+    uint64_t receive = 0;  // Set when CTS was sent; 0 if the receive was cancelled.
   };
   struct Peer {
-    // Bytes of eager messages, with their cost, that wait, and that were taken and not returned.
-    uint64_t held = 0;
-    uint64_t taken = 0;
-    std::size_t announced = 0;
+    // Bytes of eager messages, including kMessageCost for each: those that wait here, and those that were
+    // received but not yet returned as credit.
+    uint64_t waiting_bytes = 0;
+    uint64_t uncredited_bytes = 0;
+    std::size_t pending_rts = 0;
     bool lost = false;
     absl::Status reason;
   };
 
   Peer& peer(int src) { return peers_[static_cast<std::size_t>(src)]; }
   bool all_others_lost() const;
-  // The receive for a message that has come; taken out of its queue.
+  // Finds the oldest receive for an arrived message, and removes it from its queue.
   std::optional<Posted> take_posted(uint64_t channel, int64_t tag, int src);
   std::optional<Posted> take_front_posted(const Key& key);
-  // The source of the message for a receive, if one waits.
+  // Returns the source of the oldest waiting message for a receive.
   std::optional<int> find_arrived(int src, uint64_t channel, int64_t tag) const;
-  // `arrived`: not in a queue (any more).
+  // `arrived` must not be in a queue.
   void match(const Posted& posted, int src, const Key& key, Arrived arrived, Actions& actions);
-  // An eager message of this size takes its part of the window, and gives it back.
-  absl::Status take_window(int src, uint64_t size);
+  // An eager message of this size is charged to the window of `src`; return_credit() reverses it.
+  absl::Status charge_window(int src, uint64_t size);
   void return_credit(int src, uint64_t size, Actions& actions);
   void fail(uint64_t receive, absl::Status status, Actions& actions);
   void erase_if_empty(const Key& key);
@@ -152,8 +160,8 @@ class Matcher {
   std::vector<Peer> peers_;
   absl::flat_hash_map<Key, Queue> queues_;
   absl::flat_hash_map<uint64_t, Receive> receives_;
-  // Waiting, or cleared to send.
-  absl::flat_hash_map<MessageKey, Announced> pending_rts_;
+  // Announced messages that wait, or for which CTS was sent.
+  absl::flat_hash_map<MessageKey, PendingRts> pending_rts_;
   uint64_t next_order_ = 0;
   std::size_t posted_to_any_ = 0;
   std::size_t waiting_ = 0;

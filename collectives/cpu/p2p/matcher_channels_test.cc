@@ -8,14 +8,14 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-TEST_F(MatcherTest, WhatHadComeFromALostRankCanBeReceived) {
+TEST_F(MatcherTest, MessagesThatArrivedFromALostRankCanBeReceived) {
   EXPECT_TRUE(eager(1, "a").empty());
-  EXPECT_TRUE(announce(1, 5).empty());
+  EXPECT_TRUE(rts(1, 5).empty());
   EXPECT_TRUE(eager(1, "c").empty());
   EXPECT_TRUE(lost(1).empty());
   EXPECT_TRUE(lost(1).empty());
   expect_delivered(post(1, 1), 1, 1, "a");
-  // It is not skipped: that would let the last one overtake.
+  // The announced message is not skipped, because then the last one would overtake it.
   expect_failed(post(2, 1), 2, absl::StatusCode::kUnavailable);
   expect_delivered(post(3, 1), 3, 1, "c");
   expect_failed(post(4, 1), 4, absl::StatusCode::kUnavailable);
@@ -28,34 +28,34 @@ TEST_F(MatcherTest, LostRankFailsWhatWaitsForIt) {
   EXPECT_TRUE(post(3, kAnyRank).empty());
   expect_failed(lost(1), 1, absl::StatusCode::kUnavailable);
   expect_failed(lost(2), 2, absl::StatusCode::kUnavailable);
-  // Nobody is left of whom it could come.
+  // All other ranks are lost, so no message can arrive.
   expect_failed(lost(3), 3, absl::StatusCode::kUnavailable);
   expect_failed(post(4, kAnyRank), 4, absl::StatusCode::kUnavailable);
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, LostRankFailsWhatWasAskedOfIt) {
+TEST_F(MatcherTest, LostRankFailsReceivesThatSentCts) {
   EXPECT_TRUE(post(1, kAnyRank).empty());
-  expect_cleared(announce(2, 5), 2, 5);
+  expect_cts(rts(2, 5), 2, 5);
   expect_failed(lost(2), 1, absl::StatusCode::kUnavailable);
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, AbortEndsTheChannelAndNoOther) {
+TEST_F(MatcherTest, AbortEndsOnlyItsChannel) {
   EXPECT_TRUE(post(1, 1, 1, /*tag=*/1).empty());
   EXPECT_TRUE(post(2, 1, 1, 1, /*channel=*/8).empty());
-  EXPECT_TRUE(announce(2, 5).empty());
+  EXPECT_TRUE(rts(2, 5).empty());
   EXPECT_TRUE(eager(2, "a").empty());
   const Matcher::Actions actions = abort();
   ASSERT_EQ(actions.size(), 2u);
   EXPECT_EQ(actions[0].kind, Kind::kFail);
   EXPECT_EQ(actions[0].receive, 1u);
-  EXPECT_EQ(actions[0].status.message(), "enough");
+  EXPECT_EQ(actions[0].status.message(), "requested by the test");
   EXPECT_EQ(actions[1].kind, Kind::kNack);
   EXPECT_EQ(actions[1].status.code(), absl::StatusCode::kAborted);
   expect_failed(post(3, 1), 3, absl::StatusCode::kAborted);
   EXPECT_TRUE(eager(1, "b").empty());
-  const Matcher::Actions refused = announce(1, 6);
+  const Matcher::Actions refused = rts(1, 6);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].kind, Kind::kNack);
   EXPECT_TRUE(abort().empty());
@@ -63,15 +63,15 @@ TEST_F(MatcherTest, AbortEndsTheChannelAndNoOther) {
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, DataAskedForBeforeAnAbortIsDropped) {
+TEST_F(MatcherTest, DataAfterCtsOfAnAbortedChannelIsDropped) {
   EXPECT_TRUE(post(1, 1).empty());
-  expect_cleared(announce(1, 5), 1, 5);
+  expect_cts(rts(1, 5), 1, 5);
   expect_failed(abort(), 1, absl::StatusCode::kAborted);
   EXPECT_TRUE(data(1, 5, "a").empty());
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, ForgottenChannelDropsWhatStillComes) {
+TEST_F(MatcherTest, ForgottenChannelDropsLateMessages) {
   EXPECT_TRUE(eager(1, "a").empty());
   EXPECT_TRUE(post(1, 1, 1, 0, 8).empty());
   Matcher::Actions actions;
@@ -82,10 +82,10 @@ TEST_F(MatcherTest, ForgottenChannelDropsWhatStillComes) {
   expect_failed(actions, 1, absl::StatusCode::kCancelled);
   EXPECT_TRUE(absl::IsCancelled(channels_.state(8)));
   expect_failed(post(2, 1), 2, absl::StatusCode::kCancelled);
-  const Matcher::Actions refused = announce(1, 5);
+  const Matcher::Actions refused = rts(1, 5);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].kind, Kind::kNack);
-  // All of the window comes back, again and again.
+  // The whole window is returned, several times.
   const std::string large(1 << 20, 'x');
   uint64_t returned = 0;
   for (int i = 0; i < 100; ++i) {
@@ -111,13 +111,13 @@ TEST_F(MatcherTest, ChannelNamesRanks) {
   EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 1");
   EXPECT_EQ(channels_.name_of(kChannel, 1), "rank 1 of the world");
   EXPECT_EQ(channels_.name_of(8, 2), "rank 2");
-  EXPECT_TRUE(matcher_.gone(kChannel, 2).ok());
+  EXPECT_TRUE(matcher_.lost_status(kChannel, 2).ok());
   EXPECT_TRUE(post(1, 2).empty());
   EXPECT_TRUE(post(2, 2, 1, 0, 8).empty());
   const Matcher::Actions actions = lost(2);
   ASSERT_EQ(actions.size(), 2u);
-  EXPECT_EQ(actions[0].status.message(), "rank 1 is gone");
-  EXPECT_EQ(actions[1].status.message(), "rank 2 is gone");
+  EXPECT_EQ(actions[0].status.message(), "rank 1 is lost");
+  EXPECT_EQ(actions[1].status.message(), "rank 2 is lost");
   Matcher::Actions none;
   forget(kChannel, none);
   EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 2");

@@ -19,7 +19,7 @@ inline std::string text_of(const Payload& payload) {
   return std::string(static_cast<const char*>(payload.data()), payload.size());
 }
 
-// Rank 0 of four; each function is an event, and returns the actions.
+// The Matcher of rank 0 of four. Each function is one event and returns its actions.
 class MatcherTest : public testing::Test {
  protected:
   Matcher::Actions post(uint64_t receive, int src, uint64_t size = 1, int64_t tag = 0,
@@ -30,33 +30,33 @@ class MatcherTest : public testing::Test {
   }
   Matcher::Actions eager(int src, const std::string& text, int64_t tag = 0, uint64_t channel = kChannel) {
     Matcher::Actions actions;
-    EXPECT_TRUE(matcher_.eager(src, channel, tag, payload(text), actions).ok());
+    EXPECT_TRUE(matcher_.on_eager(src, channel, tag, payload(text), actions).ok());
     return actions;
   }
-  Matcher::Actions announce(int src, uint64_t message, uint64_t size = 1, int64_t tag = 0,
-                            uint64_t channel = kChannel) {
+  Matcher::Actions rts(int src, uint64_t message, uint64_t size = 1, int64_t tag = 0,
+                       uint64_t channel = kChannel) {
     Matcher::Actions actions;
-    EXPECT_TRUE(matcher_.announce(src, channel, tag, size, message, actions).ok());
+    EXPECT_TRUE(matcher_.on_rts(src, channel, tag, size, message, actions).ok());
     return actions;
   }
   Matcher::Actions data(int src, uint64_t message, const std::string& text) {
     Matcher::Actions actions;
-    EXPECT_TRUE(matcher_.data(src, message, payload(text), actions).ok());
+    EXPECT_TRUE(matcher_.on_data(src, message, payload(text), actions).ok());
     return actions;
   }
   Matcher::Actions lost(int src) {
     Matcher::Actions actions;
-    matcher_.lost(src, absl::UnavailableError("is gone"), actions);
+    matcher_.on_lost(src, absl::UnavailableError("is lost"), actions);
     return actions;
   }
   Matcher::Actions abort(uint64_t channel = kChannel) {
     Matcher::Actions actions;
-    const absl::Status reason = absl::AbortedError("enough");
-    if (channels_.abort(channel, reason)) matcher_.clear(channel, reason, actions);
+    const absl::Status reason = absl::AbortedError("requested by the test");
+    if (channels_.abort(channel, reason)) matcher_.end_channel(channel, reason, actions);
     return actions;
   }
   void forget(uint64_t channel, Matcher::Actions& actions) {
-    matcher_.clear(channel, channels_.forget(channel), actions);
+    matcher_.end_channel(channel, channels_.forget(channel), actions);
   }
 
   static void expect_delivered(const Matcher::Actions& actions, uint64_t receive, int src,
@@ -73,9 +73,9 @@ class MatcherTest : public testing::Test {
     EXPECT_EQ(actions[0].receive, receive);
     EXPECT_EQ(actions[0].status.code(), code) << actions[0].status;
   }
-  static void expect_cleared(const Matcher::Actions& actions, int src, uint64_t message) {
+  static void expect_cts(const Matcher::Actions& actions, int src, uint64_t message) {
     ASSERT_EQ(actions.size(), 1u);
-    EXPECT_EQ(actions[0].kind, Kind::kClear);
+    EXPECT_EQ(actions[0].kind, Kind::kCts);
     EXPECT_EQ(actions[0].src, src);
     EXPECT_EQ(actions[0].message, message);
   }

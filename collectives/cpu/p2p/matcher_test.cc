@@ -9,51 +9,51 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-TEST_F(MatcherTest, ReceivesTakeMessagesInTheOrderInWhichTheyCame) {
+TEST_F(MatcherTest, ReceivesTakeMessagesInOrderOfArrival) {
   EXPECT_TRUE(eager(1, "a").empty());
-  EXPECT_TRUE(announce(1, 5).empty());
+  EXPECT_TRUE(rts(1, 5).empty());
   EXPECT_TRUE(eager(1, "c").empty());
   expect_delivered(post(1, 1), 1, 1, "a");
-  expect_cleared(post(2, 1), 1, 5);
+  expect_cts(post(2, 1), 1, 5);
   expect_delivered(post(3, 1), 3, 1, "c");
   expect_delivered(data(1, 5, "b"), 2, 1, "b");
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, MessagesGoToReceivesInTheOrderInWhichTheyWerePosted) {
+TEST_F(MatcherTest, MessagesGoToReceivesInOrderOfPosting) {
   EXPECT_TRUE(post(1, 1).empty());
   EXPECT_TRUE(post(2, kAnyRank).empty());
   EXPECT_TRUE(post(3, 1).empty());
   expect_delivered(eager(1, "a"), 1, 1, "a");
-  expect_cleared(announce(1, 9), 1, 9);
+  expect_cts(rts(1, 9), 1, 9);
   expect_delivered(eager(1, "c"), 3, 1, "c");
   expect_delivered(data(1, 9, "b"), 2, 1, "b");
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, WhatWasAnnouncedAndCameUnaskedKeepsItsPlace) {
-  EXPECT_TRUE(announce(1, 5).empty());
+TEST_F(MatcherTest, BufferedMessageKeepsItsPosition) {
+  EXPECT_TRUE(rts(1, 5).empty());
   EXPECT_TRUE(eager(1, "c").empty());
   Matcher::Actions actions;
-  EXPECT_TRUE(matcher_.came(1, 5, payload("b"), actions).ok());
+  EXPECT_TRUE(matcher_.on_buffered(1, 5, payload("b"), actions).ok());
   EXPECT_TRUE(actions.empty());
-  // Once.
-  EXPECT_FALSE(matcher_.came(1, 6, payload(std::string(kEagerWindow, 'x')), actions).ok());
-  // It is here, though its sender is gone.
+  // A message that is not known is charged to the window, and this one exceeds it.
+  EXPECT_FALSE(matcher_.on_buffered(1, 6, payload(std::string(kEagerWindow, 'x')), actions).ok());
+  // The message can be received, although its sender is lost.
   EXPECT_TRUE(lost(1).empty());
   expect_delivered(post(1, 1), 1, 1, "b");
   expect_delivered(post(2, kAnyRank), 2, 1, "c");
   EXPECT_TRUE(post(3, 2).empty());
-  expect_cleared(announce(2, 7), 2, 7);
-  EXPECT_FALSE(matcher_.came(2, 7, payload("d"), actions).ok());
+  expect_cts(rts(2, 7), 2, 7);
+  EXPECT_FALSE(matcher_.on_buffered(2, 7, payload("d"), actions).ok());
 }
 
-TEST_F(MatcherTest, WhatPassedBringsTheWindowBack) {
+TEST_F(MatcherTest, BypassedMessagesReturnCredit) {
   uint64_t returned = 0;
   uint64_t passed = 0;
   for (int i = 0; i < 40; ++i) {
     Matcher::Actions actions;
-    ASSERT_TRUE(matcher_.passed(1, 1 << 20, actions).ok());
+    ASSERT_TRUE(matcher_.on_bypassed(1, 1 << 20, actions).ok());
     passed += (1 << 20) + kMessageCost;
     for (const Matcher::Action& action : actions) {
       EXPECT_EQ(action.kind, Kind::kCredit);
@@ -63,20 +63,20 @@ TEST_F(MatcherTest, WhatPassedBringsTheWindowBack) {
   }
   EXPECT_LE(passed - returned, kEagerWindow / 4);
   Matcher::Actions actions;
-  EXPECT_FALSE(matcher_.passed(1, kEagerWindow, actions).ok());
+  EXPECT_FALSE(matcher_.on_bypassed(1, kEagerWindow, actions).ok());
 }
 
-TEST_F(MatcherTest, AwaitsWhatAReceiveIsPostedFor) {
-  EXPECT_FALSE(matcher_.awaits(1, kChannel, 0));
+TEST_F(MatcherTest, HasReceiveForPostedReceives) {
+  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 0));
   EXPECT_TRUE(post(1, 1).empty());
-  EXPECT_TRUE(matcher_.awaits(1, kChannel, 0));
-  EXPECT_FALSE(matcher_.awaits(2, kChannel, 0));
-  EXPECT_FALSE(matcher_.awaits(1, kChannel, 1));
-  EXPECT_FALSE(matcher_.awaits(1, kChannel + 1, 0));
+  EXPECT_TRUE(matcher_.has_receive_for(1, kChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(2, kChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 1));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel + 1, 0));
   EXPECT_TRUE(post(2, kAnyRank, 1, /*tag=*/1).empty());
-  EXPECT_TRUE(matcher_.awaits(2, kChannel, 1));
+  EXPECT_TRUE(matcher_.has_receive_for(2, kChannel, 1));
   matcher_.cancel(1);
-  EXPECT_FALSE(matcher_.awaits(1, kChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 0));
 }
 
 TEST_F(MatcherTest, ChannelsTagsAndSourcesAreApart) {
@@ -88,7 +88,7 @@ TEST_F(MatcherTest, ChannelsTagsAndSourcesAreApart) {
   expect_delivered(post(2, 1, 1, 3, 8), 2, 1, "c");
 }
 
-TEST_F(MatcherTest, AnySourceTakesTheFirstThatCame) {
+TEST_F(MatcherTest, AnySourceTakesTheOldestMessage) {
   EXPECT_TRUE(eager(3, "a").empty());
   EXPECT_TRUE(eager(1, "b").empty());
   EXPECT_TRUE(eager(3, "c").empty());
@@ -100,7 +100,7 @@ TEST_F(MatcherTest, AnySourceTakesTheFirstThatCame) {
 TEST_F(MatcherTest, AnotherSizeFailsBothAndTheNextMessageIsTaken) {
   EXPECT_TRUE(post(1, 1, 2).empty());
   expect_failed(eager(1, "abc"), 1, absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(announce(1, 5, 3).empty());
+  EXPECT_TRUE(rts(1, 5, 3).empty());
   const Matcher::Actions actions = post(2, 1, 2);
   ASSERT_EQ(actions.size(), 2u);
   EXPECT_EQ(actions[0].kind, Kind::kNack);
@@ -108,7 +108,7 @@ TEST_F(MatcherTest, AnotherSizeFailsBothAndTheNextMessageIsTaken) {
   EXPECT_EQ(actions[0].bytes, 2u);
   EXPECT_EQ(actions[1].kind, Kind::kFail);
   EXPECT_EQ(actions[1].status.message(),
-            "a message of 3 bytes came from rank 1 (tag 0) for a receive of 2 bytes");
+            "message size mismatch: got 3 bytes from rank 1 (tag 0), expected 2");
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
@@ -125,36 +125,36 @@ TEST_F(MatcherTest, CancelledReceiveTakesNothing) {
 
 TEST_F(MatcherTest, DataForACancelledReceiveIsDropped) {
   EXPECT_TRUE(post(1, 1).empty());
-  expect_cleared(announce(1, 5), 1, 5);
+  expect_cts(rts(1, 5), 1, 5);
   matcher_.cancel(1);
   EXPECT_TRUE(data(1, 5, "a").empty());
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, WithdrawnMessageIsGone) {
-  EXPECT_TRUE(announce(1, 5).empty());
+TEST_F(MatcherTest, CancelledMessageIsRemoved) {
+  EXPECT_TRUE(rts(1, 5).empty());
   Matcher::Actions actions;
-  matcher_.withdraw(1, 5, absl::StatusCode::kDeadlineExceeded, actions);
-  matcher_.withdraw(1, 6, absl::StatusCode::kDeadlineExceeded, actions);
+  matcher_.on_cancel(1, 5, absl::StatusCode::kDeadlineExceeded, actions);
+  matcher_.on_cancel(1, 6, absl::StatusCode::kDeadlineExceeded, actions);
   EXPECT_TRUE(actions.empty());
   EXPECT_TRUE(post(1, 1).empty());
-  expect_cleared(announce(1, 7), 1, 7);
-  matcher_.withdraw(1, 7, absl::StatusCode::kDeadlineExceeded, actions);
+  expect_cts(rts(1, 7), 1, 7);
+  matcher_.on_cancel(1, 7, absl::StatusCode::kDeadlineExceeded, actions);
   expect_failed(actions, 1, absl::StatusCode::kAborted);
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
-TEST_F(MatcherTest, WhatWaitsIsBounded) {
+TEST_F(MatcherTest, WaitingMessagesAreBounded) {
   const std::string large(1 << 20, 'x');
   Matcher::Actions actions;
   absl::Status status;
   int taken = 0;
-  while ((status = matcher_.eager(1, kChannel, 0, payload(large), actions)).ok()) ++taken;
+  while ((status = matcher_.on_eager(1, kChannel, 0, payload(large), actions)).ok()) ++taken;
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(taken, 15);
-  // Others have a window of their own.
+  // Each source has its own window.
   EXPECT_TRUE(eager(2, large).empty());
-  // What is taken is returned now and then, and then there is room again.
+  // Credit is returned in batches, and then the window has room again.
   uint64_t returned = 0;
   for (uint64_t receive = 1; receive <= 15; ++receive) {
     for (const Matcher::Action& action : post(receive, 1, large.size())) {
@@ -165,59 +165,59 @@ TEST_F(MatcherTest, WhatWaitsIsBounded) {
   EXPECT_TRUE(eager(1, large).empty());
 }
 
-TEST_F(MatcherTest, AnnouncementsAreBounded) {
+TEST_F(MatcherTest, PendingRtsAreBounded) {
   Matcher::Actions actions;
   uint64_t message = 0;
-  while (matcher_.announce(1, kChannel, 0, 8, ++message, actions).ok()) {
+  while (matcher_.on_rts(1, kChannel, 0, 8, ++message, actions).ok()) {
   }
   EXPECT_EQ(message, kMaxPendingRts + 1);
   EXPECT_TRUE(actions.empty());
 }
 
-TEST_F(MatcherTest, CreditThatWasNotReturnedYetIsNoRoom) {
+TEST_F(MatcherTest, UnreturnedCreditStaysCharged) {
   const std::string large(1 << 20, 'x');
   for (uint64_t receive = 1; receive <= 3; ++receive) {
     EXPECT_TRUE(post(receive, 1, large.size()).empty());
-    // Too little to be returned.
+    // Too little credit to be returned.
     expect_delivered(eager(1, large), receive, 1, large);
   }
   Matcher::Actions actions;
   int taken = 0;
-  while (matcher_.eager(1, kChannel, 0, payload(large), actions).ok()) ++taken;
+  while (matcher_.on_eager(1, kChannel, 0, payload(large), actions).ok()) ++taken;
   EXPECT_EQ(taken, 12);
 }
 
-// However a message ends, it does not count as announced any more.
-TEST_F(MatcherTest, AnnouncementsThatAreOverDoNotCount) {
+// A message does not count as pending any more, regardless of how it ends.
+TEST_F(MatcherTest, EndedMessagesAreNotPending) {
   Matcher::Actions actions;
   uint64_t message = 0;
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
-    matcher_.withdraw(1, message, absl::StatusCode::kCancelled, actions);
+    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
+    matcher_.on_cancel(1, message, absl::StatusCode::kCancelled, actions);
   }
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
-    ASSERT_TRUE(matcher_.came(1, message, payload("x"), actions).ok());
+    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
+    ASSERT_TRUE(matcher_.on_buffered(1, message, payload("x"), actions).ok());
     matcher_.post(message, 1, kChannel, 0, 1, actions);
   }
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
     matcher_.post(message, 1, kChannel, 0, 1, actions);
-    ASSERT_TRUE(matcher_.data(1, message, payload("x"), actions).ok());
+    ASSERT_TRUE(matcher_.on_data(1, message, payload("x"), actions).ok());
   }
-  EXPECT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+  EXPECT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
   EXPECT_EQ(matcher_.size(), 2u);
 }
 
-TEST_F(MatcherTest, WhatAPeerMustNotSayIsRefused) {
+TEST_F(MatcherTest, ProtocolViolationsAreRefused) {
   Matcher::Actions actions;
-  EXPECT_TRUE(announce(1, 5).empty());
-  EXPECT_FALSE(matcher_.announce(1, kChannel, 0, 1, 5, actions).ok());
-  EXPECT_FALSE(matcher_.data(1, 5, payload("a"), actions).ok());
-  EXPECT_FALSE(matcher_.data(1, 6, payload("a"), actions).ok());
-  expect_cleared(post(1, 1), 1, 5);
-  EXPECT_FALSE(matcher_.data(1, 5, payload("ab"), actions).ok());
-  EXPECT_FALSE(matcher_.data(2, 5, payload("a"), actions).ok());
+  EXPECT_TRUE(rts(1, 5).empty());
+  EXPECT_FALSE(matcher_.on_rts(1, kChannel, 0, 1, 5, actions).ok());
+  EXPECT_FALSE(matcher_.on_data(1, 5, payload("a"), actions).ok());
+  EXPECT_FALSE(matcher_.on_data(1, 6, payload("a"), actions).ok());
+  expect_cts(post(1, 1), 1, 5);
+  EXPECT_FALSE(matcher_.on_data(1, 5, payload("ab"), actions).ok());
+  EXPECT_FALSE(matcher_.on_data(2, 5, payload("a"), actions).ok());
   expect_delivered(data(1, 5, "a"), 1, 1, "a");
   EXPECT_TRUE(actions.empty());
 }

@@ -7,13 +7,13 @@
 
 namespace gradwire::collectives::cpu {
 
-// The bytes of a message, with what keeps them. Moved only.
+// The bytes of a message and their owner. Movable, not copyable.
 class Payload {
  public:
   Payload() = default;
-  // The message's only buffer, or the header from `offset` on.
+  // Refers to the message's only buffer or, if it has none, to its header from `offset` on.
   Payload(transport::Message message, std::size_t offset) : message_(std::move(message)), offset_(offset) {}
-  // Memory that others keep for as long as the payload is used.
+  // Refers to memory that its owner must keep while the payload is used.
   Payload(void* data, std::size_t size) { message_.buffers.emplace_back(data, size, nullptr); }
   Payload(Payload&&) = default;
   Payload& operator=(Payload&&) = default;

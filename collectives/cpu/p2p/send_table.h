@@ -14,10 +14,10 @@
 
 namespace gradwire::collectives::cpu {
 
-// What the carrier of an Endpoint is to send next, per rank and in order. Not thread-safe.
+// The frames that the carrier of an Endpoint must send next, per rank and in order. Not thread-safe.
 class Outboxes {
  public:
-  // `send`: the message of a kEager, kRts or kData frame, else null.
+  // `send`: the message of a kEager, kRts or kData frame, otherwise null.
   struct Entry {
     Frame frame;
     SendPtr send;
@@ -26,23 +26,23 @@ class Outboxes {
   explicit Outboxes(int size) : boxes_(static_cast<std::size_t>(size)) {}
 
   bool has(int dst) const { return !box(dst).entries.empty(); }
-  // Entries without a message.
-  std::size_t answers(int dst) const { return box(dst).answers; }
-  // Entries of all ranks.
+  // Number of entries that are not part of a message: answers and kCancel.
+  std::size_t control_frames(int dst) const { return box(dst).control_frames; }
+  // Number of entries of all ranks.
   std::size_t size() const { return size_; }
   const Entry& front(int dst) const { return box(dst).entries.front(); }
-  // Adds the entry as the last, or the first.
+  // Adds the entry at the end, or at the front if `first`.
   void push(int dst, Entry entry, bool first = false);
   Entry pop(int dst);
   // Removes the entry of the message, if there is one.
   void erase(const SendPtr& send);
-  // Nothing can be said to the rank any more: drops its entries, and those that would be pushed.
+  // Closes the outbox of the rank: drops its entries and all later ones.
   void close(int dst);
 
  private:
   struct Box {
     bool closed = false;
-    std::size_t answers = 0;
+    std::size_t control_frames = 0;
     std::deque<Entry> entries;
   };
   Box& box(int rank) { return boxes_[static_cast<std::size_t>(rank)]; }
@@ -52,12 +52,14 @@ class Outboxes {
   std::size_t size_ = 0;
 };
 
-// The sending half of an Endpoint: messages of one rank until they have left or failed, and per rank the
-// window, the count of announced messages, and the outbox: what the carrier is to send next, in order.
+// The sending half of an Endpoint. It has the messages of one rank until they are sent or have failed. For
+// each peer it has the window, the number of pending RTS, and the outbox: the frames that the carrier must
+// send next, in order.
 //
-// A message is queued, and leaves at once if the window has room for it: queued -> sending -> done. Otherwise
-// it is announced: queued -> announcing -> announced -> cleared -> sending -> done. It ends at once in every
-// stage in which the carrier does not use it; else when the carrier has let go of it.
+// Stages of an eager message, for which the window has room: queued -> sending -> done. Stages of other
+// messages: queued -> sending RTS -> RTS sent -> CTS received -> sending -> done. A message that fails or is
+// cancelled ends at once, except while the carrier is using its memory: then it ends when the carrier has
+// released the memory.
 //
 // Not thread-safe.
 class SendTable {
@@ -71,60 +73,61 @@ class SendTable {
         peers_(static_cast<std::size_t>(size)),
         outboxes_(size) {}
 
-  // Whether a message of this size may go without being asked for; then it counts in the window.
+  // If the window has room for an eager message of this size, charges the message to it and returns true.
   bool take_window(int dst, std::size_t size);
-  // Such a message was not sent.
-  void untake_window(int dst, std::size_t size);
-  // InvalidArgument when it returns more than was taken.
-  absl::Status return_window(int dst, uint64_t bytes);
+  // Reverses take_window() for a message that was not sent.
+  void release_window(int dst, std::size_t size);
+  // The receiver returned `bytes` of the window. InvalidArgument if that is more than was taken.
+  absl::Status on_credit(int dst, uint64_t bytes);
 
-  // Gives the message an id and decides how it goes. ResourceExhausted: the receiver has left too many
-  // unanswered.
+  // Gives the message an id and decides which protocol it uses. ResourceExhausted if the receiver has too
+  // many pending RTS of this rank.
   absl::Status add(const SendPtr& send, uint64_t id, const std::string& dst_name);
-  // Puts it, added, into the outbox.
+  // Puts a message that was added into the outbox.
   void enqueue(const SendPtr& send, Effects& effects);
 
   Outboxes& outboxes() { return outboxes_; }
   const Outboxes& outboxes() const { return outboxes_; }
-  // Removes the first entry for the rank; its message is with the carrier until one of the next three calls.
-  // REQUIRES: outboxes().has(dst)
+  // Removes the first entry for the rank. The carrier then owns its message until it calls one of the next
+  // four functions.
   Outgoing take(int dst);
-  // The carrier has said the announcement, or could not.
+  // The carrier has sent the RTS, or failed to.
   void rts_sent(const SendPtr& send, const absl::Status& status, Effects& effects);
-  // The carrier has sent all data, or has a copy: it succeeds, even if it was to end meanwhile.
+  // The carrier has sent all data, or has copied it. The message succeeds, even if it was cancelled
+  // meanwhile.
   void sent(const SendPtr& send, Effects& effects);
-  // The carrier uses the caller's memory no more, because it was to let go (kRetract), or nothing can be sent
-  // to the rank.
+  // The carrier has released the caller's memory after kRetract, or because nothing can be sent to the rank
+  // any more.
   void released(const SendPtr& send, Effects& effects);
-  // The carrier sends no more of the data: it failed with `status`, or was to let go. `known`: the receiver
-  // waits for it.
+  // The carrier stopped sending the data: it failed with `status`, or released the memory after kRetract.
+  // `known`: the receiver knows of the message and waits for the rest, so it must be sent a kCancel.
   void unsent(const SendPtr& send, bool known, const absl::Status& status, Effects& effects);
 
-  // The receiver's answers. An answer that comes after the end of the message is ignored.
-  void on_clear(int from, uint64_t id, Effects& effects);
+  // The receiver's answers. An answer that arrives after the end of the message is ignored.
+  void on_cts(int from, uint64_t id, Effects& effects);
   void on_nack(int from, uint64_t id, absl::Status why, Effects& effects);
   SendPtr find(uint64_t id) const;
-  // The message `id` of an announcement, if it waits for an answer from `from`.
+  // Returns the announced message `id` if it waits for an answer from `from`, otherwise null.
   SendPtr find_pending_rts(int from, uint64_t id) const;
-  // Ends the message now, or when the carrier has let go of it.
+  // Ends the message now or, while the carrier uses its memory, when the carrier has released it.
   void end(const SendPtr& send, absl::Status status, Effects& effects);
-  // Ends it whatever its stage.
+  // Ends the message, whatever its stage.
   void finish(const SendPtr& send, absl::Status status, Effects& effects);
   bool contains(const Send& send) const { return sends_.contains(send.id); }
   bool empty() const { return sends_.empty(); }
-  // The messages for which `chosen` is true: first those that are queued, so that each is found at the front
-  // of its outbox when they are ended one by one, then the others; both in the order in which they were sent.
+  // Returns the messages for which `chosen` is true. The queued ones come first, so that each is at the front
+  // of its outbox when the caller ends them one by one. Both parts are in the order of sending.
   std::vector<SendPtr> select(absl::FunctionRef<bool(const Send&)> chosen) const;
 
  private:
   struct Peer {
-    uint64_t eager_bytes = 0;   // Not returned, with their cost.
-    std::size_t announced = 0;  // Unanswered.
+    uint64_t eager_bytes = 0;     // Taken from the window and not returned, with kMessageCost for each.
+    std::size_t pending_rts = 0;  // Announced messages that were not answered.
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   void settle(Send& send);
-  // The receiver hears that no more of the message comes, before anything that waits in the outbox.
-  void say_cancel(const Send& send, absl::StatusCode code, Effects& effects);
+  // Queues a kCancel in front of all other entries of the outbox.
+  void push_cancel(const Send& send, absl::StatusCode code, Effects& effects);
 
   const std::size_t eager_bytes_;
   const std::size_t max_pending_rts_;

@@ -8,46 +8,49 @@
 
 namespace gradwire::collectives::cpu {
 
-// What all members see of one, beside the rings that it writes.
+// The state that a member shows to all others, besides its rings.
 struct Doorbell {
   enum State : uint32_t {
-    kIdle,    // Ring when a ring is full.
-    kPolled,  // Somebody polls.
-    kArmed,   // Ring for whatever you write.
+    kIdle,    // Nothing is pending. Signal only if its ring is full.
+    kPolled,  // A thread polls the rings. Do not signal.
+    kArmed,   // Threads sleep. Signal after every write.
   };
   alignas(128) std::atomic<uint32_t> state;
-  // Where the rank ran when it wrote last, and 1; 0 before.
+  // 1 + the core on which the rank wrote last; 0 before.
   std::atomic<int32_t> core;
-  // What threads sleep on.
-  alignas(128) std::atomic<uint32_t> bell;
+  // The futex on which the rank's threads sleep: number of signals so far.
+  alignas(128) std::atomic<uint32_t> signals;
 };
 
-// The bells of all members of a group, in the memory that they share. A rank's threads sleep on its bell;
-// others ring it when they have written something and the rank's state asks for that.
+// The doorbells of all members of a group, in their shared memory. A doorbell wakes the sleeping threads of
+// one rank. Other ranks signal it after they have written something, if the rank's state asks for that.
 //
-// ring*() and wait() are thread-safe; the others are for one thread at a time.
+// signal*() and wait() are thread-safe. The other functions must not run concurrently.
 class Doorbells {
  public:
   Doorbells(const HostMemory& memory, int rank, int size) : memory_(memory), rank_(rank), size_(size) {}
 
-  void ring(int rank) const;
-  void ring_all() const;
-  // After something was written for the rank; after its ring was found full.
-  void ring_if_armed(int rank) const;
-  void ring_if_not_polled(int rank) const;
-  // How often this rank's bell has rung, to sleep until it rings again.
-  uint32_t count() const { return bell(rank_).bell.load(); }
+  void signal(int rank) const;
+  void signal_all() const;
+  // Signal the rank if its state asks for it: signal_if_armed() after something was written for it,
+  // signal_if_not_polled() after its ring was found full.
+  void signal_if_armed(int rank) const;
+  void signal_if_not_polled(int rank) const;
+  // Number of signals of this rank so far. Read it before checking for work, and pass it to wait().
+  uint32_t signal_count() const { return doorbell(rank_).signals.load(); }
   void wait(uint32_t count, absl::Duration at_most) const;
 
-  // Says to the others what they must ring for. Whether it is other news than before.
+  // Publishes for which events the others must signal this rank. Returns true if the caller must poll once
+  // more, because others may have written without a signal.
   bool publish(Doorbell::State state);
-  // Says on which core this rank writes.
+  // Publishes the core on which this rank writes.
   void publish_core();
-  // Whether a rank that is waited for last ran where this thread does; kAnyRank: one of all.
+  // Whether the rank `src`, for which this thread waits, last ran on this thread's core. kAnyRank: whether
+  // any other rank did.
   bool core_is_wanted(int src) const;
 
  private:
-  Doorbell& bell(int rank) const { return *reinterpret_cast<Doorbell*>(memory_.slot(rank, 0)); }
+  Doorbell& doorbell(int rank) const { return *reinterpret_cast<Doorbell*>(memory_.slot(rank, 0)); }
 
   const HostMemory& memory_;
   const int rank_;

@@ -35,7 +35,7 @@ class P2pRingTest : public testing::Test {
 };
 
 TEST_F(P2pRingTest, RecordsComeWholeAndInOrder) {
-  // Ahead by as much as there is room for.
+  // The writer writes ahead as far as there is room.
   uint64_t written = 0;
   const auto size_of = [](uint64_t i) { return i * i * 37 % (kRingPieceBytes + 1); };
   for (uint64_t i = 0; i < 3000; ++i) {
@@ -53,7 +53,7 @@ TEST_F(P2pRingTest, RecordsComeWholeAndInOrder) {
     reader_.release(*record);
   }
   EXPECT_FALSE(reader_.has_record());
-  EXPECT_FALSE(writer_.spoilt());
+  EXPECT_FALSE(writer_.corrupt());
 }
 
 TEST_F(P2pRingTest, RecordsWithoutPayloadComeAfterShortMessagesInTheSameCells) {
@@ -87,22 +87,22 @@ TEST_F(P2pRingTest, HasRoomForEveryCellAndNoMore) {
   EXPECT_TRUE(writer_.fits(0));
 }
 
-TEST_F(P2pRingTest, RefusesWhatIsNoRecord) {
+TEST_F(P2pRingTest, RefusesMalformedRecords) {
   write("12345678");
   const uint64_t good = word(0, 1).load();
   for (const uint64_t kind : {0u, 9u, 255u}) {
     word(0, 1).store((good & ~uint64_t{255}) | kind);
     EXPECT_EQ(reader_.peek().status().code(), absl::StatusCode::kInvalidArgument) << kind;
   }
-  // Too long; beyond the end; long for a kind without payload.
+  // Payloads that are too long, beyond the end, or not allowed for the kind.
   for (const uint64_t length : {uint64_t{kRingPieceBytes} + 1, uint64_t{UINT32_MAX}}) {
     word(0, 1).store((good & UINT32_MAX) | length << 32);
     EXPECT_FALSE(reader_.peek().ok()) << length;
   }
   word(0, 1).store((good & UINT32_MAX) | uint64_t{100} << 32);
-  for (const uint64_t place : {uint64_t{kData} - 99, uint64_t{kData}, UINT64_MAX}) {
-    word(0, 5).store(place);
-    EXPECT_FALSE(reader_.peek().ok()) << place;
+  for (const uint64_t position : {uint64_t{kData} - 99, uint64_t{kData}, UINT64_MAX}) {
+    word(0, 5).store(position);
+    EXPECT_FALSE(reader_.peek().ok()) << position;
   }
   word(0, 5).store(kData - 100);
   EXPECT_TRUE(reader_.peek().ok());
@@ -110,12 +110,12 @@ TEST_F(P2pRingTest, RefusesWhatIsNoRecord) {
   EXPECT_FALSE(reader_.peek().ok());
 }
 
-TEST_F(P2pRingTest, ReaderThatHasReadTooMuchSpoilsTheRing) {
+TEST_F(P2pRingTest, ReaderThatReportsTooMuchCorruptsTheRing) {
   for (std::size_t i = 0; i < kRingCells; ++i) write("");
   for (const uint64_t consumed : {uint64_t{kRingCells} + 1, UINT64_MAX}) {
     head().consumed.store(consumed);
     EXPECT_FALSE(writer_.fits(0));
-    EXPECT_TRUE(writer_.spoilt());
+    EXPECT_TRUE(writer_.corrupt());
   }
 }
 

@@ -1,3 +1,6 @@
+// Performs the effects of an Endpoint on the rings of one rank: writes outboxes, reads records, and loses
+// ranks that break the protocol or are gone.
+
 #include "gradwire/collectives/cpu/shm_p2p/shm_carrier.h"
 
 #include <algorithm>
@@ -12,13 +15,13 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 static_assert(sizeof(Doorbell) <= kPage);
-// Records of one ring before the others get their turn.
-constexpr int kRecordsPerTurn = 64;
-// How often the dead are looked for.
-constexpr absl::Duration kTendEvery = absl::Milliseconds(10);
+// Number of records read from one ring before the other rings are read.
+constexpr int kMaxRecordsPerRead = 64;
+// How often expire() checks for ranks that are gone.
+constexpr absl::Duration kExpireEvery = absl::Milliseconds(10);
 
-// For the payload of a ring. Measured with two ranks on two cores: 256 KiB cost long messages up to twice the
-// time of a mebibyte. With many members rings must not fill the address space.
+// Payload memory of a ring. Measured with two ranks on two cores: with 256 KiB, long messages took up to
+// twice as long as with 1 MiB. With many members the rings must not fill the address space.
 std::size_t data_bytes(int size) {
   if (size <= 4) return std::size_t{1} << 20;
   return std::size_t{size <= 16 ? 256u : 64u} << 10;
@@ -49,6 +52,8 @@ ShmCarrier::ShmCarrier(const Endpoint::Options& options, const HostMemory& memor
   }
 }
 
+// Performing an effect may append others to `more`. They are performed in the next round, so effects keep
+// their order.
 void ShmCarrier::settle(Effects effects, DeferredEffects& deferred) {
   while (!effects.empty()) {
     Effects more;
@@ -68,12 +73,14 @@ void ShmCarrier::perform(Effect& effect, Effects& more, DeferredEffects& deferre
     case Kind::kEndSend:
       deferred.ended.push_back(std::move(effect));
       break;
-    case Kind::kClear:
+    case Kind::kCts:
+      // An earlier effect of the same list may have lost the rank and ended the receive.
       if (endpoint_.matcher().is_lost(effect.rank) || !endpoint_.contains(*effect.receive)) break;
-      if (port(effect.rank).clear(effect.receive, effect.frame.id, more)) reply(effect, more);
+      if (port(effect.rank).set_receive(effect.receive, effect.frame.id, more)) reply(effect, more);
       break;
     case Kind::kReply:
-      if (effect.frame.kind == FrameKind::kNack && !port(effect.rank).drop(effect.frame.id)) break;
+      // A message that began with kBegin is not refused: its sender sends it without waiting for an answer.
+      if (effect.frame.kind == FrameKind::kNack && !port(effect.rank).discard(effect.frame.id)) break;
       reply(effect, more);
       break;
     case Kind::kRetract:
@@ -85,9 +92,11 @@ void ShmCarrier::perform(Effect& effect, Effects& more, DeferredEffects& deferre
   }
 }
 
+// A hostile rank could announce messages and never read the answers, and the outbox would grow without limit.
+// A rank that keeps its limit of pending RTS never has so many answers.
 void ShmCarrier::reply(const Effect& effect, Effects& more) {
-  if (endpoint_.sends().outboxes().answers(effect.rank) > 2 * kMaxPendingRts) {
-    lose(effect.rank, absl::InvalidArgumentError("announces messages, and reads no answers"), more);
+  if (endpoint_.sends().outboxes().control_frames(effect.rank) > 2 * kMaxPendingRts) {
+    lose(effect.rank, absl::InvalidArgumentError("sends RTS frames but does not read the answers"), more);
     return;
   }
   endpoint_.sends().outboxes().push(effect.rank, {effect.frame, nullptr});
@@ -97,21 +106,30 @@ void ShmCarrier::reply(const Effect& effect, Effects& more) {
 template <typename Change>
 void ShmCarrier::change(int rank, Change&& change) {
   ShmPort& port = this->port(rank);
-  partial_ -= port.writing();
+  partial_writes_ -= port.writing();
   change(port);
-  partial_ += port.writing();
+  partial_writes_ += port.writing();
 }
 
+// 1. Write until the outbox is empty or the ring is full.
+// 2. A reader that reports more than was written is lost.
+// 3. If the ring is full, ask the reader for a wake-up (want_room). Then write once more, because the reader
+//    may have made room just before it could see the request. The second call does not ask again, so the
+//    recursion ends.
+// 4. Note which doorbells to signal after the lock has been released.
 bool ShmCarrier::flush(int rank, DeferredEffects& deferred) {
   if (endpoint_.matcher().is_lost(rank)) return false;
   bool wrote = false;
   Effects effects;
   change(rank, [&](ShmPort& port) { wrote = port.flush(effects); });
-  if (port(rank).out().spoilt())
-    lose(rank, absl::InvalidArgumentError("says that it has read what was not written"), effects);
+  if (port(rank).out().corrupt())
+    lose(rank,
+         absl::InvalidArgumentError(
+             "broke the protocol: it reports that it has read records that were not written"),
+         effects);
   settle(std::move(effects), deferred);
   if (endpoint_.matcher().is_lost(rank)) return wrote;
-  // The reader may have made room before it could know that it is wanted.
+  // The reader may have made room before it could see that this rank wants to be woken.
   const bool full = port(rank).has_more();
   if (port(rank).out().want_room(full) && full && flush(rank, deferred)) return true;
   if (full) deferred.full.push_back(rank);
@@ -119,28 +137,32 @@ bool ShmCarrier::flush(int rank, DeferredEffects& deferred) {
   return wrote;
 }
 
+// The loop checks is_lost() before each record: performing the effects of one record may lose the rank. A
+// rank that writes as fast as this one reads must not keep the lock and delay the others, so the number of
+// records is limited. has_more() reports that some may be left.
 bool ShmCarrier::read(int rank, DeferredEffects& deferred) {
   int records = 0;
-  for (; records < kRecordsPerTurn && !endpoint_.matcher().is_lost(rank) && port(rank).has_record();
+  for (; records < kMaxRecordsPerRead && !endpoint_.matcher().is_lost(rank) && port(rank).has_record();
        ++records) {
     Effects effects;
     bool wake = false;
     const absl::Status status = port(rank).read(effects, wake);
     if (!status.ok()) {
-      log(LogLevel::kWarning, "rank ", options_.rank, " reads no more from rank ", rank, ": ",
-          status.message());
+      log(LogLevel::kWarning, "rank ", options_.rank, " stops reading from rank ", rank,
+          ", which broke the protocol: ", status.message());
       lose(rank, absl::InvalidArgumentError(absl::StrCat("broke the protocol: ", status.message())), effects);
     }
     settle(std::move(effects), deferred);
     if (wake) deferred.written.push_back(rank);
   }
-  if (records == kRecordsPerTurn) more_ = true;
+  if (records == kMaxRecordsPerRead) has_more_ = true;
   return records > 0;
 }
 
+// Reading comes before writing: the answers to what was read leave in the same poll.
 bool ShmCarrier::poll(DeferredEffects& deferred) {
   bool any = false;
-  more_ = false;
+  has_more_ = false;
   for (int rank = 0; rank < options_.size; ++rank) {
     if (!is_other(rank)) continue;
     if (port(rank).has_record() && read(rank, deferred)) any = true;
@@ -149,30 +171,33 @@ bool ShmCarrier::poll(DeferredEffects& deferred) {
   return any;
 }
 
+// The Endpoint leaves a send that the carrier is using to the carrier. Writing to the ring ends here, so
+// those sends are released: endpoint_.lose() has given each of them its error.
 void ShmCarrier::lose(int rank, const absl::Status& reason, Effects& effects) {
   if (endpoint_.matcher().is_lost(rank)) return;
   endpoint_.lose(rank, reason, effects);
   change(rank, [&](ShmPort& port) {
     for (const SendPtr& send : endpoint_.sends().select([&](const Send& each) { return each.peer == rank; }))
       endpoint_.sends().released(send, effects);
-    port.clear();
+    port.reset();
   });
 }
 
 void ShmCarrier::expire(absl::Time now, DeferredEffects& deferred) {
   if (now < std::min(expire_at_, endpoint_.next_deadline())) return;
-  expire_at_ = now + kTendEvery;
+  expire_at_ = now + kExpireEvery;
   Effects effects;
   endpoint_.expire(now, effects);
   settle(std::move(effects), deferred);
   for (int rank = 0; rank < options_.size; ++rank) {
     if (!is_other(rank) || !memory_.gone(rank)) continue;
-    // What it wrote before it went; others could still write there: once around the ring is all there can be.
+    // Read what the rank wrote before it was gone. Another process could still write to its ring, so the loop
+    // is bounded by the number of cells.
     for (std::size_t i = 0; i < kRingCells && read(rank, deferred); ++i) {
     }
     const bool left = memory_.member(rank).left.load() != 0;
     Effects lost;
-    lose(rank, absl::UnavailableError(left ? "has left" : "is gone: its process has ended"), lost);
+    lose(rank, absl::UnavailableError(left ? "has left" : "is lost: its process has ended"), lost);
     settle(std::move(lost), deferred);
   }
 }
@@ -184,11 +209,11 @@ bool ShmCarrier::is_full() const {
 }
 
 absl::InlinedVector<P2pRingReader::Probe, 8> ShmCarrier::probes() {
-  absl::InlinedVector<P2pRingReader::Probe, 8> looks;
+  absl::InlinedVector<P2pRingReader::Probe, 8> probes;
   for (int rank = 0; rank < options_.size; ++rank) {
-    if (is_other(rank)) looks.push_back(port(rank).in().probe());
+    if (is_other(rank)) probes.push_back(port(rank).in().probe());
   }
-  return looks;
+  return probes;
 }
 
 }  // namespace gradwire::collectives::cpu

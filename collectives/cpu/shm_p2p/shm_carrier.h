@@ -13,21 +13,21 @@
 
 namespace gradwire::collectives::cpu {
 
-// What is left to do when the lock has been released.
+// Actions that must wait until the lock has been released.
 struct DeferredEffects {
-  // kDeliver, kEndSend and kEndReceive: whose futures are to be completed.
+  // kDeliver, kEndSend and kEndReceive effects, whose futures must be completed.
   Effects ended;
-  // Ranks that are rung for because something was written for them, and because their ring is full.
+  // Ranks whose doorbells must be signalled: something was written for them, or their ring was full.
   absl::InlinedVector<int, 4> written;
   absl::InlinedVector<int, 4> full;
 };
 
-// An Endpoint whose carrier is the rings to all other ranks of a host. Not thread-safe.
+// An Endpoint together with its carrier: the rings to and from all other ranks of a host. Not thread-safe.
 class ShmCarrier {
  public:
   ShmCarrier(const Endpoint::Options& options, const HostMemory& memory);
 
-  // Where the rings lie: each member's two slots are those that it writes, after its Doorbell.
+  // Layout of the memory: each member's two slots contain its Doorbell, followed by the rings that it writes.
   static std::size_t slot_bytes(int size);
   static char* ring_memory(const HostMemory& memory, int from, int to);
   static P2pRing ring(const HostMemory& memory, int from, int to);
@@ -36,20 +36,20 @@ class ShmCarrier {
   const Endpoint& endpoint() const { return endpoint_; }
   ShmPort& port(int rank) { return *ports_[static_cast<std::size_t>(rank)]; }
 
-  // Performs effects, and those that follow.
+  // Performs the effects, and the effects that follow from them.
   void settle(Effects effects, DeferredEffects& deferred);
-  // Everything that can be done now; whether there was anything.
+  // Reads and writes everything that is possible now. Returns whether there was anything.
   bool poll(DeferredEffects& deferred);
-  // The last poll left something.
-  bool has_more() const { return more_; }
-  // Whether something waits for room in a ring.
-  bool waits_for_room() const { return partial_ > 0 || endpoint_.sends().outboxes().size() > 0; }
-  // Writes what waits for room in the ring to the rank; whether it wrote anything.
+  // Whether the last poll() left records unread.
+  bool has_more() const { return has_more_; }
+  // Whether a message or an answer waits for room in a ring.
+  bool waits_for_room() const { return partial_writes_ > 0 || endpoint_.sends().outboxes().size() > 0; }
+  // Writes to the rank whatever now has room in its ring. Returns whether it wrote anything.
   bool flush(int rank, DeferredEffects& deferred);
-  // Ends what is late, and what waits for ranks that are gone.
+  // Ends operations whose deadline has passed, and those that wait for ranks that are gone.
   void expire(absl::Time now, DeferredEffects& deferred);
   absl::Time next_deadline() const { return endpoint_.next_deadline(); }
-  // Whether a rank waits for room in its ring to this one.
+  // Whether another rank waits for room in its ring to this rank.
   bool is_full() const;
   absl::InlinedVector<P2pRingReader::Probe, 8> probes();
 
@@ -59,17 +59,18 @@ class ShmCarrier {
   void reply(const Effect& effect, Effects& more);
   bool read(int rank, DeferredEffects& deferred);
   void lose(int rank, const absl::Status& reason, Effects& effects);
-  // Calls a function of the port that may begin or end a message of which a part is written.
+  // Calls `change` with the port. It may begin or end a partly written message, so partial_writes_ is
+  // updated.
   template <typename Change>
   void change(int rank, Change&& change);
 
   const Endpoint::Options options_;
   const HostMemory& memory_;
   Endpoint endpoint_;
-  // Without one of its own.
+  // By rank; empty for this rank.
   std::vector<std::optional<ShmPort>> ports_;
-  int partial_ = 0;  // Ports that are writing.
-  bool more_ = false;
+  int partial_writes_ = 0;  // Number of ports that have a partly written message.
+  bool has_more_ = false;
   absl::Time expire_at_ = absl::InfinitePast();
 };
 

@@ -1,3 +1,8 @@
+// The operations of a rank, and how it joins and leaves. Each operation has the same steps:
+// 1. With the lock held, change the Endpoint, perform its effects on the rings (settle_locked), and poll.
+// 2. After the lock has been released, signal other ranks and complete futures (perform).
+// The threads that poll and sleep are in shm_endpoint_wait.cc.
+
 #include "gradwire/collectives/cpu/shm_p2p/shm_endpoint.h"
 
 #include <utility>
@@ -7,29 +12,30 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// What waits for a future of a rank's drives its rings; what continues one runs where the mesh has it.
-class LaneExecutor final : public Executor {
+// The executor of the operations' futures. A thread that waits for such a future drives the rings meanwhile.
+// Continuations run on the executor from the options.
+class DriveExecutor final : public Executor {
  public:
-  LaneExecutor(std::weak_ptr<ShmEndpoint> core, std::shared_ptr<Executor> others)
-      : core_(std::move(core)), others_(std::move(others)) {}
+  DriveExecutor(std::weak_ptr<ShmEndpoint> endpoint, std::shared_ptr<Executor> continuations)
+      : endpoint_(std::move(endpoint)), continuations_(std::move(continuations)) {}
 
   using Executor::post_clean;
   bool post_clean(Task& task, TaskCost* cost) override {
-    return others_ != nullptr && others_->post_clean(task, cost);
+    return continuations_ != nullptr && continuations_->post_clean(task, cost);
   }
-  bool look_until(const std::atomic<bool>& done, absl::Time deadline) override {
-    if (const std::shared_ptr<ShmEndpoint> core = core_.lock()) core->drive(done, deadline);
+  bool drive_until(const std::atomic<bool>& done, absl::Time deadline) override {
+    if (const std::shared_ptr<ShmEndpoint> endpoint = endpoint_.lock()) endpoint->drive(done, deadline);
     return done.load();
   }
 
  protected:
-  // It is never the one whose task a thread runs.
+  // Never called for a task of this executor: it has no threads of its own.
   absl::Status begin_blocking(bool) override { return absl::OkStatus(); }
   void end_blocking() override {}
 
  private:
-  const std::weak_ptr<ShmEndpoint> core_;
-  const std::shared_ptr<Executor> others_;
+  const std::weak_ptr<ShmEndpoint> endpoint_;
+  const std::shared_ptr<Executor> continuations_;
 };
 
 }  // namespace
@@ -41,18 +47,19 @@ absl::StatusOr<std::shared_ptr<ShmP2p>> ShmP2p::join(const Options& options) {
                                    .slot_bytes = ShmCarrier::slot_bytes(options.size),
                                    .timeout = options.timeout};
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> joined, HostMemory::join(memory));
-  const auto core = std::make_shared<ShmEndpoint>(options, std::move(joined));
-  core->start();
-  // What is under way, and the thread, refer to the core alone.
-  return std::shared_ptr<ShmP2p>(core.get(), [core](ShmP2p*) { core->shutdown(); });
+  const auto endpoint = std::make_shared<ShmEndpoint>(options, std::move(joined));
+  endpoint->start();
+  // Operations in progress and the thread own the endpoint, not this pointer. When the last caller releases
+  // the pointer, the endpoint shuts down.
+  return std::shared_ptr<ShmP2p>(endpoint.get(), [endpoint](ShmP2p*) { endpoint->shutdown(); });
 }
 
 ShmEndpoint::ShmEndpoint(const ShmP2p::Options& options, std::unique_ptr<HostMemory> memory)
     : options_(options),
       memory_(std::move(memory)),
-      crowded_(options.size > static_cast<int>(std::thread::hardware_concurrency())),
+      oversubscribed_(options.size > static_cast<int>(std::thread::hardware_concurrency())),
       sharing_(options.size),
-      bells_(*memory_, options.rank, options.size),
+      doorbells_(*memory_, options.rank, options.size),
       carrier_({.rank = options.rank,
                 .size = options.size,
                 .eager_bytes = options.eager_bytes,
@@ -63,15 +70,18 @@ ShmEndpoint::ShmEndpoint(const ShmP2p::Options& options, std::unique_ptr<HostMem
 ShmEndpoint::~ShmEndpoint() { shutdown(); }
 
 void ShmEndpoint::start() {
-  executor_ = std::make_shared<LaneExecutor>(weak_from_this(), options_.executor);
-  // It keeps the core: who leaves on this thread does not wait for its end.
+  executor_ = std::make_shared<DriveExecutor>(weak_from_this(), options_.executor);
+  // The thread owns the endpoint: a caller that leaves on this thread does not wait for the thread's end.
   thread_ = std::thread([self = shared_from_this()] { self->work(); });
 }
 
 template <typename OperationPtr>
-void ShmEndpoint::cancel_when_asked(const OperationPtr& operation) {
-  operation->promise.on_cancel([core = weak_from_this(), operation] {
-    const std::shared_ptr<ShmEndpoint> self = core.lock();
+void ShmEndpoint::cancel_on_request(const OperationPtr& operation) {
+  // A weak pointer: the endpoint owns the operation, and a strong one would be a cycle. The callback locks
+  // mutex_, which the caller of this function holds. It cannot run inside on_cancel(): nobody else has the
+  // future yet.
+  operation->promise.on_cancel([endpoint = weak_from_this(), operation] {
+    const std::shared_ptr<ShmEndpoint> self = endpoint.lock();
     if (self == nullptr) return;
     DeferredEffects deferred;
     {
@@ -86,21 +96,26 @@ void ShmEndpoint::cancel_when_asked(const OperationPtr& operation) {
 
 void ShmEndpoint::settle_locked(Effects effects, DeferredEffects& deferred) {
   carrier_.settle(std::move(effects), deferred);
-  if (!deferred.written.empty()) bells_.publish_core();
+  if (!deferred.written.empty()) doorbells_.publish_core();
 }
 
+// Called without the lock: a continuation of a future may call this endpoint again. Signals come first,
+// because other ranks wait for them, and a continuation may run for long. The data of an operation needs no
+// care here: it was copied with the lock held.
 void ShmEndpoint::perform(DeferredEffects& deferred) {
   using Kind = Effect::Kind;
-  for (const int rank : deferred.written) bells_.ring_if_armed(rank);
-  for (const int rank : deferred.full) bells_.ring_if_not_polled(rank);
+  for (const int rank : deferred.written) doorbells_.signal_if_armed(rank);
+  for (const int rank : deferred.full) doorbells_.signal_if_not_polled(rank);
   if (deferred.ended.empty()) return;
   for (Effect& effect : deferred.ended) {
     if (effect.kind == Kind::kDeliver) effect.receive->promise.set_result(effect.rank);
     if (effect.kind == Kind::kEndReceive) effect.receive->promise.set_error(std::move(effect.status));
     if (effect.kind == Kind::kEndSend) effect.send->promise.set_result(std::move(effect.status));
   }
-  // Other threads may be asleep, waiting for what has just ended.
-  if (sleepers_.load() > 0) bells_.ring(options_.rank);
+  // Other threads of this rank may sleep, waiting for the operations that have just ended. Such a thread
+  // increments sleepers_ and then reads `done`; this thread has set `done` and then reads sleepers_. So one
+  // of them sees the other. The sleep is bounded anyway (CoreWait::kSleepFor).
+  if (sleepers_.load() > 0) doorbells_.signal(options_.rank);
 }
 
 std::optional<absl::Status> ShmEndpoint::try_send(int dst, int64_t tag, Span data) {
@@ -108,15 +123,17 @@ std::optional<absl::Status> ShmEndpoint::try_send(int dst, int64_t tag, Span dat
     MutexLock lock(mutex_);
     if (absl::Status wrong = endpoint().check(dst); !wrong.ok()) return wrong;
     if (absl::Status refused = endpoint().check_open(dst, kShmChannel); !refused.ok()) return refused;
+    // A message to this rank itself does not use a ring. The record cannot overtake another one: try_write()
+    // refuses while entries wait in the outbox.
     if (dst == options_.rank || !carrier_.port(dst).try_write(tag, data)) return std::nullopt;
-    bells_.publish_core();
+    doorbells_.publish_core();
   }
-  bells_.ring_if_armed(dst);
+  doorbells_.signal_if_armed(dst);
   return absl::OkStatus();
 }
 
 Future<void> ShmEndpoint::send(int dst, int64_t tag, Span data, absl::Time deadline) {
-  // One for all that are done at once.
+  // Shared by all sends that complete at once.
   static const auto* const sent = new Future<void>(absl::OkStatus());
   if (const std::optional<absl::Status> done = try_send(dst, tag, data))
     return done->ok() ? *sent : Future<void>(*done);
@@ -129,8 +146,8 @@ Future<void> ShmEndpoint::send(int dst, int64_t tag, Span data, absl::Time deadl
     Effects effects;
     endpoint().send(send, effects);
     if (endpoint().sends().contains(*send)) {
-      cancel_when_asked(send);
-      watch_locked(deadline);
+      cancel_on_request(send);
+      schedule_expiry_locked(deadline);
     }
     settle_locked(std::move(effects), deferred);
     arm_and_poll_locked(deferred);
@@ -146,7 +163,8 @@ Future<int> ShmEndpoint::receive(int src, int64_t tag, Span data, absl::Time dea
   {
     MutexLock lock(mutex_);
     ++operations_;
-    // What was taken back is not matched; but what can be copied right away is.
+    // Poll first, so that messages that were cancelled meanwhile are not matched. If the next record is an
+    // eager message, do not: it can be copied directly into this receive.
     const bool other = src >= 0 && src < options_.size && src != options_.rank;
     if (!closed_ && !(other && carrier_.port(src).next_is_eager())) poll_locked(deferred);
     Effects effects;
@@ -154,11 +172,15 @@ Future<int> ShmEndpoint::receive(int src, int64_t tag, Span data, absl::Time dea
     settle_locked(std::move(effects), deferred);
     const bool waits = endpoint().contains(*receive);
     if (waits) {
-      cancel_when_asked(receive);
-      watch_locked(deadline);
+      cancel_on_request(receive);
+      schedule_expiry_locked(deadline);
     }
-    // A match may have been an answer to the sender, too.
+    // A match may have queued an answer to the sender, too.
     if (waits || carrier_.waits_for_room()) {
+      // 1. Publish that others must signal this rank.
+      // 2. Poll for what they wrote before they could see that.
+      // 3. The poll may have ended the receive. Publish the state again, so that others do not signal in
+      //    vain.
       arm_locked();
       poll_locked(deferred);
       arm_and_poll_locked(deferred);
@@ -168,11 +190,19 @@ Future<int> ShmEndpoint::receive(int src, int64_t tag, Span data, absl::Time dea
   return future;
 }
 
+// The fast path: it copies the record at the head of the ring into `data`, without the Matcher. It must give
+// the same result as the slow path:
+// - If any message or receive waits in the Matcher, an older one could be overtaken, so the slow path is
+//   taken.
+// - The record must be a whole eager message of this tag and size. The slow path handles everything else,
+//   also errors.
+// - It spins only if that does not keep the sender from its core, and if nothing waits for room: then this
+//   thread must poll all rings.
 std::optional<absl::StatusOr<int>> ShmEndpoint::try_receive(int src, int64_t tag, Span data) {
   if (src == kAnyRank || src == options_.rank) return std::nullopt;
-  // Once, and once more after spinning for news.
+  // Try once, and once more after spinning until a record arrives.
   for (const bool may_spin : {true, false}) {
-    P2pRingReader::Probe look;
+    P2pRingReader::Probe probe;
     DeferredEffects deferred;
     bool taken = false;
     {
@@ -181,7 +211,7 @@ std::optional<absl::StatusOr<int>> ShmEndpoint::try_receive(int src, int64_t tag
       if (closed_ || aborted_ || endpoint().matcher().is_lost(src) || endpoint().matcher().size() > 0)
         return std::nullopt;
       ShmPort& port = carrier_.port(src);
-      look = port.in().probe();
+      probe = port.in().probe();
       if (probe.has_record()) {
         Effects effects;
         bool wake = false;
@@ -189,10 +219,11 @@ std::optional<absl::StatusOr<int>> ShmEndpoint::try_receive(int src, int64_t tag
         if (wake) deferred.written.push_back(src);
         settle_locked(std::move(effects), deferred);
         if (port.has_more()) carrier_.flush(src, deferred);
-        // What found no room is written when the reader rings.
+        // Entries for which there was no room are written when the reader signals.
         if (carrier_.waits_for_room()) arm_and_poll_locked(deferred);
         taken = true;
-      } else if (!may_spin || carrier_.waits_for_room() || bells_.core_is_wanted(crowded_ ? kAnyRank : src)) {
+      } else if (!may_spin || carrier_.waits_for_room() ||
+                 doorbells_.core_is_wanted(oversubscribed_ ? kAnyRank : src)) {
         return std::nullopt;
       }
     }
@@ -200,7 +231,7 @@ std::optional<absl::StatusOr<int>> ShmEndpoint::try_receive(int src, int64_t tag
       perform(deferred);
       return src;
     }
-    if (!spin_for(look)) return std::nullopt;
+    if (!spin_for(probe)) return std::nullopt;
   }
   return std::nullopt;
 }
@@ -209,6 +240,8 @@ void ShmEndpoint::abort(const absl::Status& reason) {
   DeferredEffects deferred;
   {
     MutexLock lock(mutex_);
+    // From now on the rank keeps reading its rings although no operation is in progress (pending_locked). So
+    // messages of other ranks are refused with NACK, and those ranks learn of the abort.
     aborted_ = true;
     Effects effects;
     endpoint().abort(kShmChannel, reason, effects);
@@ -219,6 +252,12 @@ void ShmEndpoint::abort(const absl::Status& reason) {
   perform(deferred);
 }
 
+// 1. Close the endpoint: operations end, and the group's thread will end (work()).
+// 2. Publish that this rank has left. Its records are in the rings before that, so others still read them
+//    (ShmCarrier::expire).
+// 3. Wake all ranks, and with them the thread of this rank.
+// 4. Complete the futures.
+// 5. Wait for the thread.
 void ShmEndpoint::shutdown() {
   DeferredEffects deferred;
   {
@@ -230,10 +269,10 @@ void ShmEndpoint::shutdown() {
     settle_locked(std::move(effects), deferred);
     memory_->member(options_.rank).left.store(1);
   }
-  bells_.ring_all();
+  doorbells_.signal_all();
   perform(deferred);
   if (!thread_.joinable()) return;
-  // A continuation that ran on the group's thread may be what leaves. The thread cannot wait for itself; it
+  // The caller may be a continuation that runs on the group's thread. The thread cannot wait for itself; it
   // ends as soon as the continuation has returned.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();

@@ -1,4 +1,4 @@
-// How the threads of a rank wait for its rings.
+// The part of ShmEndpoint in which threads wait for the rings.
 #include <sched.h>
 
 #include <algorithm>
@@ -12,33 +12,43 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Polls in a row while a ring is full, which polling the rings to this rank does not show.
+// Number of spins while this rank waits for room in a ring: the probes of incoming rings do not detect room.
 constexpr int kSpinsForRoom = 8;
 constexpr unsigned kPollsBetweenClocks = 1024;
-// How often the group's thread spins on when nothing more has come.
+// Number of polls without result after which the group's thread stops polling.
 constexpr int kThreadSpins = 4;
 constexpr absl::Duration kThreadSleepsFor = absl::Milliseconds(100);
 
 }  // namespace
 
 void ShmEndpoint::arm_and_poll_locked(DeferredEffects& deferred) {
-  // What one look leaves is for the group's thread.
+  // The group's thread reads what one poll leaves.
   if (arm_locked()) poll_locked(deferred);
   if (carrier_.has_more() && drivers_ == 0) deferred.full.push_back(options_.rank);
 }
 
+// Chooses the state to publish:
+// - kArmed: a thread of this rank sleeps; or nobody polls, but something is pending, so the group's thread
+//   must be woken for every record.
+// - kPolled: a thread polls, so no signal is needed.
+// - kIdle: nothing is expected. Messages may wait in the rings until an operation begins.
+// The extra poll after kIdle is needed only if a ring is full: its writer may have waited for room without a
+// signal.
 bool ShmEndpoint::arm_locked() {
   const bool asleep = sleepers_.load(std::memory_order_relaxed) > 0;
   const Doorbell::State wanted = asleep || (drivers_ == 0 && pending_locked()) ? Doorbell::kArmed
                                  : drivers_ > 0                                ? Doorbell::kPolled
                                                                                : Doorbell::kIdle;
-  return bells_.publish(wanted) && (wanted == Doorbell::kArmed || carrier_.is_full());
+  return doorbells_.publish(wanted) && (wanted == Doorbell::kArmed || carrier_.is_full());
 }
 
 bool ShmEndpoint::spin_for(const P2pRingReader::Probe& probe) {
   return gradwire::spin(CoreWait::kSpins, [&] { return probe.has_record(); });
 }
 
+// The probes are copied under the lock and used without it, so that other threads can use the endpoint
+// meanwhile. A probe may be outdated if another thread has read the record; then the caller only polls once
+// in vain.
 bool ShmEndpoint::spin(const std::atomic<bool>& done) {
   absl::InlinedVector<P2pRingReader::Probe, 8> rings;
   int spins = CoreWait::kSpins;
@@ -57,10 +67,16 @@ bool ShmEndpoint::spin(const std::atomic<bool>& done) {
 bool ShmEndpoint::poll_locked(DeferredEffects& deferred) {
   if (closed_) return false;
   const bool any = carrier_.poll(deferred);
-  if (!deferred.written.empty()) bells_.publish_core();
+  if (!deferred.written.empty()) doorbells_.publish_core();
   return any;
 }
 
+// A thread that waits for a future polls for all operations of this rank:
+// 1. Count the thread as a driver, so that others do not signal while it polls.
+// 2. Poll until `done` is set. The clock is read seldom while messages arrive, because reading it costs as
+//    much as a poll.
+// 3. Stop being a driver. Publishing the new state may need one more poll, because others did not signal
+//    meanwhile.
 void ShmEndpoint::drive(const std::atomic<bool>& done, absl::Time deadline) {
   {
     MutexLock lock(mutex_);
@@ -75,7 +91,7 @@ void ShmEndpoint::drive(const std::atomic<bool>& done, absl::Time deadline) {
     {
       MutexLock lock(mutex_);
       any = poll_locked(deferred);
-      // Then nothing here can bring it about.
+      // A closed endpoint cannot complete the operation.
       goes_on = !closed_;
     }
     perform(deferred);
@@ -96,7 +112,7 @@ void ShmEndpoint::drive(const std::atomic<bool>& done, absl::Time deadline) {
 }
 
 bool ShmEndpoint::rest(CoreWait& wait, const std::atomic<bool>& done, absl::Time deadline) {
-  switch (wait.rest([this] { return bells_.core_is_wanted(kAnyRank); })) {
+  switch (wait.rest([this] { return doorbells_.core_is_wanted(kAnyRank); })) {
     case CoreWait::Rest::kSpin:
       if (spin(done)) break;
       [[fallthrough]];
@@ -109,27 +125,32 @@ bool ShmEndpoint::rest(CoreWait& wait, const std::atomic<bool>& done, absl::Time
   return true;
 }
 
+// No wake-up may be lost between the last poll and the sleep. So:
+// 1. Read the number of signals so far.
+// 2. Publish that this rank must be signalled for every write.
+// 3. Poll once more, for records that were written before step 2 without a signal.
+// 4. Sleep only if step 3 found nothing, and only until the number of signals differs from step 1.
 bool ShmEndpoint::sleep(const std::atomic<bool>& done, absl::Time until) {
   DeferredEffects deferred;
-  uint32_t bell;
+  uint32_t signals;
   bool any;
   absl::Time now;
   {
     MutexLock lock(mutex_);
-    // What follows from an operation that has ended here does not ring.
+    // If no operation is in progress, `done` may depend on a continuation that does not signal this rank.
     if (endpoint().idle()) return false;
     --drivers_;
     ++sleepers_;
-    bell = bells_.count();
+    signals = doorbells_.signal_count();
     arm_locked();
-    // What came before this rank was to be rung for may go on.
+    // Records that were written before this rank was armed did not signal it, so poll once more.
     any = poll_locked(deferred);
     now = Clock::system().now();
     if (!closed_) carrier_.expire(now, deferred);
     until = std::min(until, carrier_.next_deadline());
   }
   perform(deferred);
-  if (!any && !done.load()) bells_.wait(bell, std::min(CoreWait::kSleepFor, until - now));
+  if (!any && !done.load()) doorbells_.wait(signals, std::min(CoreWait::kSleepFor, until - now));
   MutexLock lock(mutex_);
   --sleepers_;
   ++drivers_;
@@ -137,48 +158,61 @@ bool ShmEndpoint::sleep(const std::atomic<bool>& done, absl::Time until) {
   return true;
 }
 
-void ShmEndpoint::watch_locked(absl::Time deadline) {
-  if (deadline >= alarm_ && alarm_ != absl::InfiniteFuture()) return;
-  // Until it has looked.
-  alarm_ = absl::InfinitePast();
-  bells_.ring(options_.rank);
+// Called for each operation that is not done at once. In most cases the thread will run early enough by
+// itself, and no signal is sent. While next_expiry_ is InfiniteFuture the thread sleeps without a limit. Then
+// it is signalled even for an operation without a deadline, because only its regular checks find ranks that
+// are gone.
+void ShmEndpoint::schedule_expiry_locked(absl::Time deadline) {
+  if (deadline >= next_expiry_ && next_expiry_ != absl::InfiniteFuture()) return;
+  // Until the thread has run.
+  next_expiry_ = absl::InfinitePast();
+  doorbells_.signal(options_.rank);
 }
 
-// The thread of the group: for what nobody waits for, and for messages that find a ring full. What has come
-// may be followed by more, so it looks on for a moment, unless somebody else does.
+// The group's thread. It handles operations for which no thread waits, and messages for which a ring had no
+// room. After something has arrived, more may follow, so it polls on for a moment, unless another thread
+// polls.
+// Each round, with the lock held:
+// 1. Read the number of signals, so that a signal after the poll ends the sleep of step 5 at once.
+// 2. Poll, and end the operations whose deadline has passed.
+// 3. Decide whether this thread goes on polling. If so, it counts as a driver, and others do not signal.
+// 4. Publish the state, and poll once more if others may have written without a signal.
+// 5. Without the lock: complete futures, then spin or sleep.
 void ShmEndpoint::work() {
   static const std::atomic<bool> never{false};
-  bool looks_on = false;
-  int quiet = 0;
-  uint64_t seen = 0;
+  bool keeps_polling = false;
+  int idle_polls = 0;
+  uint64_t seen_operations = 0;
   while (true) {
     DeferredEffects deferred;
-    uint32_t bell;
+    uint32_t signals;
     bool any;
     absl::Duration left;
     {
       MutexLock lock(mutex_);
       if (closed_) return;
-      bell = bells_.count();
+      signals = doorbells_.signal_count();
       any = poll_locked(deferred);
       const absl::Time now = Clock::system().now();
       if (!closed_) carrier_.expire(now, deferred);
-      quiet = any ? 0 : quiet + 1;
-      const bool more = (any || looks_on) && quiet < kThreadSpins && drivers_ == (looks_on ? 1 : 0) &&
-                        !bells_.core_is_wanted(kAnyRank);
-      if (more != looks_on) drivers_ += more ? 1 : -1;
-      looks_on = more;
+      idle_polls = any ? 0 : idle_polls + 1;
+      const bool poll_more = (any || keeps_polling) && idle_polls < kThreadSpins &&
+                             drivers_ == (keeps_polling ? 1 : 0) && !doorbells_.core_is_wanted(kAnyRank);
+      if (poll_more != keeps_polling) drivers_ += poll_more ? 1 : -1;
+      keeps_polling = poll_more;
       if (arm_locked() && poll_locked(deferred)) any = true;
-      // To be woken for every operation that waits for a moment would cost more than to look now and then.
-      const bool in_use = pending_locked() || std::exchange(seen, operations_) != operations_;
-      alarm_ = in_use ? std::min(now + kThreadSleepsFor, carrier_.next_deadline()) : absl::InfiniteFuture();
-      left = alarm_ - now;
+      // While operations are used, the thread checks at regular intervals. Waking it for every operation that
+      // waits for a moment would cost more.
+      const bool in_use = pending_locked() || std::exchange(seen_operations, operations_) != operations_;
+      next_expiry_ =
+          in_use ? std::min(now + kThreadSleepsFor, carrier_.next_deadline()) : absl::InfiniteFuture();
+      left = next_expiry_ - now;
     }
     perform(deferred);
-    if (looks_on) {
+    if (keeps_polling) {
       (void)spin(never);
     } else if (!any) {
-      bells_.wait(bell, left);
+      doorbells_.wait(signals, left);
     }
   }
 }

@@ -14,48 +14,52 @@
 
 namespace gradwire::collectives::cpu {
 
-// Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag,
-// no overtaking, what waits is bounded), by way of memory.
+// Point-to-point messages between ranks that all share one host, through memory. The semantics are those of
+// Mesh's send and receive: source, tag, no overtaking, bounded waiting messages.
 //
-// Each rank has a ring (ring.h) to each other rank, and everything that it says to that rank goes there, in
-// order. A short message is one record. A longer one, up to eager_bytes, goes in pieces at once. A still
-// longer one is announced, and goes in pieces when a receive asks for it. Incoming messages are matched to
-// receives by an Endpoint (p2p/endpoint.h), which bounds unexpected messages by a window for each sender. A
-// receive whose message is at the head of the ring bypasses it when nothing else is under way.
+// Each rank has a ring (p2p_ring.h) to each other rank, and all its records to that rank go through it, in
+// order. A short message is one record. A longer one, up to eager_bytes, is sent at once in pieces. A still
+// longer one uses the rendezvous protocol: it is announced, and sent in pieces when a receive has been found
+// for it. Incoming messages are matched to receives by an Endpoint (p2p/endpoint.h), which bounds unexpected
+// messages by a window for each sender. A receive whose message is at the head of the ring bypasses the
+// Endpoint if nothing else is pending.
 //
-// A thread that waits drives: it polls the rings, copies, and writes what waits for room. Where no thread
-// waits, one of the group does; it sleeps until it is rung for. A writer rings when the reader's rank has
-// said that it sleeps, or when a ring is full. One lock guards all of it. Data is copied while it is held, in
-// pieces, so that an operation that has ended does not touch the caller's memory any more.
+// A thread that waits drives the rings: it polls them, copies data, and writes whatever waits for room. If no
+// thread waits, the group's thread does that; it sleeps until its doorbell is signalled. A writer signals the
+// doorbell if the reader's state asks for it (Doorbell), or if a ring is full. One lock guards the whole
+// state of a rank. Data is copied in pieces while the lock is held, so that an operation that has ended does
+// not use the caller's memory any more.
 //
-// Thread-safe. Errors as Mesh's; ranks are those of the group.
+// Thread-safe. Errors as in Mesh; ranks are those of the group.
 class ShmP2p {
  public:
   struct Options {
     int rank = 0;
     int size = 1;
-    // Where the members find the memory; of the rings alone.
+    // The store through which the members find the memory; used for nothing else.
     std::shared_ptr<store::Store> store;
     absl::Duration timeout = absl::Minutes(30);
     std::size_t eager_bytes = std::size_t{64} << 10;
-    // Where continuations run.
+    // Runs the continuations of futures.
     std::shared_ptr<Executor> executor;
   };
-  // Returns when all members have joined. Unavailable when memory cannot be shared; the store's errors.
+  // Returns when all members have joined. Unavailable if memory cannot be shared; the errors of the store.
   //
-  // Who lets go of the rings leaves: others hear of it, and what is under way here fails with Cancelled.
-  // Waits for the group's thread, unless a continuation leaves on that thread itself.
+  // A rank leaves when its last reference is released: the other ranks are informed, and its operations in
+  // progress fail with Cancelled. That waits for the group's thread, unless a continuation leaves on that
+  // thread itself.
   static absl::StatusOr<std::shared_ptr<ShmP2p>> join(const Options& options);
   virtual ~ShmP2p() = default;
 
-  // As Mesh's.
+  // As in Mesh.
   virtual Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline) = 0;
   virtual Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline) = 0;
-  // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
+  // Like send() and receive(), if the operation can complete at once or within some microseconds. Otherwise
+  // returns nullopt, and nothing has happened.
   virtual std::optional<absl::Status> try_send(int dst, int64_t tag, Span data) = 0;
   virtual std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data) = 0;
 
-  // Everything under way, and everything that comes, fails here with this reason. The first reason stays.
+  // All operations in progress, and all later ones, fail on this rank with `reason`. The first reason stays.
   virtual void abort(const absl::Status& reason) = 0;
 };
 

@@ -24,7 +24,7 @@ TEST(ShmP2p, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {
         receive = group[1].receive(0, 1, span(received), timeout());
       }
       EXPECT_TRUE(send.result().ok()) << send.result();
-      std::memset(sent.data(), 0, sent.size());  // It is the caller's again.
+      std::memset(sent.data(), 0, sent.size());  // The caller may reuse the memory.
       ASSERT_TRUE(receive.result().ok()) << receive.result().status();
       EXPECT_EQ(*receive.result(), 0);
       EXPECT_EQ(received, bytes(size, static_cast<unsigned>(size))) << size;
@@ -32,21 +32,21 @@ TEST(ShmP2p, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {
   }
 }
 
-TEST(ShmP2p, WhatIsThereIsTakenAtOnce) {
+TEST(ShmP2p, TryReceiveTakesTheHeadOfTheRing) {
   Members group(2);
   std::string sent = bytes(8, 1);
   std::string received(8, 'x');
   EXPECT_FALSE(group[1].try_receive(0, 5, span(received)).has_value());
   ASSERT_EQ(group[0].try_send(1, 5, span(sent)), absl::OkStatus());
   ASSERT_EQ(group[0].try_send(1, 6, span(sent)), absl::OkStatus());
-  // Another tag, another size: not what is at the head.
+  // Not the tag or the size of the message at the head.
   EXPECT_FALSE(group[1].try_receive(0, 6, span(received)).has_value());
   EXPECT_FALSE(group[1].try_receive(0, 5, {received.data(), 4}).has_value());
   const auto from = group[1].try_receive(0, 5, span(received));
   ASSERT_TRUE(from.has_value() && from->ok());
   EXPECT_EQ(**from, 0);
   EXPECT_EQ(received, sent);
-  // Nor when another receive is posted, which was first.
+  // Nor while another receive is posted, which is older.
   received.assign(8, 'x');
   std::string first(8, 'x');
   const Future<int> posted = group[1].receive(kAnyMember, 7, span(first), timeout());
@@ -54,7 +54,7 @@ TEST(ShmP2p, WhatIsThereIsTakenAtOnce) {
   ASSERT_EQ(group[0].try_send(1, 7, span(sent)), absl::OkStatus());
   EXPECT_TRUE(posted.result().ok());
   EXPECT_EQ(first, sent);
-  // A long one is nothing for it.
+  // A long message cannot be sent by try_send().
   std::string large(kEager + 1, 'x');
   EXPECT_FALSE(group[0].try_send(1, 0, span(large)).has_value());
 }
@@ -81,8 +81,8 @@ TEST(ShmP2p, SendReceiveInBothDirectionsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What is taken at once is taken at any moment.
-TEST(ShmP2p, ShortMessagesBothWaysAreEachTakenOnce) {
+// try_receive() may run at any moment relative to the sends.
+TEST(ShmP2p, ShortMessagesInBothDirectionsAreReceivedOnce) {
   Members group(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
@@ -103,7 +103,7 @@ TEST(ShmP2p, ShortMessagesBothWaysAreEachTakenOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ShmP2p, AnySourceSaysWhoSent) {
+TEST(ShmP2p, AnySourceReturnsTheSender) {
   Members group(4);
   std::vector<std::string> sent = {"0", "1", "2", "3"};
   for (int rank = 0; rank < 4; ++rank) {
@@ -121,8 +121,8 @@ TEST(ShmP2p, AnySourceSaysWhoSent) {
   EXPECT_EQ(all, "0123");
 }
 
-// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them,
-// short and long.
+// Several threads send, each with its own tag. The messages of each thread are received in order, short and
+// long.
 TEST(ShmP2p, MessagesAreNotOvertaken) {
   constexpr int kThreads = 3;
   constexpr int kMessages = 90;
@@ -150,13 +150,12 @@ TEST(ShmP2p, MessagesAreNotOvertaken) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Short ones leave although their receiver does nothing, up to the window.
-TEST(ShmP2p, ManyMessagesThatNobodyReceivesAreHeldBackAndArrive) {
-  // Twenty thousand messages that are taken one by one: long on a machine that does much else.
+// Short messages are sent up to the window, although their receiver does nothing.
+TEST(ShmP2p, ManyUnreceivedMessagesWaitAndArrive) {
+  // Twenty thousand messages, received one by one, take long on a busy machine.
   const absl::Time late = in(absl::Minutes(4));
   for (const std::size_t size : {std::size_t{2000}, kEager}) {
-    const int messages =
-        static_cast<int>((std::size_t{40} << 20) / size);  // More than the receiver lets wait.
+    const int messages = static_cast<int>((std::size_t{40} << 20) / size);  // More than fit the window.
     Members group(2);
     std::vector<std::string> sent;
     for (int i = 0; i < messages; ++i) sent.push_back(bytes(size, static_cast<unsigned>(i)));
@@ -170,13 +169,13 @@ TEST(ShmP2p, ManyMessagesThatNobodyReceivesAreHeldBackAndArrive) {
       ASSERT_EQ(received, sent[static_cast<std::size_t>(i)]);
     }
     for (const Future<void>& send : sends) EXPECT_TRUE(send.result().ok()) << send.result();
-    // The window is open again.
+    // The window has room again.
     EXPECT_TRUE(group[0].send(1, 0, span(sent[0]), timeout()).wait_for(absl::Seconds(30)));
   }
 }
 
-// Nobody waits: the threads of the group do it all.
-TEST(ShmP2p, WhatNobodyWaitsForGoesOn) {
+// No thread waits: the group's threads do all the work.
+TEST(ShmP2p, OperationsCompleteWithoutWaitingThread) {
   Members group(3);
   for (const std::size_t size : {8ul, 20'000ul, 3ul << 20}) {
     std::string sent = bytes(size, 1);
@@ -218,8 +217,8 @@ TEST(ShmP2p, SelfSendWorks) {
   EXPECT_EQ(refused.result().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// More ranks than cores, around a ring, synchronously.
-TEST(ShmP2p, ManyRanksTakeTurns) {
+// More ranks than cores; each rank sends to the next, synchronously.
+TEST(ShmP2p, MoreRanksThanCoresMakeProgress) {
   constexpr int kRanks = 6;
   Members group(kRanks);
   std::vector<std::thread> threads;

@@ -11,7 +11,7 @@
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
 
-// What the tests of ShmP2p have in common.
+// Helpers for the tests of ShmP2p.
 namespace gradwire::collectives::cpu {
 
 inline constexpr std::size_t kEager = std::size_t{64} << 10;
@@ -28,10 +28,10 @@ inline std::string bytes(std::size_t size, unsigned seed) {
   return out;
 }
 
-// A group within this process.
+// A group whose members are all in this process.
 class Members {
  public:
-  explicit Members(int size) : rings(static_cast<std::size_t>(size)) {
+  explicit Members(int size) : endpoints(static_cast<std::size_t>(size)) {
     const auto store = std::make_shared<store::HashStore>();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
@@ -39,14 +39,14 @@ class Members {
         absl::StatusOr<std::shared_ptr<ShmP2p>> joined =
             ShmP2p::join({.rank = rank, .size = size, .store = store});
         ASSERT_TRUE(joined.ok()) << joined.status();
-        rings[static_cast<std::size_t>(rank)] = *std::move(joined);
+        endpoints[static_cast<std::size_t>(rank)] = *std::move(joined);
       });
     }
     for (std::thread& thread : threads) thread.join();
   }
-  ShmP2p& operator[](int rank) { return *rings[static_cast<std::size_t>(rank)]; }
+  ShmP2p& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }
 
-  std::vector<std::shared_ptr<ShmP2p>> rings;
+  std::vector<std::shared_ptr<ShmP2p>> endpoints;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -1,7 +1,7 @@
-// A model of two kinds of parts: a large sparse table that rank 0, the server "ps", owns, and a small dense
-// network that the other ranks, the trainers, each have a replica of. A step's backward pass joins both in
-// one autograd context: the table's gradients travel to the server, those of the dense network are averaged
-// among the trainers.
+// A model with two parts. Rank 0, the server "ps", owns a large sparse table. The other ranks, the trainers,
+// each have a replica of a small dense network. The backward pass of a step joins both in one autograd
+// context: the gradients of the table travel to the server, and those of the dense network are averaged among
+// the trainers.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=3
 //     bazel-bin/examples/data_parallel/hybrid/hybrid
@@ -26,11 +26,11 @@
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/tools/launch_info.h"
 
-ABSL_FLAG(int, epochs, 15, "how often to go through the data");
+ABSL_FLAG(int, epochs, 15, "number of times that the data is used");
 ABSL_FLAG(int, batch, 32, "samples in a step, on each trainer");
 ABSL_FLAG(int, width, 32, "numbers in a row of the table");
 ABSL_FLAG(int, hidden, 64, "width of the dense network's hidden layer");
-ABSL_FLAG(double, learning_rate, 0.3, "of the optimizers, SGD");
+ABSL_FLAG(double, learning_rate, 0.3, "learning rate of the optimizers, SGD");
 
 namespace gradwire::examples {
 namespace {
@@ -45,7 +45,7 @@ double serve(int trainers) {
                               absl::GetFlag(FLAGS_learning_rate));
   std::vector<Future<double>> running;
   for (int i = 0; i < trainers; ++i) {
-    // Training takes as long as it takes: a trainer that dies ends the call all the same.
+    // The call has no time limit, because training may take long. If the trainer dies, the call fails.
     running.push_back(rpc::rpc_async<&train_hybrid>(
         rpc::Destination(absl::StrCat("trainer", i)).with_timeout(absl::InfiniteDuration()), reference,
         options));
@@ -67,12 +67,13 @@ int main(int argc, char** argv) {
   try {
     const LaunchInfo info = LaunchInfo::from_env();
     if (info.world_size < 2)
-      throw Error(absl::InvalidArgumentError("a server and trainers: start two processes or more"));
+      throw Error(
+          absl::InvalidArgumentError("a server needs at least one trainer: start two processes or more"));
     const bool is_server = info.rank == 0;
     collectives::init_process_group();
     std::vector<int> trainers(info.world_size - 1);
     std::iota(trainers.begin(), trainers.end(), 1);
-    // Made by every rank of the world, also by the server, which is no member.
+    // Every rank of the world calls new_group, also the server, although it is not a member.
     examples::set_trainers(collectives::world()->new_group(trainers));
     rpc::init_rpc(is_server ? "ps" : absl::StrCat("trainer", info.rank - 1));
     double held_out = 0;
@@ -83,10 +84,10 @@ int main(int argc, char** argv) {
     if (is_server) std::printf("%d trainers agree\nheld-out accuracy: %.3f\n", info.world_size - 1, held_out);
     return 0;
   } catch (...) {
-    // What libtorch threw, too; without its backtrace.
+    // Converts exceptions of libtorch too, without their backtraces.
     const Error error(status_from_exception(std::current_exception()));
     std::fprintf(stderr, "hybrid: %s\n", error.what());
-    // The group is broken: nobody else will come to a graceful end.
+    // The group is broken, so a graceful shutdown would wait for workers that never call it.
     rpc::shutdown(/*graceful=*/false);
     return 1;
   }

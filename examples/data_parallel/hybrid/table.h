@@ -6,8 +6,8 @@
 
 namespace gradwire::examples {
 
-// The large and sparse part of the model, which the server owns: a row of numbers for each word. A step
-// touches the rows of its words alone, and so does its gradient. Registered in table.cc.
+// The large and sparse part of the model, which the server owns: a row of numbers for each word. A step, and
+// its gradient, use only the rows of its words. Registered in table.cc.
 struct TableImpl : torch::nn::Module {
   TableImpl(int64_t words, int64_t width);
 
@@ -17,7 +17,8 @@ struct TableImpl : torch::nn::Module {
   at::Tensor rows;
 };
 
-// An image as words, int64 [n, features]: one for each pixel's place and shade, of which there are kShades.
+// Converts an image to words, int64 [n, features]: one word for each pixel, from its place and its shade.
+// There are kShades shades.
 inline constexpr int64_t kShades = 5;
 at::Tensor words_of(const at::Tensor& images);
 

@@ -51,8 +51,8 @@ double train_hybrid(const rpc::RRef<TableImpl>& table_reference, const HybridOpt
   collectives::DistributedDataParallel model(dense, {.group = group});
   collectives::DistributedSampler sampler(data.train.size(),
                                           {.num_replicas = group->size(), .rank = group->rank()});
-  // The trainers step together: one that waited for the other's step (Consistency::kWait) while that one
-  // waits for its gradients would wait for ever.
+  // The trainers step together. With Consistency::kWait a trainer would wait for another trainer's step,
+  // which in turn waits for the gradients of the first one: a deadlock.
   Optimizer table_optimizer(
       table.remote_parameters(), torch::optim::SGDOptions(learning_rate),
       {.consistency = autograd::Consistency::kSync, .trainers = group->size(), .name = "table"});

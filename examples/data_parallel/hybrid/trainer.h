@@ -9,14 +9,15 @@
 
 namespace gradwire::examples {
 
-// Epochs, samples in a step, width of a row, of the hidden layer, learning rate.
+// Number of epochs, samples in a step, width of a row, width of the hidden layer, learning rate.
 using HybridOptions = std::tuple<int64_t, int64_t, int64_t, int64_t, double>;
 
-// Of this process: the group over which the trainers replicate the dense part. Before the server calls.
+// Sets the group of this process, over which the trainers replicate the dense part. Must be called before the
+// server's call arrives.
 void set_trainers(collectives::Group group);
 
-// Runs on each trainer: learns the table and a dense network behind it, and returns the accuracy on the
-// samples that were held out. Throws Error, Internal, when the trainers' dense parts differ at the end.
+// Runs on each trainer. Trains the table and a dense network behind it, and returns the accuracy on the
+// held-out samples. Throws Error with Internal if the trainers' dense parts differ at the end.
 double train_hybrid(const rpc::RRef<TableImpl>& table, const HybridOptions& options);
 
 }  // namespace gradwire::examples

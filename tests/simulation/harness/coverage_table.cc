@@ -14,7 +14,7 @@ std::string pad(std::string text, std::size_t width) {
   return text;
 }
 
-// Of a column that holds the names, or counts.
+// Returns the width of a column that holds these names, or counts.
 std::size_t width_of(const std::vector<const char*>& names) {
   std::size_t width = 10;
   for (const std::string_view name : names) width = std::max(width, name.size());
@@ -61,13 +61,13 @@ bool CoverageTable::is_rare(const MachineNames& machine, std::size_t state, std:
 }
 
 std::vector<std::string> CoverageTable::unreached(uint64_t schedules) const {
-  constexpr uint64_t kLeast = 3;
+  constexpr uint64_t kRequiredHits = 3;
   constexpr uint64_t kSchedulesForRare = 1'000'000;
   std::vector<std::string> found;
   if (schedules < RunOptions::kSchedules) return found;
   for_each_pair([&](const std::string& pair, uint64_t count, bool impossible, bool rare) {
-    const uint64_t least = impossible ? 0 : !rare ? kLeast : schedules >= kSchedulesForRare ? 1 : 0;
-    if (count < least) found.push_back(absl::StrCat(pair, ", ", count, " times"));
+    const uint64_t required = impossible ? 0 : !rare ? kRequiredHits : schedules >= kSchedulesForRare ? 1 : 0;
+    if (count < required) found.push_back(absl::StrCat(pair, ", ", count, " times"));
   });
   return found;
 }

@@ -1,8 +1,9 @@
-"""What simulations of Gradwire's state machines are built of."""
+"""Build rules for the simulations of Gradwire's state machines."""
 
 load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test")
 
-# A test that runs many thousands of schedules is worth an optimised build in every configuration.
+# Compiler options for simulators. A simulation_test runs many thousands of schedules, so every configuration
+# compiles it with optimisation.
 OPTIMISED = [
     "-O2",
     "-DNDEBUG",
@@ -27,7 +28,8 @@ def _sources_with_bugs_impl(ctx):
     )
     return [DefaultInfo(files = depset([table] + copies))]
 
-# Copies of source files with the deliberate bugs of a list, and the file that names them (with_bugs.py).
+# Makes copies of source files with the deliberate bugs of a list built in, and the file that names the bugs
+# (with_bugs.py).
 _sources_with_bugs = rule(
     implementation = _sources_with_bugs_impl,
     attrs = {
@@ -38,15 +40,17 @@ _sources_with_bugs = rule(
 )
 
 def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, test_size):
-    """A world of simulated nodes that run production code: simulation_test, bugs_test, and the program replay.
+    """Defines a simulator: simulation_test, bugs_test, and the program replay.
 
-    `world` runs the production sources as they are (`state_machines`). `world_with_bugs` is compiled of copies, of the
-    world's sources too, into which the bugs of bugs.txt were built. Each defines simulator() (simulator.h).
+    A simulator is a world of simulated nodes that run production code. The library `world` contains the production
+    sources unchanged (`state_machines`). The library `world_with_bugs` is compiled from copies of the production
+    sources and of the world's sources, into which the bugs of bugs.txt are built. Each library defines simulator()
+    (simulator.h).
 
-    state_machines: the production sources. A label is one of headers if it ends in "_headers".
-    state_machine_deps: what they need.
-    srcs, hdrs, deps: the world's.
-    test_size: of simulation_test.
+    state_machines: the production sources. A label that ends in "_headers" is a target of headers.
+    state_machine_deps: the dependencies of the production sources.
+    srcs, hdrs, deps: the sources, headers and dependencies of the world.
+    test_size: the size of simulation_test.
     """
     cc_library(
         name = "state_machines",
@@ -62,7 +66,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         hdrs = hdrs,
         copts = OPTIMISED,
         linkstatic = True,
-        # The harness calls what the world defines: simulator().
+        # The harness calls simulator(), which the world defines.
         alwayslink = True,
         deps = deps + [":state_machines", "@system//:absl"],
     )
@@ -80,7 +84,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         hdrs = hdrs,
         copts = OPTIMISED,
         linkstatic = True,
-        # The harness calls what the world defines: simulator().
+        # The harness calls simulator(), which the world defines.
         alwayslink = True,
         deps = deps + [each for each in state_machine_deps if each not in deps] +
                ["//tests/simulation/harness:bug", "@system//:absl"],

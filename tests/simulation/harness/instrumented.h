@@ -2,8 +2,8 @@
 
 namespace gradwire::simulation {
 
-// Built with a sanitizer: many times slower, and looking for other mistakes, so that far fewer schedules will
-// do.
+// True in a build with a sanitizer. Such a build is many times slower and detects another kind of mistake
+// (memory errors and data races), so it runs far fewer schedules.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kInstrumented = true;
 #elif defined(__has_feature)

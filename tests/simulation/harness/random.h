@@ -4,7 +4,7 @@
 
 namespace gradwire::simulation {
 
-// A fast source of chance (splitmix64): the same seed gives the same numbers everywhere.
+// A fast pseudo-random number generator (splitmix64). The same seed gives the same numbers on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -15,11 +15,11 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // 0 .. n-1; n > 0.
+  // Returns a number in [0, n). Requires n > 0.
   uint64_t below(uint64_t n) { return (static_cast<unsigned __int128>(next()) * n) >> 64; }
-  // Both included.
+  // Returns a number in [low, high].
   int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(below(high - low + 1)); }
-  // True n times of a thousand.
+  // Returns true with probability n/1000.
   bool per_mille(uint32_t n) { return n != 0 && below(1000) < n; }
 
  private:

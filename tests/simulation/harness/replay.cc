@@ -29,18 +29,20 @@ bool parse(absl::string_view argument, Options& options) {
   return absl::ConsumePrefix(&argument, "--bug=") && choose_bug({argument.data(), argument.size()});
 }
 
-// Of the schedules from options.seed on, the shortest that goes wrong; options.seed if none does.
-uint64_t shortest_wrong(const Options& options) {
-  uint64_t found = options.seed, wrong = 0, fewest = ~uint64_t{0};
+// Runs options.search schedules, starting with options.seed. Returns the seed of the shortest schedule that
+// violates an invariant; options.seed if none does.
+uint64_t shortest_failing_seed(const Options& options) {
+  uint64_t found = options.seed, failed = 0, fewest = ~uint64_t{0};
   for (uint64_t seed = options.seed; seed < options.seed + options.search; ++seed) {
     const Simulator::Run run = simulator().run(seed, nullptr, nullptr);
     if (run.violation.empty()) continue;
-    ++wrong;
+    ++failed;
     if (run.events >= fewest) continue;
     fewest = run.events;
     found = seed;
   }
-  std::cout << wrong << " of " << options.search << " schedules go wrong; this is seed " << found << "\n";
+  std::cout << failed << " of " << options.search << " schedules violate an invariant; replaying seed "
+            << found << "\n";
   return found;
 }
 
@@ -48,25 +50,27 @@ int replay(uint64_t seed) {
   Trace trace;
   const Simulator::Run run = simulator().run(seed, nullptr, &trace);
   for (const std::string& line : trace.lines()) std::cout << line << "\n";
-  std::cout << run.events << " events: " << (run.violation.empty() ? "all is well" : run.violation) << "\n";
+  std::cout << run.events << " events: " << (run.violation.empty() ? "no violation" : run.violation) << "\n";
   return run.violation.empty() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace gradwire::simulation
 
-// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME] [--search=COUNT]. With --search it
-// is the shortest that goes wrong of COUNT schedules from N on. It is built with the deliberate bugs; without
-// --bug the machines do what they do in production.
+// usage: replay --seed=N [--bug=NAME] [--search=COUNT]
+//
+// Runs the schedule of seed N and prints its trace. With --search it runs the seeds N to N + COUNT - 1 first,
+// then prints the trace of the shortest schedule that violates an invariant. The program contains the
+// deliberate bugs; without --bug the state machines behave as in production.
 int main(int argc, char** argv) {
   using namespace gradwire::simulation;
   Options options;
-  bool understood = argc > 1;
-  for (int i = 1; i < argc; ++i) understood = parse(argv[i], options) && understood;
-  if (!understood) {
+  bool valid = argc > 1;
+  for (int i = 1; i < argc; ++i) valid = parse(argv[i], options) && valid;
+  if (!valid) {
     std::cerr << "usage: replay --seed=N [--bug=NAME] [--search=COUNT]; the bugs:\n";
     for (const Bug& bug : all_bugs()) std::cerr << "  " << bug.name << ": " << bug.what << "\n";
     return 2;
   }
-  return replay(options.search > 0 ? shortest_wrong(options) : options.seed);
+  return replay(options.search > 0 ? shortest_failing_seed(options) : options.seed);
 }

@@ -20,7 +20,7 @@ void run_schedules() {
     const Simulator::Run run = simulator().run(seed, &coverage, nullptr);
     if (!run.violation.empty()) {
       ++failures;
-      ADD_FAILURE() << "seed " << seed << ": " << run.violation << "\nto see what happened: bazel run "
+      ADD_FAILURE() << "seed " << seed << ": " << run.violation << "\nto print its trace: bazel run "
                     << simulator().package << ":replay -- --seed=" << seed;
     }
     events += run.events;
@@ -32,10 +32,11 @@ void run_schedules() {
             << " s: " << 1e9 * seconds / events << " ns an event\n"
             << coverage.print();
   for (const std::string& pair : coverage.reached_impossible()) {
-    ADD_FAILURE() << "reached: " << pair << ", which impossible.inc says cannot be";
+    ADD_FAILURE() << "reached a pair that impossible.inc lists as impossible: " << pair;
   }
   for (const std::string& pair : coverage.unreached(count)) {
-    ADD_FAILURE() << "reached too seldom: " << pair << " (impossible.inc has those that cannot be)";
+    ADD_FAILURE() << "reached too seldom: " << pair
+                  << "; if the pair is impossible, list it in impossible.inc";
   }
 }
 

@@ -2,8 +2,9 @@
 
 namespace gradwire::simulation {
 
-// The body of a simulation_test: runs as many schedules as run_options() says. None may violate an invariant.
-// Together they must reach each pair of a state and an event that the coverage does not list as impossible.
+// The body of a simulation_test. Runs the number of schedules in run_options(). No schedule may violate an
+// invariant. Together the schedules must reach each pair of a state and an event that the coverage table does
+// not list as impossible.
 void run_schedules();
 
 }  // namespace gradwire::simulation

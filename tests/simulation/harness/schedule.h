@@ -10,8 +10,8 @@ namespace gradwire::simulation {
 // Microseconds of the virtual clock.
 using Time = int64_t;
 
-// The events to come, by time; of equal times by the order in which they were added. An Event has the members
-// `time` and `order`.
+// A priority queue of future events, ordered by time. Events with the same time are ordered as they were
+// added. An Event has the members `time` and `order`; add() sets `order`.
 template <class Event>
 class Schedule {
  public:

@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   if (kInstrumented) options().schedules = gradwire::simulation::kInstrumentedSchedules;
   for (int i = 1; i < argc; ++i) {
     if (gradwire::simulation::parse(argv[i])) continue;
-    std::cerr << "parsing the command line failed: got " << argv[i]
-              << ", expected --schedules=N, --seed=N or --seed=random; run_options.h says what they do\n";
+    std::cerr << "cannot parse the command line: got " << argv[i]
+              << ", expected --schedules=N, --seed=N or --seed=random; run_options.h describes them\n";
     return 2;
   }
   std::cout << "--seed=" << options().seed << " --schedules=" << options().schedules << "\n";

@@ -9,32 +9,33 @@
 
 namespace gradwire::simulation {
 
-// What the programs that all simulators share (simulation_test, bugs_test, replay) know of a simulator.
+// Describes a simulator to the programs that all simulators share: simulation_test, bugs_test and replay.
 struct Simulator {
   struct Run {
-    // Empty, or the violated invariant.
+    // The violated invariant; empty if none was violated.
     std::string violation;
     uint64_t events = 0;
   };
 
-  // The package of its targets.
+  // The Bazel package of the simulator's targets.
   std::string_view package;
-  // A schedule of fewer events does not count.
+  // A schedule with fewer events does not count towards RunOptions::schedules.
   uint64_t least_events = 0;
-  // Each deliberate bug must be found within so many schedules.
+  // Each deliberate bug must be found within this number of schedules.
   uint64_t schedules_for_bugs = 20'000;
-  // After the first that finds it, so many more are tried for one with a shorter trace.
+  // After the first schedule that finds a bug, bugs_test runs this many more and reports the one with the
+  // shortest trace.
   uint64_t schedules_for_shorter = 2000;
-  // A table in which nothing has been counted.
+  // Returns an empty coverage table.
   CoverageTable (*coverage)() = nullptr;
-  // Runs the schedule of a seed. `coverage` and `trace` may be nullptr.
+  // Runs the schedule of a seed. `coverage` and `trace` may be nullptr; otherwise they are filled in.
   Run (*run)(uint64_t seed, CoverageTable* coverage, Trace* trace) = nullptr;
 };
 
-// The simulator that this program is linked with: each defines it.
+// The simulator that this program is linked with. Each simulator defines this function.
 const Simulator& simulator();
 
-// How a simulator runs whose schedule is a World.
+// Implements Simulator::run for a simulator whose schedule is a `World`.
 template <class World>
 Simulator::Run run_world(uint64_t seed, CoverageTable* coverage, Trace* trace) {
   World world(seed, coverage, trace);

@@ -8,8 +8,8 @@
 
 namespace gradwire::simulation {
 
-// What happened, line by line, for people. Schedules are run without one, and run again with one when they
-// fail.
+// A readable log of the events of one schedule. simulation_test runs schedules without a trace; the program
+// replay runs a failed schedule again with a trace.
 class Trace {
  public:
   template <class... Parts>
@@ -17,7 +17,7 @@ class Trace {
     lines_.push_back(absl::StrCat(absl::Dec(now / 1000, absl::kSpacePad8), ".",
                                   absl::Dec(now % 1000, absl::kZeroPad3), " ms  ", parts...));
   }
-  // More about the last line.
+  // Adds an indented line with details of the last line.
   template <class... Parts>
   void detail(const Parts&... parts) {
     lines_.push_back(absl::StrCat("                    ", parts...));

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Copies source files with the deliberate bugs of a simulator built in.
+"""Copies source files and builds the deliberate bugs of a simulator into the copies.
 
 usage: with_bugs.py BUGS TABLE SOURCE=COPY...
 
-BUGS    the list of bugs, described below
-TABLE   the C++ file to write that names them (all_bugs() in bug.h)
-SOURCE  a source file, as the list names it or with folders before that; COPY is where its copy is written
+BUGS    the list of bugs, in the format below
+TABLE   the C++ file to write; it defines all_bugs() of bug.h, which names the bugs
+SOURCE  a source file: its path is the path in the list, or ends with it
+COPY    the path of the copy to write
 
-A list looks like this:
+An example of a list:
 
     # A comment.
     bug forget_deletes: A delete is not remembered for the add that it overtook.
@@ -16,9 +17,10 @@ A list looks like this:
     -  if (!deleted(fork, holder)) entry.forks.try_emplace(fork, holder);
     +  if (!deleted(fork, holder) || simulation::bug("forget_deletes")) entry.forks.try_emplace(fork, holder);
 
-A bug has one or more changes. Each names a file and is written as in a diff: the lines that begin with "-" or with a
-space must stand in the file exactly once, one below the other, and are replaced by those that begin with "+" or with a
-space. A change may not touch lines of another. What it puts there asks simulation::bug() for the bug it belongs to.
+A bug has one or more changes. Each change names a file and is written as a diff. The lines that begin with "-" or a
+space are the old text, which must occur in the file exactly once. The lines that begin with "+" or a space are the new
+text, which replaces it. Two changes must not touch the same lines. The new text must call simulation::bug() with the
+name of the change's bug.
 """
 
 import re
@@ -40,7 +42,7 @@ std::span<const Bug> all_bugs() {
 
 
 class Mistake(Exception):
-    """What is wrong with the list of bugs."""
+    """An error in the list of bugs."""
 
 
 class Change:
@@ -55,7 +57,7 @@ class Change:
 
 
 def parse(text):
-    """The bugs of a list, name to description, and their changes."""
+    """Returns the bugs of a list, as a dict from name to description, and their changes."""
     bugs, changes = {}, []
     bug = change = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -78,49 +80,50 @@ def parse(text):
             raise Mistake(f"line {number}: got {line!r}, expected a bug, a file or a line of a change")
     for change in changes:
         if not change.old:
-            raise Mistake(f"{change}: it has no old text")
+            raise Mistake(f"{change}: the change has no old text")
         if f'simulation::bug("{change.bug}")' not in "\n".join(change.new):
-            raise Mistake(f"{change}: its new text does not ask simulation::bug(\"{change.bug}\")")
+            raise Mistake(f"{change}: the new text does not call simulation::bug(\"{change.bug}\")")
     for bug in set(bugs) - {change.bug for change in changes}:
-        raise Mistake(f"bug {bug}: it changes nothing")
+        raise Mistake(f"bug {bug}: the bug has no changes")
     return bugs, changes
 
 
 def apply(text, changes):
-    """The text of a file with these changes."""
+    """Returns the text of a file with these changes applied."""
     lines = text.splitlines()
-    places = []
+    matches = []
     for change in changes:
         size = len(change.old)
         starts = [i for i in range(len(lines) - size + 1) if lines[i:i + size] == change.old]
         if len(starts) != 1:
-            raise Mistake(f"{change}: its old text occurs {len(starts)} times, expected once")
-        places.append((starts[0], starts[0] + size, change))
-    places.sort(key=lambda place: place[0], reverse=True)
-    for (_, end, first), (start, _, second) in zip(places[1:], places):
+            raise Mistake(f"{change}: the old text occurs {len(starts)} times, expected once")
+        matches.append((starts[0], starts[0] + size, change))
+    # From the last to the first, so that replacing one does not move the lines of those before it.
+    matches.sort(key=lambda match: match[0], reverse=True)
+    for (_, end, first), (start, _, second) in zip(matches[1:], matches):
         if end > start:
             raise Mistake(f"{first} and {second} change the same lines")
-    for start, end, change in places:
+    for start, end, change in matches:
         lines[start:end] = change.new
     return "\n".join(([INCLUDE] if changes else []) + lines) + "\n"
 
 
 def table(bugs):
-    """The C++ file that names the bugs."""
+    """Returns the C++ file that names the bugs."""
     def quoted(text):
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return TABLE % "".join(f"      {{{quoted(name)}, {quoted(what)}}},\n" for name, what in bugs.items())
 
 
 def copy_with_bugs(text_of_list, sources):
-    """The table of the bugs, and the copy of each of the sources: path to text."""
+    """Returns the C++ file that names the bugs, and a dict from the path of each source to the text of its copy."""
     bugs, changes = parse(text_of_list)
     changes_of = {path: [] for path in sources}
     for change in changes:
-        # In another workspace the path has folders before it.
+        # When another workspace builds this one, the path has a prefix.
         paths = [path for path in sources if path == change.path or path.endswith("/" + change.path)]
         if len(paths) != 1:
-            raise Mistake(f"{change}: the simulator compiles {len(paths)} files of this name, expected one")
+            raise Mistake(f"{change}: the simulator compiles {len(paths)} files with this path, expected one")
         changes_of[paths[0]].append(change)
     return table(bugs), {path: apply(text, changes_of[path]) for path, text in sources.items()}
 
@@ -136,13 +139,13 @@ def write(path, text):
 
 
 def main():
-    bugs, where_table = sys.argv[1:3]
+    bugs, table_path = sys.argv[1:3]
     copies = dict(argument.split("=", 1) for argument in sys.argv[3:])
     try:
         text, texts = copy_with_bugs(read(bugs), {source: read(source) for source in copies})
     except Mistake as mistake:
         sys.exit(f"{bugs}: {mistake}")
-    write(where_table, text)
+    write(table_path, text)
     for source, copy in copies.items():
         write(copy, texts[source])
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A list of deliberate bugs is built into copies of the sources, or refused with the bug's name."""
+"""Tests with_bugs.py: it builds a list of deliberate bugs into copies of sources, or rejects the list."""
 
 import importlib.util
 import os
@@ -71,10 +71,10 @@ int g(int x) {
         self.assertIn('{"keep_sign", "Negative numbers are not cut off."},\n'
                       '      {"twice", "g() \\"doubles\\" nothing."},\n', names)
 
-    def test_text_that_is_not_there_is_refused(self):
+    def test_missing_old_text_is_refused(self):
         self.refuses(LIST, "keep_sign", "a/f.cc", "0 times", source=SOURCE.replace("f(int", "h(int"))
 
-    def test_text_that_is_there_twice_is_refused(self):
+    def test_repeated_old_text_is_refused(self):
         self.refuses(LIST.replace(" int f(int x) {\n", ""), "keep_sign", "a/f.cc", "2 times")
 
     def test_part_of_a_line_is_not_the_line(self):
@@ -90,21 +90,21 @@ int g(int x) {
         self.refuses(LIST.replace("in a/f.cc\n+", "in a/g.cc\n+"), "twice", "a/g.cc")
 
     def test_change_without_the_switch_is_refused(self):
-        self.refuses(LIST.replace('simulation::bug("twice")', "true"), "twice", "does not ask")
+        self.refuses(LIST.replace('simulation::bug("twice")', "true"), "twice", "does not call")
 
     def test_switch_of_another_bug_is_refused(self):
-        self.refuses(LIST.replace('simulation::bug("twice")', 'simulation::bug("keep_sign")'), "twice", "does not ask")
+        self.refuses(LIST.replace('simulation::bug("twice")', 'simulation::bug("keep_sign")'), "twice", "does not call")
 
     def test_change_without_old_text_is_refused(self):
         self.refuses(LIST.replace("   return 2 * x;\n", ""), "twice", "no old text")
 
     def test_bug_without_a_change_is_refused(self):
-        self.refuses(LIST + "bug idle: Nothing.\n", "idle", "changes nothing")
+        self.refuses(LIST + "bug idle: Nothing.\n", "idle", "has no changes")
 
     def test_bug_that_is_named_twice_is_refused(self):
         self.refuses(LIST + LIST, "keep_sign")
 
-    def test_line_that_is_nothing_is_refused(self):
+    def test_unknown_line_is_refused(self):
         self.refuses(LIST + "buggy: x\n", "buggy")
 
 

@@ -1,4 +1,4 @@
-// The part of World that brings frames to other ranks.
+// The part of World that carries frames to other ranks.
 
 #include <utility>
 
@@ -10,14 +10,14 @@ namespace gradwire::p2p_simulation {
 bool World::take(int from, int to) {
   SendTable& sends = ranks_[from].endpoint->sends();
   Link& link = this->link(from, to);
-  // Nothing goes to a rank that is lost.
+  // Nothing is sent to a lost rank.
   if (!sends.outboxes().has(to) || !link.woken || link.lost ||
       (!link.carried.empty() && link.carried.back().blocks))
     return false;
   const SendTable::Outgoing next = sends.take(to);
   if (next.send == nullptr) {
     const bool answer = next.frame.kind != FrameKind::kCancel;
-    put(from, to, {next.frame, nullptr}, rings_ ? false : answer);
+    enqueue(from, to, {next.frame, nullptr}, rings_ ? false : answer);
     return true;
   }
   Operation& operation = operation_of(next.send.get());
@@ -31,27 +31,27 @@ bool World::take(int from, int to) {
     carried.body = body;
     if (next.frame.kind == FrameKind::kEager && random_.below(2) == 0) read(*body);
     carried.blocks = next.frame.kind == FrameKind::kRts || carried.fails || random_.below(2) == 0;
-    if (!carried.fails) put(from, to, item, false);
+    if (!carried.fails) enqueue(from, to, item, false);
   } else if (next.frame.kind == FrameKind::kEager && (operation.memory.empty() || random_.below(2) == 0)) {
     read(*body);
     carried.body = body;
-    put(from, to, item, false);
+    enqueue(from, to, item, false);
   } else if (next.frame.kind == FrameKind::kEager) {
     item.frame.kind = FrameKind::kBegin;
     item.frame.id = next.send->id;
-    put(from, to, item, false);
+    enqueue(from, to, item, false);
   } else if (next.frame.kind == FrameKind::kRts) {
-    put(from, to, item, false);
+    enqueue(from, to, item, false);
   }
   link.carried.push_back(carried);
-  // A ring takes at once what comes in one record.
+  // A ring takes a single record at once.
   if (rings_ && (next.frame.kind == FrameKind::kRts || carried.body != nullptr))
     complete(from, to, link.carried.size() - 1);
   return true;
 }
 
-void World::put(int from, int to, Item item, bool answer) {
-  // The receiver does not listen any more.
+void World::enqueue(int from, int to, Item item, bool answer) {
+  // The receiver does not read any more.
   if (link(to, from).lost) {
     if (item.body != nullptr) item.body->ready = true;
     return;
@@ -62,7 +62,8 @@ void World::put(int from, int to, Item item, bool answer) {
 void World::read(Body& body) {
   if (std::exchange(body.ready, true)) return;
   const Operation& operation = operations_[body.operation];
-  if (operation.ended) violate(absl::StrCat("the memory of ", name(operation), " is read after its end"));
+  if (operation.ended)
+    violate(absl::StrCat("the memory of ", name(operation), " is read after the operation ended"));
   body.bytes = operation.memory;
 }
 
@@ -74,9 +75,9 @@ bool World::complete(int from, int to, std::size_t which) {
   const bool data = carried.kind == FrameKind::kData;
   bool captured = false;
   if (!rings_ && carried.kind != FrameKind::kRts && !carried.fails && !carried.body->ready) {
-    // It leaves when the receiver has it, unless it is to be captured.
+    // The data is read when the receiver receives it, unless it is captured before.
     if (send->ended.ok()) {
-      // Nothing is taken in between as long as it is handed over.
+      // While it is handed over, the carrier takes nothing else.
       all[which].blocks = false;
       return false;
     }
@@ -86,10 +87,11 @@ bool World::complete(int from, int to, std::size_t which) {
   if (rings_ && carried.kind != FrameKind::kRts && carried.body == nullptr) {
     const auto body = std::make_shared<Body>(Body{operation.number});
     read(*body);
-    put(from, to, {{.kind = FrameKind::kData, .size = operation.memory.size(), .id = send->id}, body}, false);
+    enqueue(from, to, {{.kind = FrameKind::kData, .size = operation.memory.size(), .id = send->id}, body},
+            false);
   }
   all.erase(all.begin() + which);
-  trace("rank ", from, "'s carrier has ", carried.fails ? "failed with " : "done ", name(operation));
+  trace("rank ", from, "'s carrier ", carried.fails ? "failed to send " : "has sent ", name(operation));
   cover(operation, carried.fails ? Event::kNotTransmitted : Event::kTransmitted);
   const absl::Status failure = absl::UnavailableError("the transmission failed");
   operation.failed = carried.fails;
@@ -97,7 +99,7 @@ bool World::complete(int from, int to, std::size_t which) {
     link(from, to).outstanding -= operation.memory.size() + collectives::cpu::kMessageCost;
   act(from, [&](Endpoint& endpoint, Effects& effects) {
     if (carried.kind == FrameKind::kRts) {
-      operation.announced = !carried.fails;
+      operation.rts_sent = !carried.fails;
       endpoint.sends().rts_sent(send, carried.fails ? failure : absl::OkStatus(), effects);
     } else if (carried.fails) {
       endpoint.sends().unsent(send, /*known=*/data, failure, effects);
@@ -111,7 +113,7 @@ bool World::complete(int from, int to, std::size_t which) {
 }
 
 void World::retract(int from, const Operation& send) {
-  // Over connections the data is captured later.
+  // Over connections the data is captured in complete().
   std::vector<Carried>& carried = link(from, send.peer).carried;
   if (!rings_ || carried.empty() || carried.back().operation != send.number) return;
   trace("rank ", from, " stops writing ", name(send));
@@ -126,10 +128,11 @@ bool World::deliver(int from, int to, bool answer) {
   if (items.empty()) return false;
   Item item = std::move(items.front());
   items.pop_front();
-  trace("rank ", to, " gets kind ", static_cast<int>(item.frame.kind), " id ", item.frame.id, " from ", from);
+  trace("rank ", to, " receives kind ", static_cast<int>(item.frame.kind), " id ", item.frame.id, " from ",
+        from);
   absl::Status status;
   act(to, [&](Endpoint&, Effects& effects) { status = arrive(from, to, item, effects); });
-  if (!status.ok()) violate(absl::StrCat("an honest frame is refused: ", status.message()));
+  if (!status.ok()) violate(absl::StrCat("a valid frame is refused: ", status.message()));
   return true;
 }
 
@@ -142,11 +145,11 @@ absl::Status World::arrive(int from, int to, Item& item, Effects& effects) {
     case FrameKind::kRts:
     case FrameKind::kBegin: {
       const int message = item.body->operation;
-      oracle(to).came(message);
+      oracle(to).add_message(message);
       int waiting = 0;
       for (const int each : oracle(to).messages())
         waiting += operations_[each].rank == from && !operations_[each].eager;
-      if (waiting > static_cast<int>(max_pending_rts_)) violate("too many messages are announced");
+      if (waiting > static_cast<int>(max_pending_rts_)) violate("too many RTS are pending");
       if (frame.kind == FrameKind::kRts) break;
       if (frame.kind == FrameKind::kBegin) {
         ranks_[to].streams[{from, frame.id}] = {message};
@@ -164,23 +167,23 @@ absl::Status World::arrive(int from, int to, Item& item, Effects& effects) {
       break;
     case FrameKind::kCancel: {
       Operation* const message = find_send(from, frame.id);
-      message->withdrawn = true;
-      oracle(to).gone(message->number);
+      message->cancel_received = true;
+      oracle(to).remove(message->number);
       if (message->partner >= 0 && !operations_[message->partner].ended)
-        cover(operations_[message->partner], Event::kWithdrawn);
+        cover(operations_[message->partner], Event::kCancelReceived);
       const auto stream = ranks_[to].streams.find({from, frame.id});
       if (stream == ranks_[to].streams.end()) break;
       const uint64_t size = operations_[stream->second.operation].memory.size();
       ranks_[to].streams.erase(stream);
-      absl::Status passed = endpoint.on_passed(from, size, effects);
+      absl::Status passed = endpoint.on_bypassed(from, size, effects);
       if (!passed.ok()) return passed;
       break;
     }
     case FrameKind::kCts:
     case FrameKind::kNack:
       if (Operation* const message = find_send(to, frame.id)) {
-        message->asked = frame.kind == FrameKind::kCts;
-        if (!message->ended) cover(*message, message->asked ? Event::kCts : Event::kNack);
+        message->cts_received = frame.kind == FrameKind::kCts;
+        if (!message->ended) cover(*message, message->cts_received ? Event::kCts : Event::kNack);
       }
       break;
     case FrameKind::kCredit:
@@ -197,8 +200,9 @@ absl::Status World::end_stream(int from, int to, const Frame& frame, const Body&
   const auto entry = ranks_[to].streams.extract({from, frame.id});
   const Stream& stream = entry.mapped();
   Payload payload = Payload::copy_of(body.bytes.data(), body.bytes.size());
-  if (!stream.asked && !stream.unwanted) return endpoint.on_came(from, frame.id, std::move(payload), effects);
-  absl::Status status = endpoint.on_passed(from, body.bytes.size(), effects);
+  if (!stream.has_receive && !stream.unwanted)
+    return endpoint.on_buffered(from, frame.id, std::move(payload), effects);
+  absl::Status status = endpoint.on_bypassed(from, body.bytes.size(), effects);
   if (!status.ok() || stream.unwanted) return status;
   return endpoint.on_frame(from, frame, std::move(payload), effects);
 }
@@ -210,7 +214,7 @@ void World::fail_sends(int rank, int other) {
     return each.is_send() && each.rank == rank && each.peer == other;
   });
   act(rank, [&](Endpoint& endpoint, Effects& effects) {
-    endpoint.fail_sends(other, absl::UnavailableError("is not reached"), effects);
+    endpoint.fail_sends(other, absl::UnavailableError("cannot be reached"), effects);
   });
 }
 
@@ -220,7 +224,7 @@ void World::lose(int rank, int other) {
   cover_each(Event::kRankLost,
              [&](const Operation& each) { return each.rank == rank && each.peer == other; });
   link(rank, other).lost = true;
-  // What was under way is dropped; what this rank had borrowed to the connection it lets go of.
+  // Frames in transit are dropped, and the connection releases the memory that this rank had lent it.
   for (std::deque<Item>* const items :
        {&link(rank, other).frames, &link(other, rank).frames, &link(other, rank).answers}) {
     for (Item& item : *items) {
@@ -235,7 +239,7 @@ void World::lose(int rank, int other) {
 }
 
 void World::reply(int rank, int to, const Frame& frame) {
-  if (!rings_) return put(rank, to, {frame, nullptr}, true);
+  if (!rings_) return enqueue(rank, to, {frame, nullptr}, true);
   ranks_[rank].endpoint->sends().outboxes().push(to, {frame, nullptr});
   link(rank, to).woken = true;
 }
@@ -267,14 +271,14 @@ void World::perform(int rank, Effect& effect) {
     case Effect::Kind::kEndSend:
       end(operation_of(effect.send.get()), effect.status);
       break;
-    case Effect::Kind::kClear: {
+    case Effect::Kind::kCts: {
       const Operation& receive = operation_of(effect.receive.get());
       const Operation* const message = find_send(effect.rank, effect.frame.id);
       if (message == nullptr || receive.ended || receive.partner != message->number)
-        return violate(absl::StrCat(name(receive), " asks for what is not its own"));
+        return violate(absl::StrCat(name(receive), " sends CTS for a message that is not matched to it"));
       const auto stream = ranks_[rank].streams.find({effect.rank, effect.frame.id});
       if (stream == ranks_[rank].streams.end()) return reply(rank, effect.rank, effect.frame);
-      stream->second.asked = true;
+      stream->second.has_receive = true;
       break;
     }
     case Effect::Kind::kReply: {

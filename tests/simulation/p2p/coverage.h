@@ -6,27 +6,28 @@
 
 namespace gradwire::p2p_simulation {
 
-// What happens to operations, and in which state of theirs.
+// The events that happen to operations, and the states in which they happen.
 struct Coverage {
   enum Machine : uint8_t { kSend, kReceive };
-  // Of a message: those of Send::Stage. Of a receive: whether a message has been found that it waits for.
-  enum ReceiveState : uint8_t { kWaiting, kAsked };
+  // The states of a message are those of Send::Stage. The states of a receive say whether it has sent CTS for
+  // a message.
+  enum ReceiveState : uint8_t { kWaiting, kCtsSent };
   enum Event : uint8_t {
     kCancelled,
     kLate,
     kChannelEnded,
     kRankLost,
     kClosed,
-    // Of a message alone.
+    // Events of messages only.
     kSendsFailed,
     kCts,
     kNack,
     kTransmitted,
     kNotTransmitted,
-    // Of a receive alone.
+    // Events of receives only.
     kDelivered = kSendsFailed,
     kAnotherSize,
-    kWithdrawn,
+    kCancelReceived,
   };
 
   static simulation::CoverageTable table();

@@ -1,4 +1,4 @@
-// The part of World that checks.
+// The part of World that checks the invariants.
 
 #include <utility>
 
@@ -20,14 +20,14 @@ void World::end(Operation& operation, const absl::Status& status) {
     violate(absl::StrCat(name(operation), " ends without cause: ", status.ToString()));
   const int rank = operation.rank, to = operation.peer;
   if (!operation.is_send()) {
-    oracle(rank).gone(operation.number);
+    oracle(rank).remove(operation.number);
     return;
   }
-  // Never left.
+  // The message was never sent.
   if (operation.eager && !operation.taken && rank != to && operation.send->id != 0)
     link(rank, to).outstanding -= operation.memory.size() + collectives::cpu::kMessageCost;
-  if (rank == to && !operation.eager) oracle(rank).gone(operation.number);
-  // Whoever reads it from now on is noticed.
+  if (rank == to && !operation.eager) oracle(rank).remove(operation.number);
+  // A later read of this memory is detected.
   operation.memory.assign(operation.memory.size(), '!');
 }
 
@@ -40,13 +40,13 @@ bool World::justified(const Operation& operation, absl::StatusCode code) const {
                              (operation.is_send() && oracle(operation.peer).ended(operation.channel));
   switch (code) {
     case absl::StatusCode::kOk:
-      // What is sent completely before the carrier can let go of it has been sent.
+      // A cancelled message that was sent completely before the carrier could release it has been sent.
       if (operation.cancelled && !(operation.is_send() && operation.taken)) return false;
       return (operation.is_send() && operation.eager) || same_size;
     case absl::StatusCode::kCancelled:
       return operation.cancelled || ranks_[rank].closed || channel_ended;
     case absl::StatusCode::kAborted:
-      return channel_ended || (!operation.is_send() && partner != nullptr && partner->withdrawn);
+      return channel_ended || (!operation.is_send() && partner != nullptr && partner->cancel_received);
     case absl::StatusCode::kDeadlineExceeded:
       return operation.deadline <= absl::FromUnixSeconds(now_);
     case absl::StatusCode::kInvalidArgument:
@@ -61,22 +61,23 @@ bool World::justified(const Operation& operation, absl::StatusCode code) const {
   }
 }
 
-int World::unanswered(int from, int to) const {
+int World::pending_rts(int from, int to) const {
   int count = 0;
   for (const Operation& each : operations_) {
     if (!each.is_send() || each.rank != from || each.peer != to || each.ended) continue;
-    if (!each.eager && each.send->id != 0 && !(each.asked && each.announced)) ++count;
+    if (!each.eager && each.send->id != 0 && !(each.cts_received && each.rts_sent)) ++count;
   }
   return count;
 }
 
-// Nothing is under way: whatever is not done waits for what has not been begun.
-void World::check_quiet() {
+// No frame is in transit: every operation that has not ended waits for an operation that has not begun.
+void World::check_quiescent() {
   for (const Operation& each : operations_) {
     const Endpoint& endpoint = *ranks_[each.rank].endpoint;
     const bool known =
         each.is_send() ? endpoint.sends().contains(*each.send) : endpoint.contains(*each.receive);
-    if (known == each.ended) violate(absl::StrCat(name(each), each.ended ? " stays" : " is forgotten"));
+    if (known == each.ended)
+      violate(absl::StrCat(name(each), each.ended ? " stays after its end" : " is not known any more"));
     if (each.ended) continue;
     const int where = each.is_send() ? each.peer : each.rank;
     const bool lost = each.peer == kAnyRank ? all_others_lost(each.rank) : link(each.rank, each.peer).lost;
@@ -88,7 +89,7 @@ void World::check_quiet() {
 void World::check_room(int rank) {
   const Endpoint& endpoint = *ranks_[rank].endpoint;
   if (endpoint.sends().outboxes().size() > 0)
-    violate(absl::StrCat("the outbox of rank ", rank, " is not emptied"));
+    violate(absl::StrCat("the outbox of rank ", rank, " is not empty"));
   std::size_t waiting = oracle(rank).receives().size();
   std::vector<uint64_t> held(size_);
   for (const int number : oracle(rank).messages()) {
@@ -98,7 +99,8 @@ void World::check_room(int rank) {
     if (message.eager) held[message.rank] += message.memory.size() + collectives::cpu::kMessageCost;
   }
   if (endpoint.matcher().size() != waiting)
-    violate(absl::StrCat("at rank ", rank, " ", endpoint.matcher().size(), " wait, expected ", waiting));
+    violate(absl::StrCat("at rank ", rank, " ", endpoint.matcher().size(), " operations wait, expected ",
+                         waiting));
   for (int from = 0; from < size_; ++from) {
     if (from == rank || link(rank, from).broken) continue;
     const uint64_t outstanding = link(from, rank).outstanding;
@@ -112,8 +114,8 @@ void World::check_end() {
     if (!each.ended) violate(absl::StrCat(name(each), " does not end"));
   }
   for (const Rank& each : ranks_) {
-    if (!each.endpoint->idle() || !each.oracle->receives().empty()) violate("an operation stays");
-    if (!each.streams.empty()) violate("a message does not come to an end");
+    if (!each.endpoint->idle() || !each.oracle->receives().empty()) violate("an operation is left");
+    if (!each.streams.empty()) violate("a partly received message is left");
   }
 }
 
@@ -149,9 +151,9 @@ void World::cover(const Operation& operation, Event event) {
     coverage_->hit(Coverage::kSend, static_cast<std::size_t>(operation.send->stage), event);
   } else {
     const Operation* const message = operation.partner < 0 ? nullptr : &operations_[operation.partner];
-    const bool asked =
+    const bool cts_sent =
         message != nullptr && !message->eager && message->memory.size() == operation.memory.size();
-    coverage_->hit(Coverage::kReceive, asked ? Coverage::kAsked : Coverage::kWaiting, event);
+    coverage_->hit(Coverage::kReceive, cts_sent ? Coverage::kCtsSent : Coverage::kWaiting, event);
   }
 }
 

@@ -4,7 +4,7 @@
 
 namespace gradwire::p2p_simulation {
 
-void Oracle::meet(int operation, std::vector<int>& own, std::vector<int>& others) {
+void Oracle::match(int operation, std::vector<int>& own, std::vector<int>& others) {
   Operation& one = operations_[operation];
   if (ended(one.channel)) return;
   for (std::size_t i = 0; i < others.size(); ++i) {
@@ -21,14 +21,14 @@ void Oracle::meet(int operation, std::vector<int>& own, std::vector<int>& others
   own.push_back(operation);
 }
 
-bool Oracle::posted(int receive, bool may_wait) {
+bool Oracle::add_receive(int receive, bool may_wait) {
   if (ended(operations_[receive].channel)) return false;
-  meet(receive, receives_, messages_);
+  match(receive, receives_, messages_);
   if (operations_[receive].partner < 0 && !may_wait) receives_.pop_back();
   return operations_[receive].partner >= 0 || may_wait;
 }
 
-void Oracle::gone(int operation) {
+void Oracle::remove(int operation) {
   std::erase(messages_, operation);
   std::erase(receives_, operation);
 }

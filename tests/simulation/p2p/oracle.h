@@ -13,7 +13,7 @@ namespace gradwire::p2p_simulation {
 
 using collectives::cpu::kAnyRank;
 
-// A send or a receive, as its caller and the simulation know it.
+// A send or a receive, as its caller and the simulation see it.
 struct Operation {
   bool is_send() const { return send != nullptr; }
 
@@ -26,31 +26,32 @@ struct Operation {
   collectives::cpu::ReceivePtr receive;
   std::string memory;
   absl::Time deadline;
-  // The message of a receive, the receive of a message: as the oracle has it.
+  // The number of the matched receive or message, as the oracle has determined it; -1 if none.
   int partner = -1;
   bool eager = false;
-  bool asked = false;      // The kCts has come to the sender.
-  bool announced = false;  // The carrier has announced it.
-  bool taken = false;      // The carrier has taken it.
-  bool withdrawn = false;  // The receiver knows that no more of it comes.
+  bool cts_received = false;     // The sender has received the kCts.
+  bool rts_sent = false;         // The carrier has sent the kRts.
+  bool taken = false;            // The carrier has taken it from the outbox.
+  bool cancel_received = false;  // The receiver has received the kCancel.
   bool cancelled = false;
-  bool failed = false;  // In the carrier.
+  bool failed = false;  // The carrier has failed to send it.
   bool ended = false;
 };
 
-// The receives and messages of one rank that wait: a receive takes the first message that came and suits it,
-// a message goes to the first receive that was posted. By brute force on purpose: nothing of this is as the
-// Matcher does it.
+// The receives and messages of one rank that wait. A receive takes the oldest message that matches it, and a
+// message goes to the oldest receive that matches it. It is brute force on purpose, so that it has nothing in
+// common with the Matcher.
 class Oracle {
  public:
   explicit Oracle(std::deque<Operation>& operations) : operations_(operations) {}
 
-  // A message is known here. Sets the partners if there is a receive for it.
-  void came(int message) { meet(message, messages_, receives_); }
-  // Whether it has met its message or waits; false when there is none and none may come (`may_wait`).
-  bool posted(int receive, bool may_wait);
-  // It waits no more.
-  void gone(int operation);
+  // A message has become known to the receiver. Sets the partners if there is a receive for it.
+  void add_message(int message) { match(message, messages_, receives_); }
+  // Adds a receive. Returns whether it was matched or waits; false if no message waits and none may arrive
+  // (`may_wait` is false).
+  bool add_receive(int receive, bool may_wait);
+  // The operation does not wait any more.
+  void remove(int operation);
   void end_channel(uint64_t channel);
 
   bool ended(uint64_t channel) const { return ended_.contains(channel); }
@@ -59,12 +60,12 @@ class Oracle {
   const std::vector<int>& receives() const { return receives_; }
 
  private:
-  // Finds the first of `others` for the operation, or puts it among `own`.
-  void meet(int operation, std::vector<int>& own, std::vector<int>& others);
+  // Matches the operation with the oldest suitable one of `others`, or adds it to `own`.
+  void match(int operation, std::vector<int>& own, std::vector<int>& others);
 
   std::deque<Operation>& operations_;
   std::set<uint64_t> ended_;
-  // In the order in which they came, and were posted.
+  // In the order of arrival and of posting.
   std::vector<int> messages_, receives_;
 };
 

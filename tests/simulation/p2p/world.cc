@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kEagerBytes = 4;
 constexpr uint64_t kMostOperations = 40;
-// The usual size of a message with the tag; now and then it has another.
+// The usual size of a message with this tag. Some messages have another size.
 constexpr std::size_t kSizes[] = {3, 6, 0};
 
 absl::Time time_of(int64_t seconds) { return absl::FromUnixSeconds(seconds); }
@@ -21,7 +21,7 @@ World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Tra
       size_(static_cast<int>(random_.between(2, 4))),
       rings_(random_.below(2) == 0),
       max_pending_rts_(random_.between(2, 3)),
-      // Three short messages, or five, whose credit then comes for two.
+      // Room for three short messages, or for five, whose credit is returned for two at a time.
       window_((random_.below(2) == 0 ? 3 : 5) * (kEagerBytes + collectives::cpu::kMessageCost)),
       faults_(random_.below(3) == 0 ? 0 : random_.below(80)) {
   links_.resize(size_ * size_);
@@ -40,7 +40,7 @@ World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Tra
 const std::string& World::run() {
   const int64_t steps = random_.between(40, 160);
   for (int64_t i = 0; i < steps && violation_.empty(); ++i) step();
-  if (violation_.empty()) calm();
+  if (violation_.empty()) deliver_all();
   if (violation_.empty()) finish();
   return violation_;
 }
@@ -75,7 +75,7 @@ void World::step() {
   } else if (choice < 43) {
     pass_time(rank);
   } else if (choice < 44) {
-    calm();
+    deliver_all();
   } else if (choice < 62) {
     take(rank, other);
   } else if (choice < 74) {
@@ -108,21 +108,22 @@ void World::send(int rank) {
   numbers_[operation.send.get()] = operation.number;
   const uint64_t cost = data.size + collectives::cpu::kMessageCost;
   const bool fits = link(rank, to).outstanding + cost <= window_;
-  const bool full = unanswered(rank, to) >= static_cast<int>(max_pending_rts_);
+  const bool full = pending_rts(rank, to) >= static_cast<int>(max_pending_rts_);
   const bool open = !ranks_[rank].closed && !oracle(rank).ended(operation.channel) && !link(rank, to).lost;
   operation.eager = data.size <= kEagerBytes && fits;
   const bool accepted = open && (operation.eager || !full);
   trace("rank ", rank, " sends ", name(operation), accepted ? "" : ", which is refused");
   act(rank, [&](Endpoint& endpoint, Effects& effects) {
-    // When its own window has room again, only a rank itself knows.
+    // Only the rank itself knows when the window to itself has room again.
     const bool own = rank == to;
     endpoint.send(operation.send, effects);
     const bool added = operation.send->id != 0;
     if (own) operation.eager = operation.send->eager;
-    if (added && operation.send->eager != operation.eager) violate("the window has another size");
-    if (!own && added != accepted) violate(added ? "accepted a send" : "refused a send");
+    if (added && operation.send->eager != operation.eager) violate("the size of the window is wrong");
+    if (!own && added != accepted)
+      violate(added ? "a send is accepted wrongly" : "a send is refused wrongly");
     if (!added) return;
-    if (own) oracle(rank).came(operation.number);
+    if (own) oracle(rank).add_message(operation.number);
     if (!own && operation.eager) link(rank, to).outstanding += cost;
   });
 }
@@ -137,9 +138,10 @@ void World::receive(int rank) {
   numbers_[operation.receive.get()] = operation.number;
   const bool lost = from == kAnyRank ? all_others_lost(rank) : link(rank, from).lost;
   trace("rank ", rank, " receives ", name(operation));
-  const bool waits = !ranks_[rank].closed && oracle(rank).posted(operation.number, !lost);
+  const bool waits = !ranks_[rank].closed && oracle(rank).add_receive(operation.number, !lost);
   act(rank, [&](Endpoint& endpoint, Effects& effects) { endpoint.receive(operation.receive, effects); });
-  if (!waits && !operation.ended) violate(absl::StrCat(name(operation), " waits for nothing"));
+  if (!waits && !operation.ended)
+    violate(absl::StrCat(name(operation), " waits for a message that cannot arrive"));
 }
 
 void World::cancel(Operation& operation) {
@@ -160,17 +162,17 @@ void World::pass_time(int rank) {
   const auto late = [&](const Operation& each) {
     return !each.ended && each.rank == rank && each.deadline <= now;
   };
-  trace("rank ", rank, " looks at the time, ", now_);
+  trace("rank ", rank, " checks its deadlines at ", now_);
   cover_each(Event::kLate, late);
   for (const Operation& each : operations_) {
     const bool ending = each.is_send() && !each.send->ended.ok();
     if (late(each) && !ending && ranks_[rank].endpoint->next_deadline() > each.deadline)
-      violate(absl::StrCat("nobody looks at the deadline of ", name(each)));
+      violate(absl::StrCat("the deadline of ", name(each), " is not observed"));
   }
   act(rank, [&](Endpoint& endpoint, Effects& effects) { endpoint.expire(now, effects); });
   for (const Operation& each : operations_) {
     if (late(each) && !(each.is_send() && !each.send->ended.ok()))
-      violate(absl::StrCat(name(each), " is late and goes on"));
+      violate(absl::StrCat(name(each), " does not end at its deadline"));
   }
 }
 
@@ -193,26 +195,26 @@ void World::close(int rank) {
   act(rank, [](Endpoint& endpoint, Effects& effects) {
     endpoint.close(absl::CancelledError("the rank has closed"), effects);
   });
-  // The others notice.
+  // The connections to the other ranks break.
   for (int other = 0; other < size_; ++other) {
     if (other != rank) link(rank, other).broken = link(other, rank).broken = true;
   }
 }
 
-void World::calm() {
-  trace("everything that is under way comes");
-  for (bool again = true; again && violation_.empty();) {
-    again = false;
+void World::deliver_all() {
+  trace("all frames are delivered");
+  for (bool progress = true; progress && violation_.empty();) {
+    progress = false;
     for (int from = 0; from < size_; ++from) {
       for (int to = 0; to < size_; ++to) {
         if (link(from, to).broken) lose(from, to);
-        while (take(from, to)) again = true;
-        while (deliver(from, to, false) || deliver(from, to, true)) again = true;
-        while (!link(from, to).carried.empty() && complete(from, to, 0)) again = true;
+        while (take(from, to)) progress = true;
+        while (deliver(from, to, false) || deliver(from, to, true)) progress = true;
+        while (!link(from, to).carried.empty() && complete(from, to, 0)) progress = true;
       }
     }
   }
-  if (violation_.empty()) check_quiet();
+  if (violation_.empty()) check_quiescent();
 }
 
 void World::finish() {
@@ -221,7 +223,7 @@ void World::finish() {
   } else {
     for (Operation& each : operations_) cancel(each);
   }
-  calm();
+  deliver_all();
   if (violation_.empty()) check_end();
 }
 

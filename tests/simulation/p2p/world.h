@@ -28,21 +28,22 @@ using collectives::cpu::FrameKind;
 using collectives::cpu::Payload;
 using collectives::cpu::SendTable;
 
-// Three or four ranks in one schedule. Each has a production Endpoint; what stands around it in production
-// (MeshCore with its connections, or ShmEndpoint with its rings) is done here in the same steps, one at a
-// time and in any order.
+// Two to four ranks in one schedule. Each has a production Endpoint. Its surroundings in production (MeshCore
+// with its connections, or ShmEndpoint with its rings) are simulated in the same steps, one at a time and in
+// any order.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
-  // Runs to the end. Returns the first violation of an invariant, or nothing.
+  // Runs the schedule. Returns the first violation of an invariant, or an empty string.
   const std::string& run();
   uint64_t steps() const { return steps_; }
 
  private:
   using Event = Coverage::Event;
 
-  // The bytes of a message under way: read from the sender's memory when the receiver gets them, or before.
+  // The bytes of a message in transit: read from the sender's memory when the receiver receives them, or
+  // before.
   struct Body {
     int operation;
     bool ready = false;
@@ -52,27 +53,27 @@ class World {
     Frame frame;
     std::shared_ptr<Body> body;
   };
-  // A message that the carrier has taken, and has not said the last word of.
+  // A message that the carrier has taken and not completed.
   struct Carried {
     int operation;
     FrameKind kind;
-    std::shared_ptr<Body> body;  // Rings: none before the last piece.
+    std::shared_ptr<Body> body;  // Rings: null before the last piece.
     bool fails = false;
-    bool blocks = true;  // Nothing is taken meanwhile.
+    bool blocks = true;  // The carrier takes nothing else meanwhile.
   };
-  // From one rank to another.
+  // The state between one rank and another, in one direction.
   struct Link {
     std::deque<Item> frames, answers;
     std::vector<Carried> carried;
     bool woken = false;
     bool broken = false;
-    bool lost = false;         // The first has lost the second.
-    uint64_t outstanding = 0;  // Bytes in the window.
+    bool lost = false;         // The first rank has lost the second.
+    uint64_t outstanding = 0;  // Bytes taken from the window.
   };
-  // Rings: a message that was begun.
+  // Rings: a partly received message.
   struct Stream {
     int operation;
-    bool asked = false;
+    bool has_receive = false;
     bool unwanted = false;
   };
   struct Rank {
@@ -82,7 +83,7 @@ class World {
     bool closed = false;
   };
 
-  // world.cc: what users do.
+  // world.cc: the actions of users.
   void step();
   Operation& add(int rank, int peer);
   void send(int rank);
@@ -91,13 +92,13 @@ class World {
   void pass_time(int rank);
   void end_channel(int rank, uint64_t channel, bool forget);
   void close(int rank);
-  void calm();
+  void deliver_all();
   void finish();
 
   // carrier.cc
   bool take(int from, int to);
-  void put(int from, int to, Item item, bool answer);
-  // The last word of what the carrier has taken. False when that has to wait.
+  void enqueue(int from, int to, Item item, bool answer);
+  // Completes a message that the carrier has taken. Returns false if it must wait.
   bool complete(int from, int to, std::size_t which);
   void retract(int from, const Operation& send);
   bool deliver(int from, int to, bool answer);
@@ -107,16 +108,16 @@ class World {
   void fail_sends(int rank, int other);
   void lose(int rank, int other);
   void reply(int rank, int to, const Frame& frame);
-  // Does the effects of one event.
+  // Performs the effects of one event.
   void act(int rank, absl::FunctionRef<void(Endpoint&, Effects&)> event);
   void perform(int rank, Effect& effect);
 
   // invariants.cc
   void end(Operation& operation, const absl::Status& status);
   bool justified(const Operation& operation, absl::StatusCode code) const;
-  // Messages to the rank that were neither answered nor taken back.
-  int unanswered(int from, int to) const;
-  void check_quiet();
+  // Number of announced messages to the rank that were neither answered nor cancelled.
+  int pending_rts(int from, int to) const;
+  void check_quiescent();
   void check_room(int rank);
   void check_end();
   void violate(std::string what);
@@ -144,7 +145,7 @@ class World {
   const bool rings_;
   const std::size_t max_pending_rts_;
   const uint64_t window_;
-  const uint32_t faults_;  // Of 1000 steps.
+  const uint32_t faults_;  // Number of faults in 1000 steps.
   std::vector<Rank> ranks_;
   std::vector<Link> links_;
   std::deque<Operation> operations_;

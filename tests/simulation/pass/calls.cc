@@ -1,5 +1,6 @@
-// The calls between workers. One that is lost, or whose answer is, is repeated until it is answered or the
-// callee is known to be lost; so it may arrive more than once. At its caller it ends once.
+// The calls between workers. If the request or the answer of a call is lost, the caller repeats the request
+// until it is answered or the caller knows that the callee is lost. So a request may arrive more than once. A
+// call completes at its caller exactly once.
 #include <utility>
 
 #include "gradwire/tests/simulation/pass/world.h"
@@ -23,7 +24,7 @@ int World::call(Call call) {
 
 void World::send(int index) {
   const Call& call = calls_[index];
-  // Requests of users' calls are not repeated.
+  // Requests of users' calls, and calls of a worker to itself, are not lost, so they are not repeated.
   const bool repeats = call.kind != Kind::kForward && call.kind != Kind::kInputs && call.from != call.to;
   if (repeats && !calm_ && random_.per_mille(scenario_.drop)) {
     scheduler_.add(now_ + some_delay(), Event::Kind::kRetry, index);
@@ -46,11 +47,11 @@ void World::on_retry(int index) {
 void World::on_request(int index) {
   const Call& call = calls_[index];
   const WorkerState& callee = workers_[call.to];
-  // The connections of the lost are closed.
+  // A worker closes the connections of a lost worker, so nothing arrives from it.
   if (!callee.alive || callee.lost & 1u << call.from) return;
   arrivals_.push_back({.call = index});
   const int arrival = static_cast<int>(arrivals_.size()) - 1;
-  if (gap()) {
+  if (preempted()) {
     scheduler_.add(now_ + some_delay(), Event::Kind::kServe, arrival);
   } else {
     serve(arrival);
@@ -59,7 +60,8 @@ void World::on_request(int index) {
 
 void World::reply(int index, absl::Status status, std::vector<uint64_t> workers) {
   Arrival& arrival = arrivals_[index];
-  if (arrival.answered) return violate(absl::StrCat("answered twice: ", describe(calls_[arrival.call])));
+  if (arrival.answered)
+    return violate(absl::StrCat("request answered twice: ", describe(calls_[arrival.call])));
   arrival.answered = true;
   const Call& call = calls_[arrival.call];
   if (!workers_[call.from].alive) return;
@@ -83,10 +85,10 @@ void World::complete(int index, const Answer& answer) {
   }
   if (call.kind == Kind::kInputs) {
     PassInfo& pass = passes_[call.pass];
-    --pass.unheld;
+    --pass.unanswered_inputs;
     if (!answer.status.ok()) {
       abort(pass.part, answer.status);
-    } else if (pass.unheld == 0) {
+    } else if (pass.unanswered_inputs == 0) {
       start(call.pass);
     }
     return;
@@ -128,11 +130,11 @@ void World::serve(int index) {
     cover(call.to, call.context, Coverage::kPassMessage);
     arrival.part = find_pass(call.to, call.pass);
     if (arrival.part < 0) {
-      // Of a released context nothing is left to abort.
+      // A released context has no passes left to abort.
       return reply(index, call.kind == Kind::kAbort ? absl::OkStatus()
                                                     : absl::NotFoundError("the context was released"));
     }
-    if (step_aside(index)) return;
+    if (continue_later(index)) return;
   }
   switch (call.kind) {
     case Kind::kMark:
@@ -152,9 +154,9 @@ void World::serve(int index) {
   }
 }
 
-bool World::step_aside(int index) {
+bool World::continue_later(int index) {
   ++arrivals_[index].stage;
-  if (!gap()) return false;
+  if (!preempted()) return false;
   scheduler_.add(now_ + some_delay(), Event::Kind::kServe, index);
   return true;
 }

@@ -1,4 +1,5 @@
-// What Contexts and Engine do: who is in a context, and who must hear of its end.
+// The steps of Contexts and Engine: which workers a context has reached, and which must be notified of its
+// end.
 #include <algorithm>
 #include <utility>
 
@@ -12,9 +13,9 @@ void World::cover(int worker, int context, Coverage::ContextEvent event) {
   if (coverage_ == nullptr) return;
   const Local& local = workers_[worker].contexts[context];
   coverage_->hit(Coverage::kContext,
-                 local.live   ? Coverage::kLive
-                 : local.told ? Coverage::kGone
-                              : Coverage::kUnknown,
+                 local.live       ? Coverage::kLive
+                 : local.notified ? Coverage::kGone
+                                  : Coverage::kUnknown,
                  event);
 }
 
@@ -40,17 +41,17 @@ bool World::enter(int w, int c, int from, Coverage::ContextEvent event) {
   cover(w, c, event);
   const ContextTable::Entry entry =
       workers_[w].table.enter(contexts_[c].id, w == from ? 0 : incarnation(from));
-  if (w != from) local.heard |= 1u << from;
+  if (w != from) local.served_from |= 1u << from;
   if (entry == ContextTable::Entry::kReleased) {
-    // Only of what has ended, or as good as has, may nothing more be heard; or from one who said so itself.
-    if (!local.told && !(local.told_by & 1u << from))
-      violate(
-          absl::StrCat("context ", c, " is refused by ", worker_name(w), ", which never heard of its end"));
+    // A message may be refused only if this worker was notified of the context's end, or if the sender itself
+    // has sent a CLEANUP.
+    if (!local.notified && !(local.cleanups_from & 1u << from))
+      violate(absl::StrCat(worker_name(w), " refuses context ", c, ", but was never notified of its end"));
     return false;
   }
-  // One that lives although its end is known is about to hear of it.
-  if (local.told && entry == ContextTable::Entry::kNew)
-    violate(absl::StrCat("context ", c, " comes to life again at ", worker_name(w)));
+  // A context that is live after the notification is about to be ended. But it must not be created again.
+  if (local.notified && entry == ContextTable::Entry::kNew)
+    violate(absl::StrCat("context ", c, " is created again at ", worker_name(w), " after its end"));
   local.live = true;
   return true;
 }
@@ -61,32 +62,35 @@ bool World::touch(int w, int c, int to) {
   if (to == w) return true;
   contexts_[c].touched[w] |= 1u << to;
   if (workers_[w].table.touch(contexts_[c].id, incarnation(to))) return true;
-  violate(absl::StrCat(worker_name(w), " may not send in context ", c, ", which lives there"));
+  violate(absl::StrCat(worker_name(w), " cannot send in context ", c, ", which is live at this worker"));
   return false;
 }
 
-void World::let_go(int c) {
+void World::release_by_user(int c) {
   ContextInfo& context = contexts_[c];
   if (!context.opened || context.released || !workers_[context.origin].alive) return;
   context.released = true;
-  trace(worker_name(context.origin), " lets go of context ", c);
-  cover(context.origin, c, Coverage::kLetGo);
+  trace(worker_name(context.origin), ": the user releases context ", c);
+  cover(context.origin, c, Coverage::kUserRelease);
   release_context(context.origin, c, context.origin);
 }
 
-// The worker has been told of the end of every context of this origin with a lower counter.
-void World::tell(int w, const rpc::Id& below) {
+// Records that worker `w` was notified of the end of every context of origin `below.origin` whose counter is
+// lower than `below.counter`.
+void World::mark_notified(int w, const rpc::Id& below) {
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
     if (!contexts_[c].opened || contexts_[c].id.origin != below.origin ||
         contexts_[c].id.counter >= below.counter)
       continue;
-    workers_[w].contexts[c].told = true;
+    workers_[w].contexts[c].notified = true;
     const bool ended = contexts_[c].released || !workers_[contexts_[c].origin].alive;
-    if (!ended) violate(absl::StrCat(worker_name(w), " is told that context ", c, " has ended, which lives"));
+    if (!ended)
+      violate(absl::StrCat(worker_name(w), " is notified of the end of context ", c, ", which is live"));
   }
 }
 
-// The origin lets go of its context, or `from`, its origin, is lost.
+// Ends a context at worker `w`: `w` is the origin and its user has released the context, or the origin,
+// `from`, is lost.
 void World::release_context(int w, int c, int from) {
   WorkerState& worker = workers_[w];
   const rpc::Id context = contexts_[c].id;
@@ -96,8 +100,8 @@ void World::release_context(int w, int c, int from) {
     low = worker.table.low(incarnation(w), worker.next_counter);
     worker.table.release(context, low);
   }
-  worker.contexts[c].told = true;
-  tell(w, {context.origin, low});
+  worker.contexts[c].notified = true;
+  mark_notified(w, {context.origin, low});
   std::vector<ContextTable::Ended> ended;
   if (touched.has_value()) ended.push_back({context, *std::move(touched)});
   end_contexts(w, c, std::move(ended), low, from);
@@ -106,29 +110,32 @@ void World::release_context(int w, int c, int from) {
 void World::serve_cleanup(int w, int c, uint64_t low, int from) {
   Local& local = workers_[w].contexts[c];
   cover(w, c, Coverage::kCleanup);
-  // Only its own worker ends a context of this one.
+  // Only the user of worker `w` can end a context of which `w` is the origin.
   if (contexts_[c].origin == w) return;
   const ContextTable::Cleanup cleanup = workers_[w].table.cleanup(contexts_[c].id, low, incarnation(from));
-  local.told_by |= 1u << from;
+  local.cleanups_from |= 1u << from;
   if (from == contexts_[c].origin) {
-    local.told = true;
-    tell(w, {contexts_[c].id.origin, low});
+    local.notified = true;
+    mark_notified(w, {contexts_[c].id.origin, low});
   }
-  if (cleanup.refused != (local.live && from != contexts_[c].origin && !local.told &&
+  if (cleanup.refused != (local.live && from != contexts_[c].origin && !local.notified &&
                           std::none_of(cleanup.ended.begin(), cleanup.ended.end(),
                                        [&](const auto& each) { return each.context == contexts_[c].id; }))) {
-    violate(absl::StrCat(worker_name(w), " does not say that it refused a CLEANUP, or says so of another"));
+    violate(absl::StrCat(
+        worker_name(w), " refused a CLEANUP without reporting it, or reported a refusal of an accepted one"));
   }
-  const bool is_party = ((local.heard | contexts_[c].touched[w]) & 1u << from) != 0;
+  const bool is_party = ((local.served_from | contexts_[c].touched[w]) & 1u << from) != 0;
   if (cleanup.refused && is_party && !(workers_[w].lost & 1u << from)) {
-    violate(absl::StrCat(worker_name(w), " refuses a CLEANUP of ", worker_name(from), ", which takes part"));
+    violate(absl::StrCat(worker_name(w), " refuses a CLEANUP of ", worker_name(from),
+                         ", a participant of the context"));
   }
   end_contexts(w, c, cleanup.ended, low, from);
 }
 
-// What becomes of contexts that the table has ended; `c` is the one that was spoken of.
+// Aborts the passes of contexts that the table has ended, and sends CLEANUP to the workers that they reached.
+// `c` is the context that the CLEANUP from `from` named, or -1 when there was none.
 void World::end_contexts(int w, int c, std::vector<ContextTable::Ended> ended, uint64_t low, int from) {
-  // In an order that is not a hash table's, so that a seed gives the same schedule in each process.
+  // Sort the contexts: the table returns them in the order of a hash table, which differs between processes.
   std::sort(ended.begin(), ended.end(),
             [](const ContextTable::Ended& a, const ContextTable::Ended& b) { return a.context < b.context; });
   for (ContextTable::Ended& each : ended) std::sort(each.touched.begin(), each.touched.end());
@@ -141,9 +148,9 @@ void World::end_contexts(int w, int c, std::vector<ContextTable::Ended> ended, u
   for (int index : released) {
     Local& local = workers_[w].contexts[index];
     local.live = false;
-    local.told = true;
+    local.notified = true;
     if (!contexts_[index].released && workers_[contexts_[index].origin].alive) {
-      return violate(absl::StrCat("context ", index, " ends at ", worker_name(w), " while it lives"));
+      return violate(absl::StrCat("context ", index, " ends at ", worker_name(w), " before its release"));
     }
     for (int part : std::exchange(local.parts, {})) {
       cover(*parts_[part], Coverage::kReleased);
@@ -153,7 +160,8 @@ void World::end_contexts(int w, int c, std::vector<ContextTable::Ended> ended, u
   for (const ContextTable::Ended& each : ended) {
     for (uint64_t to : each.touched) {
       const int index = find_context(each.context);
-      // Who said the end of one context may yet have to hear of the others'.
+      // Do not answer a CLEANUP with a CLEANUP of the same context. The sender may not know the end of the
+      // other contexts, so it is notified of these.
       if ((worker_of(to) == from && index == c) || to == each.context.origin) continue;
       call({.kind = Kind::kCleanup, .from = w, .to = worker_of(to), .context = index, .low = low});
     }
@@ -167,7 +175,7 @@ void World::straggle() {
   if (!contexts_[c].opened || !workers_[from].alive || from == to) return;
   if (!touch(from, c, to)) return;
   call({.kind = Kind::kForward, .from = from, .to = to, .context = c});
-  // The more there are of a context, the more can come of it.
+  // A late message may cause more late messages of the same context.
   if (random_.below(2) == 0) scheduler_.add(now_ + some_delay(), Event::Kind::kStraggle);
 }
 
@@ -176,7 +184,7 @@ void World::lose(int w, int dead, int step) {
   const uint64_t lost = incarnation(dead);
   switch (step) {
     case 0:
-      trace(worker_name(w), " learns that ", worker_name(dead), " is lost");
+      trace(worker_name(w), " is notified that ", worker_name(dead), " is lost");
       worker.lost |= 1u << dead;
       return;
     case 1: {
@@ -192,7 +200,7 @@ void World::lose(int w, int dead, int step) {
       for (std::size_t c = 0; c < contexts_.size(); ++c) {
         const bool of_dead = contexts_[c].opened && contexts_[c].id.origin == lost;
         cover(w, static_cast<int>(c), of_dead ? Coverage::kOriginLost : Coverage::kPeerLost);
-        if (of_dead) worker.contexts[c].told = true;
+        if (of_dead) worker.contexts[c].notified = true;
       }
       for (const rpc::Id& orphan : orphans) release_context(w, find_context(orphan), dead);
       return;

@@ -7,9 +7,9 @@ using Names = std::vector<const char*>;
 
 Names part_states() { return {"new", "wave", "work left", "idle", "ended", "failed"}; }
 Names part_events() {
-  return {"MARK",        "MARK again",   "NEEDED",      "NEEDED again", "MARK answered",   "RUN",
-          "RUN again",   "RUN answered", "FINISH",      "FINISH again", "FINISH answered", "ABORT",
-          "call failed", "node ran",     "node failed", "worker lost",  "released",        "cancelled"};
+  return {"MARK",         "MARK repeated", "NEEDED",      "NEEDED repeated", "MARK answered",   "RUN",
+          "RUN repeated", "RUN answered",  "FINISH",      "FINISH repeated", "FINISH answered", "ABORT",
+          "call failed",  "node ran",      "node failed", "worker lost",     "released",        "cancelled"};
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ simulation::CoverageTable Coverage::table() {
           {"the root's part", part_states(), part_events()},
           {"a context at a worker",
            {"unknown", "live", "released"},
-           {"opened", "forward", "sends", "inputs", "of a pass", "let go", "CLEANUP", "overdue",
+           {"opened", "forward", "sends", "inputs", "pass message", "user release", "CLEANUP", "overdue",
             "origin lost", "other lost"}},
       },
       {

@@ -6,30 +6,31 @@
 
 namespace gradwire::pass_simulation {
 
-// The machines of the simulation, and the states and events whose meetings are counted.
+// Names the state machines of the simulation, and their states and events. The simulation counts each pair of
+// a state and an event.
 struct Coverage {
   enum Machine : uint8_t { kParticipant, kRoot, kContext };
 
-  // Of a part in a pass.
+  // States of a worker's part in a pass.
   enum PartState : uint8_t {
-    kNew,    // nothing was heard
-    kWave,   // the wave is under way through it
-    kWork,   // nodes or gradients are awaited
-    kIdle,   // nothing is, but it has not ended
-    kEnded,  // well
+    kNew,    // No message was received.
+    kWave,   // The part waits for answers of the marking wave.
+    kWork,   // The part waits for nodes to run or for gradients.
+    kIdle,   // The part waits for neither, but has not ended.
+    kEnded,  // The part has succeeded.
     kFailed,
   };
   enum PartEvent : uint8_t {
     kMark,
-    kMarkAgain,
+    kMarkRepeated,
     kNeeded,
-    kNeededAgain,
+    kNeededRepeated,
     kMarkAnswered,
     kRun,
-    kRunAgain,
+    kRunRepeated,
     kRunAnswered,
     kFinish,
-    kFinishAgain,
+    kFinishRepeated,
     kFinishAnswered,
     kAbort,
     kCallFailed,
@@ -39,7 +40,7 @@ struct Coverage {
     kReleased,
     kCancelled,
   };
-  // Of a context at a worker.
+  // States of a context at a worker.
   enum ContextState : uint8_t { kUnknown, kLive, kGone };
   enum ContextEvent : uint8_t {
     kOpened,
@@ -47,13 +48,14 @@ struct Coverage {
     kSends,
     kInputs,
     kPassMessage,
-    kLetGo,
+    kUserRelease,
     kCleanup,
     kOverdue,
     kOriginLost,
     kPeerLost,
   };
 
+  // Returns an empty table for these machines.
   static simulation::CoverageTable table();
 };
 

@@ -8,18 +8,19 @@
 
 namespace gradwire::pass_simulation {
 
-// What autograd::LocalExecutor does, without tensors: one worker's graph in one pass. The same functions with
-// the same meaning; see there. A gradient is only counted.
+// A model of autograd::LocalExecutor without tensors: it executes one worker's graph in one pass, but only
+// counts gradients. Its functions have the meaning of those of LocalExecutor, where they are documented.
 class Executor {
  public:
-  // Messages to be told of: MARK goes to their senders, NEEDED to their receivers.
+  // The messages that a walk reached. MARK is to be sent to the senders of `marked`, NEEDED to the receivers
+  // of `needed`.
   struct Reach {
     std::vector<Tensors> marked;
     std::vector<Tensors> needed;
   };
   struct Task {
     int node = -1;
-    // Of a recv node: outputs to ship.
+    // Recv nodes only: bit set of the outputs to ship.
     uint8_t shipped = 0;
   };
 
@@ -28,24 +29,25 @@ class Executor {
   void add_input(const Edge& input);
   void mark_roots(const std::vector<Edge>& roots, Reach& reach);
   void mark_outputs(const Tensors& tensors, Reach& reach);
-  // False when they were not marked.
+  // Returns false if the tensors were not marked before.
   bool need_outputs(const Tensors& tensors, Reach& reach);
   uint64_t take_counted() { return inputs_only_ && !runs_ ? 0 : std::exchange(counted_, 0); }
   void begin_run();
 
   void deliver_roots();
-  // False when it is not awaited, or these are not the tensors.
+  // Returns false if the message is not expected, or its tensors are not the marked ones.
   bool deliver_message(const Tensors& tensors);
   bool next(Task& task, Random& random);
-  // Gradients that a node keeps when it has run, as bits of its inputs.
+  // Bit set of the inputs whose gradients the node keeps after it has run.
   uint8_t kept(const Task& task) const;
   void finished(const Task& task);
 
  private:
+  // An edge's start: the gradient for `input` comes from there.
   struct From {
     enum class What : uint8_t { kRecord, kSent, kRoot } what;
     int input;
-    // The node or the message, and its tensor.
+    // kRecord: the node. kSent: the message, and the tensor in `output`.
     int index;
     int output;
   };

@@ -6,7 +6,7 @@ namespace gradwire::pass_simulation {
 
 using Kind = GraphNode::Kind;
 
-// Something at the worker that a new node may depend on: most often what was received.
+// Returns an edge to a node of the worker on which a new node may depend: in most cases a received tensor.
 Edge Graph::random_edge(int worker, Random& random) {
   const uint64_t wanted = random.below(10);
   for (int tries = 0; tries < 8 && !nodes.empty(); ++tries) {
@@ -37,7 +37,7 @@ Graph Graph::random(const Options& options, Random& random) {
   std::vector<uint64_t> numbers(kMaxWorkers);
   for (int m = 0; m < options.messages; ++m) {
     GraphMessage message;
-    // Those who were reached last most often.
+    // The sender is a worker that a message reached, with a preference for those reached last.
     const std::size_t back = std::min(random.below(present.size()), random.below(present.size()));
     message.from = present[present.size() - 1 - back];
     message.to = static_cast<int>(random.below(options.workers));
@@ -49,7 +49,7 @@ Graph Graph::random(const Options& options, Random& random) {
       Edge edge = random.below(5) == 0 ? graph.random_edge(message.from, random)
                                        : Edge{graph.add_plain(message.from, random), 0};
       message.tensors.push_back(edge);
-      // What the sender finds when it looks ahead.
+      // The route that the sender computes when it traces where the gradient of this tensor goes.
       autograd::GradientRoute route;
       std::vector<Edge> edges{edge};
       while (known && !edges.empty()) {
@@ -117,7 +117,7 @@ Expected::Expected(const Graph& graph, int root, const std::vector<Edge>& roots,
       edges.insert(edges.end(), node.next.begin(), node.next.end());
     }
   }
-  for (uint8_t mask : used) something_unused |= mask == 0;
+  for (uint8_t mask : used) has_unused_message |= mask == 0;
   if (inputs == nullptr) {
     shipped = used;
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {

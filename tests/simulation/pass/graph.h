@@ -6,8 +6,8 @@
 #include "gradwire/autograd/graph/gradient_route.h"
 #include "gradwire/tests/simulation/harness/random.h"
 
-// The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives
-// them without threads, tensors or sockets.
+// Simulates the protocol of a backward pass with a seeded scheduler. It contains the production state
+// machines, and a driver without threads, tensors or sockets.
 namespace gradwire::pass_simulation {
 
 using simulation::Random;
@@ -16,7 +16,7 @@ inline constexpr int kMaxWorkers = 5;
 inline uint64_t incarnation(int worker) { return static_cast<uint64_t>(worker) + 1; }
 inline int worker_of(uint64_t incarnation) { return static_cast<int>(incarnation) - 1; }
 
-// An edge of the graph: gradients go along it to the input of a node.
+// An edge of the graph: a gradient flows along it to the input of a node.
 struct Edge {
   int node = 0;
   int input = 0;
@@ -26,38 +26,39 @@ struct GraphNode {
   enum class Kind : uint8_t { kPlain, kRecv, kLeaf };
   Kind kind = Kind::kPlain;
   int worker = 0;
-  // Of a recv node.
+  // Recv nodes only: the received message.
   int message = -1;
   std::vector<Edge> next;
 };
 
-// One message of the forward with tensors that require grad, at most eight.
+// One message of the forward pass. It has at most eight tensors that require grad.
 struct GraphMessage {
   int from = 0;
   int to = 0;
-  // Unique among those of its sender.
+  // Number of the message, unique at its sender.
   uint64_t number = 0;
-  // By tensor: what the send node leads to.
+  // By tensor: the edge that follows the send node.
   std::vector<Edge> tensors;
-  // Where they arrived.
+  // The recv node at the receiver.
   int recv = -1;
-  // By tensor, or none at all where the sender does not know.
+  // By tensor: the route of its gradient. Empty if the sender does not know the routes.
   std::vector<autograd::GradientRoute> route;
 };
 
-// Tensors of one message, as bits.
+// Bit set of tensors of one message.
 struct Tensors {
   int message = 0;
   uint8_t mask = 0;
 };
 
-// What the forward in one context has left on all workers. Nodes lead to nodes with lower numbers alone.
+// The graph that the forward pass in one context has built on all workers. An edge always leads to a node
+// with a lower number.
 struct Graph {
   struct Options {
     int workers = 2;
     int origin = 0;
     int messages = 0;
-    // Of 1000 messages, those whose sender does not say where gradients go on to.
+    // How many of 1000 messages come from a sender that does not know the routes of their gradients.
     uint32_t unknown = 0;
   };
 
@@ -65,9 +66,9 @@ struct Graph {
   std::vector<GraphMessage> messages;
 
   static Graph random(const Options& options, Random& random);
-  // Roots of a backward pass at `worker`: new nodes of its, or tensors that it received.
+  // Returns roots for a backward pass at `worker`: new nodes of the worker, or tensors that it received.
   std::vector<Edge> random_roots(int worker, Random& random);
-  // The message of this sender's with this number; -1: none.
+  // Returns the index of the sender's message with this number; -1 if there is no such message.
   int find(int sender, uint64_t number) const;
 
  private:
@@ -75,19 +76,20 @@ struct Graph {
   int add_plain(int worker, Random& random);
 };
 
-// What one backward pass must do: found by looking at the whole graph at once.
+// The expected result of one backward pass, computed from the graph of all workers.
 struct Expected {
   Expected(const Graph& graph, int root, const std::vector<Edge>& roots, const std::vector<Edge>* inputs);
 
-  // By message: the outputs that the roots depend on, and those whose gradients must be shipped.
+  // By message, as bit sets: the outputs that the roots depend on, and those whose gradients must be shipped.
   std::vector<uint8_t> used;
   std::vector<uint8_t> shipped;
-  // By node: gradients that must be kept, of leaves and of inputs.
+  // By node, as bit sets: the gradients of leaves and of inputs that must be kept.
   std::vector<uint8_t> kept;
-  // Workers that take part, as bits.
+  // Bit set of the workers that take part.
   uint32_t participants = 0;
-  // There is a message that nothing used depends on: in the fast mode its sender waits for ever.
-  bool something_unused = false;
+  // Whether the roots do not depend on some message. In the fast mode the sender of such a message waits
+  // until a timeout.
+  bool has_unused_message = false;
 };
 
 }  // namespace gradwire::pass_simulation

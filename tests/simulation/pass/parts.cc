@@ -1,5 +1,6 @@
-// What Pass does with what others say: one worker's part in one pass. In the order of its sections under its
-// lock; between them others may come.
+// How Pass handles the messages of other workers. A Part is one worker's part in one pass. The steps are the
+// sections that Pass executes with its mutex locked, in the same order. Other events may occur between two
+// steps.
 #include <algorithm>
 #include <utility>
 
@@ -41,10 +42,11 @@ void World::serve_wave(int index) {
   Part& part = *parts_[arrival.part];
   if (coverage_ != nullptr) {
     const std::pair<int, uint64_t> key{call.from, call.number};
-    const bool again = std::find(part.heard.begin(), part.heard.end(), key) != part.heard.end();
-    if (!again) part.heard.push_back(key);
-    if (call.kind == Kind::kMark) cover(part, again ? Coverage::kMarkAgain : Coverage::kMark);
-    if (call.kind == Kind::kNeeded) cover(part, again ? Coverage::kNeededAgain : Coverage::kNeeded);
+    const bool repeated =
+        std::find(part.marks_received.begin(), part.marks_received.end(), key) != part.marks_received.end();
+    if (!repeated) part.marks_received.push_back(key);
+    if (call.kind == Kind::kMark) cover(part, repeated ? Coverage::kMarkRepeated : Coverage::kMark);
+    if (call.kind == Kind::kNeeded) cover(part, repeated ? Coverage::kNeededRepeated : Coverage::kNeeded);
   }
   part.took_part = true;
   Actions actions;
@@ -59,7 +61,7 @@ void World::serve_wave(int index) {
       if (call.kind == Kind::kMark) {
         part.executor.mark_outputs(each, reach);
       } else if (!part.executor.need_outputs(each, reach)) {
-        status = absl::InvalidArgumentError("was not marked from here");
+        status = absl::InvalidArgumentError("NEEDED names tensors that this worker has not marked");
       }
     }
     if (status.ok()) {
@@ -70,7 +72,7 @@ void World::serve_wave(int index) {
       part.state.fail(status, actions);
     }
   }
-  after(arrival.part, std::move(actions), std::move(messages), std::move(numbers));
+  apply_actions(arrival.part, std::move(actions), std::move(messages), std::move(numbers));
   notice_lost(arrival.part, call.from);
   notice_lost(arrival.part, passes_[part.pass].root);
 }
@@ -116,7 +118,7 @@ bool World::begin_planned(int index) {
   } else if (const GradientRoute* plan = pass.plan->part_of(incarnation(part.worker)); plan != nullptr) {
     leads_on = mark_planned(part, *plan);
   } else {
-    violate("a worker without a part of the plan is told of the pass");
+    violate("the root contacts a worker that has no part in the plan");
   }
   part.state.counted(part.executor.take_counted());
   return leads_on;
@@ -164,13 +166,14 @@ void World::serve_run(int index) {
   if (arrival.stage == 1) {
     if (coverage_ != nullptr) {
       const int message = call.tensors[0].message;
-      const bool again = std::find(part.runs.begin(), part.runs.end(), message) != part.runs.end();
-      if (!again) part.runs.push_back(message);
-      cover(part, again ? Coverage::kRunAgain : Coverage::kRun);
+      const bool repeated = std::find(part.runs_received.begin(), part.runs_received.end(), message) !=
+                            part.runs_received.end();
+      if (!repeated) part.runs_received.push_back(message);
+      cover(part, repeated ? Coverage::kRunRepeated : Coverage::kRun);
     }
     part.took_part = true;
     begin(arrival.part);
-    if (step_aside(index)) return;
+    if (continue_later(index)) return;
   }
   Actions actions;
   const bool finishes = pass.planned && call.from == pass.root && call.from != part.worker;
@@ -181,12 +184,12 @@ void World::serve_run(int index) {
       ++pass.messages_arrived;
       part.state.ran(1, actions);
     } else {
-      part.state.fail(absl::InvalidArgumentError("no gradients are awaited"), actions);
+      part.state.fail(absl::InvalidArgumentError("unexpected gradients"), actions);
     }
   }
   if (finishes) part.state.finish_asked(add_reply(part, index, false), actions);
   if (!finishes) reply(index, status);
-  after(arrival.part, std::move(actions), {}, {}, true);
+  apply_actions(arrival.part, std::move(actions), {}, {}, true);
   notice_lost(arrival.part, call.from);
   notice_lost(arrival.part, pass.root);
 }
@@ -195,15 +198,15 @@ void World::serve_finish(int index) {
   Arrival& arrival = arrivals_[index];
   Part& part = *parts_[arrival.part];
   if (arrival.stage == 1) {
-    cover(part, std::exchange(part.finish_heard, true) ? Coverage::kFinishAgain : Coverage::kFinish);
+    cover(part, std::exchange(part.finish_received, true) ? Coverage::kFinishRepeated : Coverage::kFinish);
     part.took_part = true;
     begin(arrival.part);
-    if (step_aside(index)) return;
+    if (continue_later(index)) return;
   }
   Actions actions;
   if (!part.state.ended()) begin_run(part);
   part.state.finish_asked(add_reply(part, index, false), actions);
-  after(arrival.part, std::move(actions));
+  apply_actions(arrival.part, std::move(actions));
   notice_lost(arrival.part, passes_[part.pass].root);
 }
 
@@ -212,7 +215,7 @@ void World::drain(int index) {
   if (part.draining) return;
   if (!part.state.ended() && part.executor.next(part.task, random_)) {
     part.draining = true;
-    scheduler_.add(now_ + (gap() ? some_delay() : 0), Event::Kind::kRan, index);
+    scheduler_.add(now_ + (preempted() ? some_delay() : 0), Event::Kind::kRan, index);
   }
 }
 
@@ -242,7 +245,7 @@ void World::ran(int index) {
       const Tensors tensors{graph_of(part).nodes[part.task.node].message, part.task.shipped};
       part.state.shipping(incarnation(graph_of(part).messages[tensors.message].from));
       part.state.ran(1, part.drained);
-      part.draining = true;  // Sending may fail at once, and so come back here.
+      part.draining = true;  // ship() may fail at once and call drain() again; `draining` stops that call.
       ship(index, tensors);
       part.draining = false;
     } else {
@@ -251,7 +254,7 @@ void World::ran(int index) {
     drain(index);
     if (part.draining) return;
   }
-  after(index, std::exchange(part.drained, {}));
+  apply_actions(index, std::exchange(part.drained, {}));
 }
 
 void World::ship(int index, const Tensors& tensors) {

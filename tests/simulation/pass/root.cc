@@ -1,4 +1,4 @@
-// What backward() and the root's Pass do.
+// The steps of backward() and of the Pass at the root.
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -26,11 +26,11 @@ void World::begin_pass(int index) {
       owners |= 1u << owner;
     }
   }
-  pass.unheld = __builtin_popcount(owners);
+  pass.unanswered_inputs = __builtin_popcount(owners);
   if (owners == 0) return start(index);
   for (int owner = 0; owner < scenario_.workers; ++owner) {
     if (!(owners & 1u << owner)) continue;
-    // It must hear of the context's end.
+    // Record the owner of the input, so that it is notified of the context's end.
     touch(pass.root, pass.context, owner);
     call({.kind = Kind::kInputs,
           .from = pass.root,
@@ -74,7 +74,7 @@ void World::start(int index) {
     begin_fast(pass.part);
   } else if (known) {
     pass.planned = true;
-    // Who is shipped to whatever the others do need not be asked.
+    // The root need not send FINISH to workers that it ships to in any case: their RUN has the same effect.
     absl::btree_set<uint64_t> participants, shipped_to;
     for (const GradientRoute& route : plan.parts()) {
       for (const auto& [message, outputs] : route.messages()) participants.insert(message.first);
@@ -92,7 +92,7 @@ void World::start(int index) {
     messages = wave_messages(part, reach);
     numbers = part.state.end_walk(receivers_of(messages), actions);
   }
-  after(pass.part, std::move(actions), std::move(messages), std::move(numbers));
+  apply_actions(pass.part, std::move(actions), std::move(messages), std::move(numbers));
 }
 
 void World::run_roots(int index) {
@@ -104,7 +104,7 @@ void World::run_roots(int index) {
   part.executor.deliver_roots();
   Actions actions;
   part.state.ran(pass.inputs_only ? 2 : 1, actions);
-  after(pass.part, std::move(actions), {}, {}, true);
+  apply_actions(pass.part, std::move(actions), {}, {}, true);
 }
 
 void World::complete_pass(int index, const absl::Status& status) {

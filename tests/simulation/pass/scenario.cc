@@ -14,7 +14,8 @@ Scenario::Scenario(Random& random) {
   if (random.below(3) == 0) inputs = random.below(2) == 0 ? 1000 : 500;
   if (random.below(3) == 0) drop = random.below(301);
   if (random.below(2) == 0) duplicate = random.below(301);
-  // Waves from both ends, and everything comes twice.
+  // Stress the waves: all passes have inputs, so that MARK and NEEDED travel in both directions, and most
+  // messages arrive twice.
   if (random.below(6) == 0) {
     fast = 0;
     inputs = 1000;
@@ -23,9 +24,9 @@ Scenario::Scenario(Random& random) {
   delay = random.between(200, 5000);
   long_delay = random.between(5000, 50'000);
   if (random.below(2) == 0) long_delays = random.below(350);
-  if (random.below(3) != 0) gaps = random.below(500);
+  if (random.below(3) != 0) preemptions = random.below(500);
   if (random.below(2) == 0) stragglers = static_cast<int>(random.below(6));
-  // A third without any fault of a worker or a user.
+  // A third of the scenarios has no fault of a worker or a user.
   if (random.below(3) == 0) return;
   const uint32_t within = 20 + 6 * messages * passes * graphs;
   const auto some_time = [&](uint32_t one_in) -> uint32_t {

@@ -11,18 +11,18 @@ using simulation::Time;
 
 struct Event {
   enum class Kind : uint8_t {
-    kRequest,   // a request arrives; arg: call
-    kAnswer,    // an answer arrives; arg: answer
-    kRetry,     // a call is repeated if it is unanswered; arg: call
-    kServe,     // a worker turns to a request that arrived; arg: arrival
-    kAfter,     // what a state machine asked for is done; arg: aftermath
-    kRan,       // a node has run; arg: part
-    kBegin,     // backward() is called; arg: pass
-    kRunRoots,  // the root's user goes on after the wave; arg: pass
-    kLearn,     // a worker learns of a death; arg: worker, dead, step
-    kStraggle,  // a message of the forward leaves late
-    kOpen,      // arg: context
-    kRelease,   // arg: context
+    kRequest,   // The request of call `arg` arrives.
+    kAnswer,    // Answer `arg` arrives.
+    kRetry,     // Call `arg` is repeated if it is unanswered.
+    kServe,     // A worker serves arrival `arg`.
+    kPerform,   // A worker performs the pending actions `arg`.
+    kRan,       // Part `arg` has run a node.
+    kBegin,     // A user calls backward() for pass `arg`.
+    kRunRoots,  // The root of pass `arg` continues after the wave.
+    kLearn,     // A worker handles a death. `arg` contains the worker, the dead worker and the step.
+    kStraggle,  // A message of the forward pass is sent late.
+    kOpen,      // A user opens context `arg`.
+    kRelease,   // A user releases context `arg`.
   };
   Time time = 0;
   uint64_t order = 0;
@@ -30,7 +30,7 @@ struct Event {
   Kind kind = Kind::kRequest;
 };
 
-// The events to come.
+// The queue of future events.
 class Scheduler : public simulation::Schedule<Event> {
  public:
   void add(Time time, Event::Kind kind, std::size_t arg = 0) {

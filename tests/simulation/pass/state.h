@@ -13,10 +13,10 @@
 #include "gradwire/tests/simulation/pass/executor.h"
 #include "gradwire/tests/simulation/pass/graph.h"
 
-// What there is in a simulated group.
+// The state of a simulated group.
 namespace gradwire::pass_simulation {
 
-// ---- Contexts and passes as they are, whatever the workers know.
+// ---- The true state of contexts and passes, whatever the workers know.
 
 struct ContextInfo {
   rpc::Id id;
@@ -24,7 +24,7 @@ struct ContextInfo {
   Graph graph;
   bool opened = false;
   bool released = false;
-  // By worker: whom it recorded, as bits.
+  // By worker: bit set of the workers to which it sent messages in this context.
   std::array<uint32_t, kMaxWorkers> touched{};
 };
 struct PassInfo {
@@ -33,42 +33,44 @@ struct PassInfo {
   int root = 0;
   bool fast = false;
   bool inputs_only = false;
-  // After another pass has ended; -1: at once.
+  // The pass that must have ended before this one begins; -1: begins at once.
   int after = -1;
   std::vector<Edge> roots;
   std::vector<Edge> inputs;
   std::optional<Expected> expected;
-  // The header: const once a message has been sent. Of the plan each worker gets its part.
+  // The header of the pass. It does not change after the first message. Each worker gets its part of the
+  // plan.
   bool planned = false;
   std::optional<autograd::Plan> plan;
 
-  // At the root: its part, and answers that are owed before it starts.
+  // At the root: its part, and the number of inputs requests that must be answered before the pass starts.
   int part = -1;
-  int unheld = 0;
+  int unanswered_inputs = 0;
   bool begun = false;
   bool completed = false;
   bool wave_over = false;
   absl::Status status;
-  // What went wrong.
+  // The failures that occurred.
   bool node_failed = false;
   bool cancelled = false;
   bool timed_out = false;
-  // Gradients shipped by message and tensor, and kept by node and input.
+  // Number of times that a gradient was shipped, by message and tensor, and kept, by node and input.
   std::vector<std::array<uint8_t, 8>> shipped;
   std::vector<std::array<uint8_t, 8>> kept;
   int messages_shipped = 0;
   int messages_arrived = 0;
 };
 
-// ---- What workers hold.
+// ---- The state of workers.
 
+// A request that has not been answered yet.
 struct OwedReply {
   uint64_t number;
   int arrival;
-  // Of a message of the wave.
+  // The request is a message of the wave (MARK or NEEDED).
   bool wave;
 };
-// Pass: one worker's part in one pass.
+// The counterpart of autograd's Pass: one worker's part in one pass.
 struct Part {
   Part(int worker, int pass, const PassInfo& info, const Graph& graph)
       : worker(worker),
@@ -85,27 +87,29 @@ struct Part {
   bool draining = false;
   Executor::Task task;
   autograd::PassState::Actions drained;
-  // Something of the pass was heard here, more than which inputs are wanted.
+  // The worker has received a message of the pass other than the inputs request.
   bool took_part = false;
   bool ended = false;
-  // Messages of the wave that came, for coverage.
-  std::vector<std::pair<int, uint64_t>> heard;
-  std::vector<int> runs;
-  bool finish_heard = false;
+  // The messages that were received, for coverage: sender and number of each MARK and NEEDED, message of each
+  // RUN.
+  std::vector<std::pair<int, uint64_t>> marks_received;
+  std::vector<int> runs_received;
+  bool finish_received = false;
 };
-// ContextState.
+// The counterpart of autograd's ContextState: a context at one worker.
 struct Local {
   bool live = false;
-  // It was told of the end, by one who may end it.
-  bool told = false;
-  // Whose messages it has served, and who said the end but may not end it, as bits.
-  uint32_t heard = 0;
-  uint32_t told_by = 0;
+  // The worker was notified of the end of the context by a worker that may end it.
+  bool notified = false;
+  // Bit sets of workers: those whose messages were served, and those that sent a CLEANUP.
+  uint32_t served_from = 0;
+  uint32_t cleanups_from = 0;
   std::vector<int> parts;
 };
 struct WorkerState {
   bool alive = true;
-  // Whom it knows to be lost, as bits: no call of theirs is taken, none goes there.
+  // Bit set of the workers that this worker knows to be lost. It neither sends calls to them nor serves
+  // theirs.
   uint32_t lost = 0;
   autograd::ContextTable table;
   std::vector<Local> contexts;
@@ -126,7 +130,7 @@ struct Call {
   int to = 0;
   int pass = -1;
   int context = -1;
-  // The part that waits for the answer; -1: none does.
+  // The part that waits for the answer, or -1.
   int part = -1;
   uint64_t number = 0;
   uint64_t low = 0;
@@ -134,7 +138,7 @@ struct Call {
   absl::Status reason;
   bool completed = false;
 };
-// A request on its receiver; each is answered once.
+// A request that arrived at its receiver. Each arrival is answered once.
 struct Arrival {
   int call = 0;
   int stage = 0;
@@ -146,8 +150,8 @@ struct Answer {
   absl::Status status;
   std::vector<uint64_t> workers;
 };
-// What is done after a lock was let go of.
-struct Aftermath {
+// The actions of a part that are performed after its mutex was unlocked.
+struct PendingActions {
   int part = -1;
   std::vector<WaveMessage> wave;
   std::vector<uint64_t> numbers;

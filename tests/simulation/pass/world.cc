@@ -5,8 +5,9 @@
 namespace gradwire::pass_simulation {
 namespace {
 
-// Far more than any schedule takes: more is a livelock.
-constexpr uint64_t kMostSteps = 20'000;
+// Far more events than any schedule needs. A schedule with more events is a livelock.
+constexpr uint64_t kMaxSteps = 20'000;
+// After this many events no more messages are lost.
 constexpr uint64_t kCalmAfter = 5000;
 
 }  // namespace
@@ -18,19 +19,20 @@ const std::string& World::run() {
   plan();
   run_until_quiet();
   for (PassInfo& pass : passes_) {
-    // In the fast mode a message without use keeps its sender waiting.
+    // In the fast mode the sender of a message that the roots do not depend on waits until the deadline.
     if (!violation_.empty() || !pass.begun || pass.completed || !workers_[pass.root].alive) continue;
-    if (!pass.fast || !pass.expected->something_unused) {
+    if (!pass.fast || !pass.expected->has_unused_message) {
       violate(absl::StrCat(name(pass), " never ends"));
       break;
     }
-    trace("the time of ", name(pass), " is up");
+    trace("the deadline of ", name(pass), " is exceeded");
     pass.timed_out = true;
-    abort(pass.part, absl::DeadlineExceededError("the time is up"));
+    abort(pass.part, absl::DeadlineExceededError("deadline exceeded"));
     run_until_quiet();
   }
   if (violation_.empty()) check_quiet();
-  for (std::size_t c = 0; c < contexts_.size() && violation_.empty(); ++c) let_go(static_cast<int>(c));
+  for (std::size_t c = 0; c < contexts_.size() && violation_.empty(); ++c)
+    release_by_user(static_cast<int>(c));
   run_until_quiet();
   if (violation_.empty()) check_quiet();
   if (violation_.empty()) check_released();
@@ -109,7 +111,7 @@ void World::run_until_quiet() {
   while (violation_.empty() && !scheduler_.empty()) {
     const Event event = scheduler_.take();
     now_ = std::max(now_, event.time);
-    if (++steps_ > kMostSteps) return violate("the schedule does not end");
+    if (++steps_ > kMaxSteps) return violate("the schedule does not end");
     calm_ = steps_ > kCalmAfter;
     dispatch(event);
     fault();
@@ -129,8 +131,8 @@ void World::dispatch(const Event& event) {
       return on_retry(arg);
     case Event::Kind::kServe:
       return serve(arg);
-    case Event::Kind::kAfter:
-      return perform(aftermaths_[arg]);
+    case Event::Kind::kPerform:
+      return perform(pending_actions_[arg]);
     case Event::Kind::kRan:
       return ran(arg);
     case Event::Kind::kBegin:
@@ -144,7 +146,7 @@ void World::dispatch(const Event& event) {
     case Event::Kind::kOpen:
       return open(arg);
     case Event::Kind::kRelease:
-      return let_go(arg);
+      return release_by_user(arg);
     default:
       return;
   }
@@ -159,7 +161,7 @@ void World::fault() {
     if (alive > 1 && workers_[victim].alive) kill(victim);
   }
   if (scenario_.release != 0 && steps_ == scenario_.release)
-    let_go(static_cast<int>(random_.below(scenario_.graphs)));
+    release_by_user(static_cast<int>(random_.below(scenario_.graphs)));
   if (scenario_.cancel != 0 && steps_ == scenario_.cancel && !passes_.empty()) {
     PassInfo& pass = passes_[random_.below(passes_.size())];
     if (!pass.begun || pass.completed || !workers_[pass.root].alive) return;
@@ -187,7 +189,7 @@ void World::learn(uint32_t arg) {
   lose(worker, dead, static_cast<int>(step));
   if (step == 3) return;
   const uint32_t next = arg + (1 << 8);
-  if (gap()) {
+  if (preempted()) {
     scheduler_.add(now_ + some_delay(), Event::Kind::kLearn, next);
   } else {
     learn(next);

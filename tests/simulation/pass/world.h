@@ -18,17 +18,18 @@
 
 namespace gradwire::pass_simulation {
 
-// A group of workers in one schedule: contexts whose forward has been, backward passes over them, and their
-// ends. The production state machines (PassState, ContextTable, GradientRoute) decide; what stands around
-// them in production (Pass, Contexts, Engine, LocalExecutor, the calls of Agent) is done here in the same
-// steps, and whenever it lets go of its lock others may come in between.
+// A group of workers in one schedule: contexts with a completed forward pass, backward passes over them, and
+// the release of the contexts. The production state machines (PassState, ContextTable, GradientRoute) decide.
+// The world replaces the code that drives them in production (Pass, Contexts, Engine, LocalExecutor, the
+// calls of Agent) and performs the same steps. Wherever that code unlocks its mutex, other events may occur
+// in between.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
-  // Runs to the end. Returns the first violation of an invariant, or nothing.
+  // Runs the schedule to its end. Returns the first violation of an invariant; empty if none.
   const std::string& run();
-  // Events that were handled.
+  // Number of handled events.
   uint64_t steps() const { return steps_; }
 
  private:
@@ -44,8 +45,8 @@ class World {
   void kill(int worker);
   void learn(uint32_t arg);
   Time some_delay();
-  // Whether another thread may come in between here.
-  bool gap() { return random_.per_mille(scenario_.gaps); }
+  // Returns, by chance, whether other events occur before the next step, as if another thread ran.
+  bool preempted() { return random_.per_mille(scenario_.preemptions); }
 
   // calls.cc: calls that are repeated until they are answered.
   int call(Call call);
@@ -59,14 +60,14 @@ class World {
 
   // contexts.cc: Contexts and Engine.
   void open(int context);
-  void let_go(int context);
+  void release_by_user(int context);
   void release_context(int worker, int context, int from);
   void serve_cleanup(int worker, int context, uint64_t low, int from);
   void end_contexts(int worker, int context, std::vector<autograd::ContextTable::Ended> ended, uint64_t low,
                     int from);
-  // False when it was released.
+  // Returns false if the context was released.
   bool enter(int worker, int context, int from, Coverage::ContextEvent event);
-  void tell(int worker, const rpc::Id& below);
+  void mark_notified(int worker, const rpc::Id& below);
   bool touch(int worker, int context, int to);
   void straggle();
   void lose(int worker, int dead, int step);
@@ -74,17 +75,20 @@ class World {
   int find_pass(int worker, int pass);
   int add_part(int worker, int pass);
 
-  // parts.cc: Pass, what others say.
+  // parts.cc: Pass, the messages of other workers.
   void serve_wave(int arrival);
-  // Whether there is another step to come, in which case it has been scheduled.
-  bool step_aside(int arrival);
+  // Ends a step of a request. Returns true if the next step was scheduled for later, because other events
+  // occur in between; false if the caller must continue with it.
+  bool continue_later(int arrival);
   void begin(int part);
   void begin_fast(int part);
-  // Whether what the worker itself sent leads on to what it received.
+  // Marks what is planned for the part's worker. Returns whether a gradient goes on from there to another
+  // worker.
   bool begin_planned(int part);
-  // Whether what is planned for the part's worker leads on to what it received.
+  // Marks the messages of the part's worker that `plan` names. Returns as begin_planned().
   bool mark_planned(Part& part, const autograd::GradientRoute& plan);
-  // Whoever was lost before this part depended on them: the news of it does not come again.
+  // Handles the loss of `worker` if it was lost before this part depended on it: that loss is not reported
+  // again.
   void notice_lost(int part, int worker);
   void begin_run(Part& part);
   void serve_run(int arrival);
@@ -93,17 +97,17 @@ class World {
   void ran(int part);
   void ship(int part, const Tensors& tensors);
 
-  // aftermath.cc: Pass, what it says, and what becomes of the answers.
+  // pending_actions.cc: Pass, its actions, and the answers to its calls.
   void worker_lost(int part, int dead);
   void abort(int part, const absl::Status& reason);
   void abort_asked(int part, const absl::Status& reason);
   void on_answer(const Call& call, const Answer& answer);
   static std::vector<uint64_t> receivers_of(const std::vector<WaveMessage>& messages);
   std::vector<WaveMessage> wave_messages(const Part& part, const Executor::Reach& reach) const;
-  void after(int part, Actions actions, std::vector<WaveMessage> wave = {},
-             std::vector<uint64_t> numbers = {}, bool drains = false);
-  void perform(Aftermath& aftermath);
-  void owe(Part& part, uint64_t number, absl::Status status, std::vector<uint64_t> workers);
+  void apply_actions(int part, Actions actions, std::vector<WaveMessage> wave = {},
+                     std::vector<uint64_t> numbers = {}, bool drains = false);
+  void perform(PendingActions& pending);
+  void send_owed_reply(Part& part, uint64_t number, absl::Status status, std::vector<uint64_t> workers);
   uint64_t add_reply(Part& part, int arrival, bool wave);
 
   // root.cc: backward().
@@ -120,9 +124,9 @@ class World {
   void check_released();
   void check_actions(const Part& part, const Actions& actions);
   void count_shipped(PassInfo& pass, const Tensors& tensors);
-  // Workers that hear of the end of a context as long as they live, as bits.
-  uint32_t refusing(const ContextInfo& context, int teller) const;
-  uint32_t told_of_end(const ContextInfo& context) const;
+  uint32_t refusing(const ContextInfo& context, int sender) const;
+  // Returns, as a bit set, the workers that are notified of the end of a context unless they die.
+  uint32_t notified_of_end(const ContextInfo& context) const;
 
   // trace.cc
   std::string describe(const Call& call) const;
@@ -157,10 +161,10 @@ class World {
   std::deque<Call> calls_;
   std::deque<Arrival> arrivals_;
   std::deque<Answer> answers_;
-  std::deque<Aftermath> aftermaths_;
+  std::deque<PendingActions> pending_actions_;
   uint64_t steps_ = 0;
   uint32_t nodes_run_ = 0;
-  // No more losses.
+  // True when no more messages are lost.
   bool calm_ = false;
   std::string violation_;
 };

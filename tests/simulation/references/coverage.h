@@ -6,11 +6,12 @@
 
 namespace gradwire::references_simulation {
 
-// The machines of the simulation, and the states and events whose meetings are counted.
+// Names the state machines of the simulation, and their states and events. The simulation counts each pair of
+// a state and an event.
 struct Coverage {
   enum Machine : uint8_t { kHeldFork, kOwnedFork, kFence, kMember, kWatched };
 
-  // kHeldFork: a fork at its holder (rpc::HolderTable::Stage), and
+  // kHeldFork is a fork at its holder. Its states are those of rpc::HolderTable::Stage.
   enum HeldEvent : uint8_t {
     kReleased,
     kShared,
@@ -24,42 +25,43 @@ struct Coverage {
     kRevokeAsked,
     kOwnerLost,
   };
-  // kOwnedFork: a fork at its owner.
+  // kOwnedFork is a fork at its owner.
   enum OwnedState : uint8_t {
-    kRRefUnknown,  // nobody refers to the RRef
-    kForkUnknown,  // somebody else does
-    kKnown,        // the fork is in the table
-    kDeleted,      // its delete is remembered
-    kHolderLost,   // lost, and nothing of it is here
-    kKeptForLost,  // lost, and the fork waits for the fence
+    kRRefUnknown,  // The owner's table does not contain the RRef.
+    kForkUnknown,  // The table contains the RRef, but not this fork.
+    kKnown,        // The table contains the fork.
+    kDeleted,      // The table remembers the delete of the fork.
+    kHolderLost,   // The holder is lost, and the table does not contain the fork.
+    kKeptForLost,  // The holder is lost, and the table keeps the fork until the fence ends.
   };
   enum OwnedEvent : uint8_t {
     kCreate,
     kAdd,
     kDelete,
     kDeleteSettled,
-    kRegister,    // by sharing
-    kUnregister,  // it never left, or never got there
+    kRegister,    // The owner shares the RRef.
+    kUnregister,  // The shared reference was not sent, or did not arrive.
   };
-  // kFence: this worker's own fence.
+  // kFence is this worker's own fence.
   enum FenceState : uint8_t { kNoFence, kFenceDue, kFenceRunning };
   enum FenceEvent : uint8_t {
     kLose,
-    kFenced,       // the group agrees
-    kAsked,        // another's fence, answered at once
-    kAskedToWait,  // answered when something has been registered, or somebody lost
+    kFenced,       // The group agrees on a death.
+    kAsked,        // A request of another worker's fence is answered at once.
+    kAskedToWait,  // Such a request is answered later: when a reference is registered or a worker is lost.
     kAskedByDead,
     kAnswered,
     kAnsweredRefused,
-    kAnsweredLate,  // of an earlier round
+    kAnsweredLate,  // An answer to an earlier round arrives.
     kJoin,
   };
-  // kMember: what a roster knows of the one that an entry is about (rpc::Roster::Status), and
+  // kMember is the worker that a log entry is about. Its states are those of rpc::Roster::Status.
   enum MemberEvent : uint8_t { kJoins, kJoinRefused, kLeaves, kDies, kAccusedByGone };
-  // kWatched: rpc::FailureDetector::State, and
+  // kWatched is a worker that a failure detector watches. Its states are those of
+  // rpc::FailureDetector::State.
   enum WatchedEvent : uint8_t {
     kConnected,
-    kHeard,
+    kReceived,
     kDisconnected,
     kRefused,
     kUnreachable,
@@ -68,6 +70,7 @@ struct Coverage {
     kRemoved,
   };
 
+  // Returns an empty table for these machines.
   static simulation::CoverageTable table();
 };
 

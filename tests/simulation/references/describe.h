@@ -8,9 +8,11 @@
 
 namespace gradwire::references_simulation {
 
-// "w3": the worker of an incarnation or of an index.
+// Names of workers in traces, for example "w3": worker() takes an incarnation, node_name() an index.
 std::string worker(uint64_t incarnation);
 inline std::string node_name(int index) { return worker(index + 1); }
+
+// Descriptions for traces and violations.
 std::string describe(const rpc::Id& id);
 std::string describe(const rpc::ReferenceMessage& message);
 std::string describe(rpc::ReferenceMessage::Answer answer);

@@ -11,17 +11,17 @@
 namespace gradwire::references_simulation {
 namespace {
 
-// With three forks there are many millions of states: as many as are visited in reasonable time.
-constexpr uint64_t kMostOfThreeForks = simulation::kInstrumented ? 10'000 : 250'000;
+// With three forks there are many millions of states. The test visits as many as it can in a reasonable time.
+constexpr uint64_t kMaxStatesWithThreeForks = simulation::kInstrumented ? 10'000 : 250'000;
 
-// Visits every state that can be reached.
+// Visits every reachable state of a SmallScope by depth-first search, or at most `max_states`.
 class Exploration {
  public:
-  explicit Exploration(uint64_t most) : most_(most) {}
+  explicit Exploration(uint64_t max_states) : max_states_(max_states) {}
 
-  // False when something is violated; then trace() says how it came to that.
+  // Returns false if an invariant is violated; then trace() returns the moves that lead to the violation.
   bool visit(const SmallScope& scope) {
-    if (visited_.size() >= most_) {
+    if (visited_.size() >= max_states_) {
       complete_ = false;
       return true;
     }
@@ -29,12 +29,12 @@ class Exploration {
     const std::vector<SmallScope::Move> moves = scope.moves();
     if (moves.empty()) {
       ++ends_;
-      return note(scope.check_end());
+      return record(scope.check_end());
     }
     for (const SmallScope::Move& move : moves) {
       SmallScope next(scope);
       const std::string violation = next.apply(move);
-      if (note(violation) && visit(next)) continue;
+      if (record(violation) && visit(next)) continue;
       trace_.push_back(scope.describe(move));
       return false;
     }
@@ -51,12 +51,13 @@ class Exploration {
   bool complete() const { return complete_; }
 
  private:
-  bool note(const std::string& violation) {
+  // Keeps the first violation. Returns true if `violation` is empty.
+  bool record(const std::string& violation) {
     if (violation_.empty()) violation_ = violation;
     return violation.empty();
   }
 
-  const uint64_t most_;
+  const uint64_t max_states_;
   absl::flat_hash_set<std::size_t> visited_;
   uint64_t ends_ = 0;
   bool complete_ = true;
@@ -68,13 +69,13 @@ class SmallScopeTest : public testing::TestWithParam<std::tuple<int, bool, Small
 
 TEST_P(SmallScopeTest, EveryOrderIsSafeAndEnds) {
   const auto [forks, by_request, fault] = GetParam();
-  Exploration exploration(forks == 2 ? 1'000'000 : kMostOfThreeForks);
+  Exploration exploration(forks == 2 ? 1'000'000 : kMaxStatesWithThreeForks);
   const bool good = exploration.visit(SmallScope(by_request, forks, fault));
   EXPECT_TRUE(good) << exploration.trace();
   EXPECT_TRUE(exploration.complete() || forks > 2);
   EXPECT_GT(exploration.ends(), 0u);
-  std::cout << exploration.states() << " states, " << exploration.ends() << " of them ends"
-            << (exploration.complete() ? "" : "; there are more") << "\n";
+  std::cout << exploration.states() << " states, " << exploration.ends() << " of them final"
+            << (exploration.complete() ? "" : "; stopped at the limit of states") << "\n";
 }
 
 std::string name(const testing::TestParamInfo<std::tuple<int, bool, SmallScope::Fault>>& info) {

@@ -2,7 +2,7 @@
 
 #include "gradwire/tests/simulation/references/world.h"
 
-// What must hold, whatever happens.
+// The invariants: conditions that must hold in every schedule.
 namespace gradwire::references_simulation {
 
 using rpc::Id;
@@ -17,7 +17,7 @@ void World::violate(std::string what) {
 
 void World::check_freed(Node& owner, const Id& rref) {
   Known& freed = known(rref);
-  // Without a value there was nothing to free: the request that makes it has not come, or never will.
+  // There is no value to free: the request that creates it has not arrived yet, or was lost.
   if (!freed.value) return;
   freed.value = false;
   freed.freed = true;
@@ -26,15 +26,15 @@ void World::check_freed(Node& owner, const Id& rref) {
     if (!live(node->index)) continue;
     for (const Handle& handle : node->handles) {
       if (handle.rref == rref && !handle.failed) {
-        violate(absl::StrCat(node_name(owner.index), " freed rref ", describe(rref), " of which ",
-                             node_name(node->index), " has a handle, fork ", describe(handle.fork)));
+        violate(absl::StrCat(node_name(owner.index), " freed rref ", describe(rref), " while ",
+                             node_name(node->index), " has a handle of it, fork ", describe(handle.fork)));
       }
     }
   }
   for (const Packet& packet : network_.packets()) {
     if (!packet.in_flight || packet.kind != Packet::Kind::kShare || packet.reference.rref != rref) continue;
     if (!live(packet.from) || !live(packet.to)) continue;
-    // Refused if it comes.
+    // The receiver has revoked this reference and refuses it when it arrives.
     if (nodes_[packet.to]->references.revocations().is_revoked(nodes_[packet.from]->incarnation,
                                                                packet.reference.child))
       continue;
@@ -49,13 +49,13 @@ void World::check_received(Node& node, const Packet& packet, References::Receive
   const Id& rref = packet.reference.rref;
   const int owner = known(rref).owner;
   if (received == Received::kInvalid) {
-    violate(absl::StrCat(node_name(node.index), " took an honest reference for an invalid one"));
+    violate(absl::StrCat(node_name(node.index), " rejected a valid reference as invalid"));
   }
   const bool handle =
       received == Received::kOwned || received == Received::kConfirmed || received == Received::kUnconfirmed;
   if (handle && known(rref).freed && live(node.index) && live(owner)) {
-    violate(absl::StrCat(node_name(node.index), " got a handle of rref ", describe(rref),
-                         ", which had been freed by ", node_name(owner)));
+    violate(absl::StrCat(node_name(node.index), " got a handle of rref ", describe(rref), ", which ",
+                         node_name(owner), " had freed"));
   }
 }
 
@@ -63,14 +63,14 @@ void World::check_blame(int by, int dead) {
   const Node& accused = *nodes_[dead];
   if (!accused.running || accused.gone) return;
   if (accused.paused_for + network_.cut_for(by, dead) >= kTolerated) return;
-  // Without the store one of them could not read the other's join: they did not talk for that time.
+  // A worker without the store cannot read the other's join. During that time the two did not communicate.
   const Node& accuser = *nodes_[by];
-  const auto strange = [this](const Node& reader, const Node& other) {
+  const auto missed_join = [this](const Node& reader, const Node& other) {
     const Time without = reader.without_store_for + (reader.store_lost ? now_ - reader.store_lost_at : 0);
     return without >= kTolerated && (reader.known_at_loss & (1u << other.index)) == 0;
   };
-  if (strange(accused, accuser) || strange(accuser, accused)) return;
-  violate(absl::StrCat(node_name(by), " declared ", node_name(dead), " dead, which is healthy"));
+  if (missed_join(accused, accuser) || missed_join(accuser, accused)) return;
+  violate(absl::StrCat(node_name(by), " declared ", node_name(dead), " dead, but that worker is healthy"));
 }
 
 void World::check_death(const rpc::RosterEntry& entry) {
@@ -79,7 +79,7 @@ void World::check_death(const rpc::RosterEntry& entry) {
   const int by = static_cast<int>(entry.by) - 1;
   if (truth_.check(entry).what != Roster::Change::What::kDied) return;
   if (nodes_[by]->gone) {
-    violate(absl::StrCat(node_name(by), ", which is dead, declared ", node_name(dead), " dead"));
+    violate(absl::StrCat(node_name(by), ", which is dead itself, declared ", node_name(dead), " dead"));
   }
   check_blame(by, dead);
 }
@@ -94,14 +94,14 @@ void World::check_joined(const rpc::Worker& joined) {
   for (const auto& node : nodes_) {
     members += truth_.status(node->incarnation) == Roster::Status::kMember ? 1 : 0;
   }
-  if (members != truth_.members().size()) violate("two members have one id");
+  if (members != truth_.members().size()) violate("two members have the same id");
 }
 
 void World::check_same(Node& node, uint64_t position, const Roster::Change& change) {
   const Roster::Change& effect = effects_[position];
   if (change.what != effect.what || change.worker != effect.worker) {
-    violate(
-        absl::StrCat(node_name(node.index), " understands log entry ", position, " otherwise than others"));
+    violate(absl::StrCat(node_name(node.index), " derived another change from log entry ", position,
+                         " than others"));
   }
 }
 
@@ -109,13 +109,13 @@ void World::check_healed() {
   for (const auto& node : nodes_) {
     if (!node->running) continue;
     if (node->roster.members() != truth_.members()) {
-      return violate(absl::StrCat(node_name(node->index), " has other members than the log"));
+      return violate(absl::StrCat(node_name(node->index), " has different members than the log"));
     }
     for (const auto& other : nodes_) {
       if (other == node || !other->running) continue;
       if (node->detector.state(other->incarnation) != rpc::FailureDetector::State::kAlive) {
-        return violate(absl::StrCat(node_name(node->index), " does not take ", node_name(other->index),
-                                    " for alive after everything healed"));
+        return violate(absl::StrCat(node_name(node->index), " does not consider ", node_name(other->index),
+                                    " alive after all faults were healed"));
       }
     }
     for (const Handle& handle : node->handles) {
@@ -125,7 +125,7 @@ void World::check_healed() {
         return violate(
             absl::StrCat(node_name(node->index), " has a handle of the freed rref ", describe(handle.rref)));
       }
-      if (!value.value) continue;  // It was never made.
+      if (!value.value) continue;  // The value was never created.
       const rpc::OwnerTable& table = nodes_[value.owner]->references.owner();
       if (handle.fork ? !table.has_fork(handle.rref, handle.fork) : !table.contains(handle.rref)) {
         return violate(absl::StrCat(node_name(value.owner), " does not know fork ", describe(handle.fork),
@@ -152,21 +152,21 @@ void World::check_empty() {
     };
     for (const auto& [what, count] : tables) {
       const bool kept = what == tables[0].first || what == tables[2].first || what == tables[3].first;
-      if (kept && keeps_for_good(*node)) continue;
+      if (kept && keeps_for_lost(*node)) continue;
       if (count != 0) {
         return violate(
-            absl::StrCat(node_name(node->index), " keeps ", count, " ", what, " after the last handle went"));
+            absl::StrCat(node_name(node->index), " keeps ", count, " ", what, " after the last release"));
       }
     }
-    if (references.fences().due() && !keeps_for_good(*node)) {
-      return violate(absl::StrCat(node_name(node->index), " still fences"));
+    if (references.fences().due() && !keeps_for_lost(*node)) {
+      return violate(absl::StrCat(node_name(node->index), " has an unfinished fence"));
     }
   }
 }
 
-bool World::keeps_for_good(const Node& node) const {
+bool World::keeps_for_lost(const Node& node) const {
   if (scenario_.store) return false;
-  // What others keep for the lost keeps forks of this one, too.
+  // Entries that other nodes keep for a lost worker may also keep forks of this node.
   return std::any_of(nodes_.begin(), nodes_.end(), [&node](const auto& other) {
     return node.references.peers().is_lost(other->incarnation);
   });

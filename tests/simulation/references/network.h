@@ -9,31 +9,32 @@
 
 namespace gradwire::references_simulation {
 
-// Workers of one schedule, over all their incarnations.
+// Maximum number of workers in one schedule, counting each incarnation.
 inline constexpr int kMaxWorkers = 12;
-// In the place of a worker in a cut.
+// Used instead of a worker's index in a cut: the store, and all other nodes.
 inline constexpr int kStore = kMaxWorkers;
 inline constexpr int kAll = kMaxWorkers + 1;
 
-// What one worker sends to another.
+// A message from one worker to another.
 struct Packet {
   enum class Kind : uint8_t { kMessage, kAnswer, kShare, kCreate, kCreated };
   Kind kind = Kind::kMessage;
   int from = 0;
   int to = 0;
   bool in_flight = false;
-  // By when it was sent; a duplicate has the number of the first.
+  // Sequence number in the order of sending. A duplicate has the number of the original.
   uint64_t sequence = 0;
-  // kMessage; of kAnswer the message that is answered.
+  // kMessage: the message. kAnswer: the message that is answered.
   rpc::ReferenceMessage message;
   rpc::ReferenceMessage::Answer answer = rpc::ReferenceMessage::Answer::kDone;
-  // kShare; of kCreate and kCreated the RRef and the fork (child).
+  // kShare: the shared reference. kCreate and kCreated: the RRef, and the fork in `child`.
   rpc::References::Reference reference;
-  // kShare to the owner without a fork of its own: the handle that is kept meanwhile.
+  // kShare to the owner without a new fork: the number of the handle that the sender keeps until the call
+  // ends.
   uint64_t kept_handle = 0;
 };
 
-// The packets under way, who is connected with whom, and who cannot reach whom.
+// The simulated network: the packets in flight, the connections, and the cuts between nodes.
 class Network {
  public:
   uint32_t add(Packet packet) {
@@ -52,7 +53,7 @@ class Network {
   }
   uint64_t next_sequence() { return ++sequence_; }
   const Packet& at(uint32_t index) const { return packets_[index]; }
-  // It has arrived, or is lost.
+  // Removes a packet that arrives or is lost.
   Packet take(uint32_t index) {
     Packet packet = std::move(packets_[index]);
     packets_[index].in_flight = false;
@@ -60,7 +61,7 @@ class Network {
     std::erase(under_way_[packet.from][packet.to], index);
     return packet;
   }
-  // Nothing that was sent before this packet on the same way is still under way.
+  // Returns whether no earlier packet from the same sender to the same receiver is in flight.
   bool first(const Packet& packet) const {
     for (uint32_t index : under_way_[packet.from][packet.to]) {
       if (packets_[index].sequence < packet.sequence) return false;
@@ -68,21 +69,21 @@ class Network {
     return true;
   }
   bool idle(int from, int to) const { return under_way_[from][to].empty(); }
-  // All, also those that have arrived.
+  // All packets, including those that have arrived.
   const std::vector<Packet>& packets() const { return packets_; }
 
   void cut(int a, int b, Time until, Time duration) {
     cut_[a][b] = cut_[b][a] = std::max(cut_[a][b], until);
     cut_for_[a][b] = cut_for_[b][a] = cut_for_[a][b] + duration;
   }
-  // How long all cuts lasted.
+  // Total duration of all cuts between the two.
   Time cut_for(int a, int b) const { return cut_for_[a][b]; }
   Time cut_until(int a, int b) const { return cut_[a][b]; }
   void heal() { cut_ = {}; }
 
   bool linked(int a, int b) const { return linked_[a][b]; }
   void link(int a, int b, bool linked) { linked_[a][b] = linked_[b][a] = linked; }
-  // There was a connection before.
+  // Whether the two had a connection that broke.
   bool broken(int a, int b) const { return broken_[a][b]; }
   void set_broken(int a, int b, bool broken) { broken_[a][b] = broken_[b][a] = broken; }
 

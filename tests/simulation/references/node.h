@@ -13,22 +13,22 @@
 
 namespace gradwire::references_simulation {
 
-// A handle that a user has.
+// A user's handle of an RRef.
 struct Handle {
   uint64_t number = 0;
   rpc::Id rref;
-  // Empty: in the owner's own process.
+  // Empty in the owner's own process.
   rpc::Id fork;
   uint64_t owner = 0;
-  // Its owner is lost, or it was refused: it refers to nothing.
+  // The owner is lost or refused the fork, so the handle is unusable.
   bool failed = false;
-  // Calls to the owner that rely on it.
+  // Number of calls to the owner that require this handle.
   int kept = 0;
-  // The user has let go of it; it goes when it is not kept.
+  // The user has released the handle. It is removed when `kept` is 0.
   bool released = false;
 };
 
-// One incarnation of a worker: the production state machines and what its users hold. Its index is the
+// One incarnation of a worker: the production state machines, and the handles of its users. Its index is its
 // incarnation - 1.
 struct Node {
   Node(int index, std::string name, int32_t wanted_id)
@@ -46,22 +46,23 @@ struct Node {
   const std::string name;
   const int32_t wanted_id;
 
-  // The process is there. Once it has ended it never comes back: a restart is another node.
+  // The process runs. A process that has ended never runs again: a restart is another node.
   bool running = true;
-  // Its join is in the log, and it has read that.
+  // The node's join is in the log, and the node has read it.
   bool member = false;
-  // The log says that it is dead or has left, whether it has read that or not.
+  // The log contains the node's death or leave, whether or not the node has read it.
   bool gone = false;
   bool leaving = false;
-  // It has noticed that it cannot reach the store, and loses those that are silent without waiting for the
-  // log.
+  // The node has noticed that it cannot reach the store. It then marks silent workers as lost without waiting
+  // for the log.
   bool store_lost = false;
   Time store_lost_at = 0;
-  // For how long it has been without the store, and whose joins it had read when it lost the store, as bits.
+  // Total time without the store.
   Time without_store_for = 0;
+  // Bit set of the nodes whose joins this node had read when it lost the store.
   uint32_t known_at_loss = ~uint32_t{0};
   Time paused_until = 0;
-  // For how long it stood still so far.
+  // Total time that the node was paused.
   Time paused_for = 0;
 
   rpc::References references;
@@ -69,9 +70,9 @@ struct Node {
   rpc::FailureDetector detector;
   Time next_tick = 0;
   bool retry_due = false;
-  // Nodes that said something since the last tick, as bits.
-  uint32_t heard = 0;
-  // Nodes of which a death is about to be written, as bits.
+  // Bit set of the nodes from which this node received a heartbeat since the last tick.
+  uint32_t received_from = 0;
+  // Bit set of the nodes whose deaths this node is about to write to the log.
   uint32_t accusing = 0;
   std::vector<Handle> handles;
 };

@@ -14,11 +14,11 @@ Scenario::Scenario(Random& random) {
   actions = static_cast<int>(random.between(22, 38));
   span = random.between(4'000, 100'000);
   store = random.below(8) != 0;
-  confused = random.below(8) == 0;
+  forgeries = random.below(8) == 0;
   open = random.below(3) != 0;
   sharing = random.below(2) == 0;
-  if (random.below(3) != 0) let_go = random.between(300, 1000);
-  // A third without any fault of a worker.
+  if (random.below(3) != 0) release_after_share = random.between(300, 1000);
+  // A third of the scenarios has no fault of a worker.
   if (random.below(3) == 0) return;
   crashes = static_cast<int>(random.below(workers > 2 ? 3 : 2));
   pauses = static_cast<int>(random.below(2));
@@ -30,12 +30,12 @@ Scenario::Scenario(Random& random) {
   joins = static_cast<int>(random.below(2));
   leaves = static_cast<int>(random.below(2));
   if (random.below(3) == 0) {
-    // Many go at nearly the same time, and news of it spreads slowly.
+    // Many workers leave at nearly the same time, and the others read the log late.
     leaves = static_cast<int>(random.between(1, workers - 1));
     crashes = static_cast<int>(random.below(2));
     restarts = 0;
     sharing = true;
-    let_go = random.between(300, 1000);
+    release_after_share = random.between(300, 1000);
     log_delay = random.between(10'000, 100'000);
   } else if (random.below(2) == 0) {
     log_delay = random.between(1000, 100'000);
@@ -44,7 +44,7 @@ Scenario::Scenario(Random& random) {
     store_loss = true;
     store_loss_of_all = random.below(3) == 0;
     sharing = true;
-    // Whoever joins afterwards is a stranger to the worker that lost the store.
+    // The worker that lost the store does not know the workers that join afterwards.
     open = true;
     joins = static_cast<int>(random.between(1, 2));
     crashes = static_cast<int>(random.between(1, 2));

@@ -9,46 +9,47 @@ namespace gradwire::references_simulation {
 
 using simulation::Random;
 
-// The clocks of the simulated group: shorter than in production, in the same order to one another.
+// The timeouts of the simulated group. They are shorter than in production, but in the same order.
 inline constexpr Time kInterval = 100'000;
 inline constexpr Time kSuspectAfter = 250'000;
 inline constexpr Time kDeadAfter = 1'000'000;
-// Disturbed for less than this in all, nobody may be taken for dead: what is left covers the delays of
-// probing.
+// A worker that was disturbed (paused or cut off) for less than this in total must not be declared dead. The
+// difference from kDeadAfter covers the delays of probing.
 inline constexpr Time kTolerated = 500'000;
 
-// What may happen in one schedule.
+// The parameters of one schedule, chosen by its random numbers.
 struct Scenario {
   explicit Scenario(Random& random);
 
   int workers = 2;
-  // Of 1000 messages about references, and of answers to them.
+  // How many of 1000 messages about references, and answers to them, are dropped and duplicated.
   uint32_t drop = 0;
   uint32_t duplicate = 0;
-  // Of 1000 calls, whose requests and answers carry references.
+  // How many of 1000 calls are lost. Requests and answers of calls carry references.
   uint32_t lose_call = 0;
-  // Most packets take up to `delay`; some up to `long_delay`.
+  // Most packets take up to `delay`; `long_delays` of 1000 packets take up to `long_delay`.
   Time delay = 1000;
   Time long_delay = 1000;
   uint32_t long_delays = 0;
 
-  // How long it may take until a worker reads what was written into the log.
+  // The longest time until a worker reads a new entry of the log.
   Time log_delay = 1000;
 
   int actions = 20;
-  // Users pass on references more than they do anything else, and then let go of their own: of 1000.
+  // Users share references more often than they do anything else.
   bool sharing = false;
-  uint32_t let_go = 0;
+  // After how many of 1000 shares the user releases its own handle.
+  uint32_t release_after_share = 0;
   Time span = 100'000;
-  // Workers delete and confirm forks of others.
-  bool confused = false;
-  // Without it nobody joins or leaves, each worker loses others by its own decision, and what it keeps for
-  // them stays.
+  // Workers send forged messages, which delete or confirm forks of others.
+  bool forgeries = false;
+  // Without the store no worker joins or leaves. Each worker alone decides that another is lost, and it keeps
+  // the forks of lost workers until the end.
   bool store = true;
-  // Workers lose the store until everything heals: all of them, or one alone.
+  // Workers lose the store until all faults are healed: all workers, or one.
   bool store_loss = false;
   bool store_loss_of_all = false;
-  // world_size 0: ids are assigned.
+  // The group is open: world_size is 0, and the log assigns ids.
   bool open = true;
   int crashes = 0;
   int restarts = 0;
@@ -56,7 +57,7 @@ struct Scenario {
   int leaves = 0;
   int pauses = 0;
   int cuts = 0;
-  // Pauses and cuts that last until the others give the worker up.
+  // Pauses and cuts last until the other workers declare the worker dead.
   bool long_faults = false;
 };
 

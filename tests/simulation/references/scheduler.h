@@ -10,23 +10,24 @@ using simulation::Time;
 
 struct Event {
   enum class Kind : uint8_t {
-    kDeliver,         // arg: packet
-    kAct,             // a user of some worker does something
-    kRetry,           // a: sends again what was not answered
-    kTick,            // a: its failure detector
-    kFollow,          // a: reads the group's log
-    kAppend,          // a: writes into it; arg: what
-    kProbed,          // a: its attempt to connect to b ends
-    kBroken,          // a: notices that its connection to b ended
-    kEndCreation,     // a: gives up a creation; arg: the fork's counter
-    kEndOwnCreation,  // a: a creation on itself ends; arg: the same
+    kDeliver,         // Packet `arg` arrives.
+    kAct,             // A user of a random worker does something.
+    kRetry,           // Worker `a` repeats its unanswered messages.
+    kTick,            // The failure detector of worker `a` has a tick.
+    kFollow,          // Worker `a` reads the group's log.
+    kAppend,          // Worker `a` writes the entry appends_[arg] to the log.
+    kProbed,          // The attempt of worker `a` to connect to `b` ends.
+    kBroken,          // Worker `a` notices that its connection to `b` ended.
+    kEndCreation,     // Worker `a` gives up the creation whose fork has the counter `arg`.
+    kEndOwnCreation,  // A creation of worker `a` on itself ends; the fork has the counter `arg`.
     kCrash,
-    kRestart,  // a: starts again as a new incarnation
+    kRestart,  // Worker `a` starts again as a new incarnation.
     kJoin,
     kLeave,
-    kPause,      // a; arg: for how long
-    kCut,        // a from b (kStore: the store, kAll: everybody); arg: for how long
-    kLoseStore,  // arg: 1: all workers lose the store, 0: one alone; until everything heals
+    kPause,  // A random worker is paused for the time `arg`.
+    kCut,    // A random worker is cut off for the time `arg`: from the store if `b` is kStore, from all nodes
+             // if it is kAll, else from another random worker.
+    kLoseStore,  // Workers lose the store until all faults are healed: all workers if `arg` is 1, else one.
     kCount
   };
   Time time = 0;
@@ -37,7 +38,7 @@ struct Event {
   uint32_t arg = 0;
 };
 
-// The events to come.
+// The queue of future events.
 class Scheduler : public simulation::Schedule<Event> {
  public:
   void add(Time time, Event::Kind kind, int a = 0, int b = 0, uint32_t arg = 0) {
@@ -50,7 +51,7 @@ class Scheduler : public simulation::Schedule<Event> {
     if (event.kind != Event::Kind::kTick) --pending_;
     return event;
   }
-  // Events other than ticks, which never end.
+  // Number of queued events except ticks. (There is always a next tick.)
   uint64_t pending() const { return pending_; }
 
  private:

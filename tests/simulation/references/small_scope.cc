@@ -67,7 +67,7 @@ std::vector<SmallScope::Move> SmallScope::moves() const {
       const bool idle = std::none_of(packets_.begin(), packets_.end(), [&](const Packet& packet) {
         return packet.from == b && packet.to == a;
       });
-      // settle() would forget something.
+      // Only offer settle() if it would remove an entry; else it does not change the state.
       const bool remembers = references_[a].owner().remembers(incarnation(b)) ||
                              references_[a].revocations().remembers(incarnation(b));
       if (idle && remembers) moves.push_back({Kind::kSettle, a, b});
@@ -142,7 +142,7 @@ std::string SmallScope::apply(const Move& move) {
       const Id child{incarnation(held.worker), ++ids_};
       --forks_left_;
       const auto shared = references_[held.worker].share(kRRef, held.fork, child, incarnation(move.b));
-      if (shared == References::Shared::kRefused) return "a good handle cannot be passed on";
+      if (shared == References::Shared::kRefused) return "a usable handle cannot be shared";
       references_[held.worker].sent(child);
       Packet packet{.kind = Packet::Kind::kShare, .from = held.worker, .to = move.b};
       packet.reference = {
@@ -172,14 +172,17 @@ void SmallScope::lost(const Packet& packet) {
       repeat_.push_back(packet);
       break;
     case Packet::Kind::kAnswer: {
-      Packet again{.kind = Packet::Kind::kMessage, .from = packet.to, .to = packet.from};
-      again.message = packet.message;
-      // Of a fence the answer does not have it all.
+      Packet repeated{.kind = Packet::Kind::kMessage, .from = packet.to, .to = packet.from};
+      repeated.message = packet.message;
+      // The answer to a fence does not contain the whole message, so take the message from the sender's
+      // table.
       for (const ReferenceMessage& message :
-           references_[again.from].peers().unacknowledged(incarnation(again.to))) {
-        if (message.kind == again.message.kind && message.fork == again.message.fork) again.message = message;
+           references_[repeated.from].peers().unacknowledged(incarnation(repeated.to))) {
+        if (message.kind == repeated.message.kind && message.fork == repeated.message.fork) {
+          repeated.message = message;
+        }
       }
-      repeat_.push_back(std::move(again));
+      repeat_.push_back(std::move(repeated));
       break;
     }
     case Packet::Kind::kShare:
@@ -194,7 +197,7 @@ void SmallScope::lost(const Packet& packet) {
 
 void SmallScope::deliver(Packet packet, bool settled) {
   if (!alive_[packet.to]) {
-    // Its creator gives up when it hears of the death.
+    // The packet is lost. If it is a kCreate, its creator gives up when it learns of the death.
     return;
   }
   References& references = references_[packet.to];
@@ -222,7 +225,7 @@ void SmallScope::deliver(Packet packet, bool settled) {
         if (freed_ && alive_[0])
           violation_ = absl::StrCat(node_name(packet.to), " got a handle of a freed value");
       }
-      if (received == Received::kInvalid) violation_ = "an honest reference is taken for an invalid one";
+      if (received == Received::kInvalid) violation_ = "a valid reference is rejected as invalid";
       return process(packet.to, actions);
     }
     case Packet::Kind::kCreate: {
@@ -299,7 +302,7 @@ std::string SmallScope::check_end() const {
             references.peers().unacknowledged() + references.revocations().revoked() +
             references.fences().unanswered() + (references.fences().due() ? 1 : 0) >
         0) {
-      return absl::StrCat(node_name(worker), " keeps something when all is over");
+      return absl::StrCat(node_name(worker), " has entries in its tables at the end");
     }
   }
   return "";

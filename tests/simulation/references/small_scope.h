@@ -10,19 +10,20 @@
 
 namespace gradwire::references_simulation {
 
-// A group of three workers and one RRef of the first, of which at most a few forks are made, with at most one
-// fault: so small that everything that can happen can be tried. A state offers its moves; applying each of
-// them to a copy, and so on, visits all states.
+// A state of a very small group: three workers, one RRef of the first worker, a few forks, and at most one
+// fault. The group is so small that a test can try every order of events. A state offers its moves; a test
+// visits all states by applying each move to a copy of the state, recursively.
 //
-// Anything under way may arrive next, so messages take any order. What the members know of deaths comes in
-// any order too, without a log: its consequences (lose, then fence) are moves of each worker.
+// Any packet in flight may arrive next, so messages arrive in any order. There is no log: the workers learn
+// of a death in any order, because its consequences (lose, then fence) are moves of each worker.
 class SmallScope {
  public:
   static constexpr int kWorkers = 3;
 
   enum class Fault : uint8_t { kNone, kLoss, kDuplicate, kCrash, kBrokenLink, kGiveUp };
 
-  // `by_request`: the second worker asks for the RRef, which makes a fork; else its owner just has it.
+  // If `by_request`, the second worker requests the creation of the RRef, which makes a fork. Else the owner
+  // has the RRef from the start. At most `forks` forks are made.
   SmallScope(bool by_request, int forks, Fault fault);
 
   struct Move {
@@ -42,14 +43,16 @@ class SmallScope {
       kSettle
     };
     Kind kind;
-    // An index of a packet, a handle or a worker.
+    // An index of a packet, a handle or a worker, depending on `kind`.
     int a = 0;
     int b = 0;
   };
+  // Returns all events that are possible in this state.
   std::vector<Move> moves() const;
-  // Empty, or the violated invariant.
+  // Changes the state. Returns the violated invariant; empty if none.
   std::string apply(const Move& move);
-  // Of a state without moves: everything is gone.
+  // Checks, in a state without moves, that all tables are empty. Returns the violated invariant; empty if
+  // none.
   std::string check_end() const;
   std::string describe(const Move& move) const;
 
@@ -86,20 +89,20 @@ class SmallScope {
 
   std::array<rpc::References, kWorkers> references_;
   std::vector<Held> handles_;
-  // In the order in which they were sent.
+  // The packets in flight, in the order in which they were sent.
   std::vector<Packet> packets_;
   std::array<bool, kWorkers> alive_{true, true, true};
-  // Of a dead worker: 0 nothing, 1 lost, 2 fenced.
+  // By worker and dead worker, what the first knows of the second's death: 0 nothing, 1 lost, 2 fenced.
   std::array<std::array<uint8_t, kWorkers>, kWorkers> knows_{};
-  // A connection broke, and is made again.
+  // By two workers: their connection broke, and the first has not restored it yet.
   std::array<std::array<bool, kWorkers>, kWorkers> restore_{};
-  // What was lost, to be sent again.
+  // Lost packets that are to be sent again.
   std::vector<Packet> repeat_;
-  // The creation that its caller may give up.
+  // The fork of the creation that its caller may give up; empty if none.
   rpc::Id give_up_;
   uint64_t ids_ = 1;
   int forks_left_ = 0;
-  // Still to come.
+  // The fault that may still happen.
   Fault fault_ = Fault::kNone;
   bool value_ = false;
   bool freed_ = false;

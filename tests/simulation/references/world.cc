@@ -10,10 +10,11 @@ using Kind = Event::Kind;
 
 namespace {
 
-// Far more than any schedule takes: more is a livelock.
-constexpr uint64_t kMostSteps = 50'000;
-// After the last action, before everything heals.
+// Far more events than any schedule needs. A schedule with more events is a livelock.
+constexpr uint64_t kMaxSteps = 50'000;
+// Time between the last action and the healing of all faults.
 constexpr Time kAftermath = 200'000;
+// The group must become quiet within this time.
 constexpr Time kQuietWithin = 5'000'000;
 
 }  // namespace
@@ -36,14 +37,14 @@ const std::string& World::run() {
     if (!step()) break;
   }
   if (violation_.empty()) heal();
-  if (violation_.empty()) run_until_quiet("after everything healed");
+  if (violation_.empty()) run_until_quiet("after all faults were healed");
   if (violation_.empty()) check_healed();
   for (std::size_t i = 0; i < nodes_.size() && violation_.empty(); ++i) {
     Node& node = *nodes_[i];
     if (!node.running) continue;
     while (violation_.empty() && !node.handles.empty()) release(node, node.handles.back().number);
   }
-  if (violation_.empty()) run_until_quiet("after the last handle went");
+  if (violation_.empty()) run_until_quiet("after the last handle was released");
   if (violation_.empty()) check_empty();
   return violation_;
 }
@@ -58,16 +59,16 @@ void World::plan() {
   }
   for (const auto& node : nodes_) follow(*node);
 
-  // Much of what users do happens close to the faults.
-  std::vector<Time> hot;
+  // Two thirds of the user actions happen close to a fault.
+  std::vector<Time> fault_times;
   auto fault = [&](Kind kind, int times, int b = 0, Time shortest = 0, Time longest = 0) {
     for (int i = 0; i < times; ++i) {
       const Time at = random_.between(0, scenario_.long_faults ? scenario_.span / 3 : scenario_.span);
       const Time duration = longest > 0 ? random_.between(shortest, longest) : 0;
       scheduler_.add(at, kind, 0, b, static_cast<uint32_t>(duration));
-      hot.push_back(at);
-      if (duration > kDeadAfter) hot.push_back(at + kDeadAfter);
-      if (duration > 0) hot.push_back(at + duration);
+      fault_times.push_back(at);
+      if (duration > kDeadAfter) fault_times.push_back(at + kDeadAfter);
+      if (duration > 0) fault_times.push_back(at + duration);
     }
   };
   const Time shortest = scenario_.long_faults ? kDeadAfter + 2 * kInterval : 1000;
@@ -86,8 +87,8 @@ void World::plan() {
   }
   for (int i = 0; i < scenario_.actions; ++i) {
     Time at = random_.between(0, scenario_.span);
-    if (!hot.empty() && random_.below(3) != 0) {
-      at = hot[random_.below(hot.size())] + random_.between(-15'000, 25'000);
+    if (!fault_times.empty() && random_.below(3) != 0) {
+      at = fault_times[random_.below(fault_times.size())] + random_.between(-15'000, 25'000);
     }
     scheduler_.add(std::max<Time>(at, 0), Kind::kAct);
   }
@@ -97,7 +98,7 @@ bool World::step() {
   const Event event = scheduler_.take();
   now_ = std::max(now_, event.time);
   if (event.kind != Kind::kTick) ++steps_;
-  if (steps_ > kMostSteps) {
+  if (steps_ > kMaxSteps) {
     violate("the schedule does not end");
     return false;
   }
@@ -106,15 +107,15 @@ bool World::step() {
 }
 
 void World::dispatch(const Event& event) {
-  const bool anybodys = event.kind == Kind::kAct || event.kind == Kind::kCrash || event.kind == Kind::kJoin ||
-                        event.kind == Kind::kLeave || event.kind == Kind::kPause ||
-                        event.kind == Kind::kCut || event.kind == Kind::kLoseStore ||
-                        event.kind == Kind::kRestart;
+  const bool picks_node = event.kind == Kind::kAct || event.kind == Kind::kCrash ||
+                          event.kind == Kind::kJoin || event.kind == Kind::kLeave ||
+                          event.kind == Kind::kPause || event.kind == Kind::kCut ||
+                          event.kind == Kind::kLoseStore || event.kind == Kind::kRestart;
   const int actor = event.kind == Kind::kDeliver ? network_.at(event.arg).to : event.a;
-  if (!anybodys) {
+  if (!picks_node) {
     Node& node = *nodes_[actor];
     if (node.paused_until > now_ && node.running) {
-      // It does that when it runs again, in no particular order.
+      // The node handles its events when it runs again, in random order.
       const Time at = node.paused_until + random_.between(0, 2000);
       if (event.kind == Kind::kTick) {
         if (event.time != node.next_tick) return;
@@ -157,7 +158,7 @@ void World::dispatch(const Event& event) {
     default:
       break;
   }
-  // Faults: of whom is decided only now.
+  // The remaining events are faults. The affected node is chosen when the fault occurs.
   Node* node = random_member();
   if (calm_) return;
   switch (event.kind) {
@@ -167,7 +168,7 @@ void World::dispatch(const Event& event) {
       if (node == nullptr || running < 2) return;
       stop(*node, "crashes");
       for (int i = 0; i < 2 && scenario_.restarts > 0; ++i) {
-        // Sometimes twice at once, by mistake.
+        // Sometimes a worker is restarted twice at the same time, by mistake.
         if (i == 0 || random_.below(6) == 0) {
           scheduler_.add(now_ + random_.between(1000, 60'000), Kind::kRestart, node->index);
         }
@@ -207,7 +208,7 @@ void World::dispatch(const Event& event) {
 }
 
 Node* World::random_member() {
-  // A few tries are as good as a list.
+  // Trying a few random nodes is cheaper than building a list of all candidates.
   for (int i = 0; i < 6; ++i) {
     Node& node = *nodes_[random_.below(nodes_.size())];
     if (node.running && node.member && node.paused_until <= now_) return &node;
@@ -225,7 +226,7 @@ void World::run_until_quiet(const char* phase) {
   while (violation_.empty()) {
     if (scheduler_.pending() == 0) {
       const bool connected = connect_all();
-      const std::string reason = unquiet();
+      const std::string reason = unsettled_reason();
       if (reason.empty() && connected) return;
       if (!connected && now_ < until) {
         if (!step()) return;
@@ -233,28 +234,28 @@ void World::run_until_quiet(const char* phase) {
       }
       if (scheduler_.empty() || now_ > until) return violate(absl::StrCat("not quiet ", phase, ": ", reason));
     } else if (now_ > until) {
-      return violate(absl::StrCat("not quiet ", phase, ": ", unquiet()));
+      return violate(absl::StrCat("not quiet ", phase, ": ", unsettled_reason()));
     }
     if (!step()) return;
   }
 }
 
-std::string World::unquiet() const {
-  // When the last has left there is nobody to miss another.
+std::string World::unsettled_reason() const {
+  // If no node runs, no node can detect a death.
   if (std::none_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->running; })) return "";
   for (const auto& node : nodes_) {
     if (!node->running) {
       if (truth_.status(node->incarnation) == rpc::Roster::Status::kMember && scenario_.store) {
-        return absl::StrCat("nobody declared ", node_name(node->index), " dead");
+        return absl::StrCat("no worker declared ", node_name(node->index), " dead");
       }
       continue;
     }
     const std::string name = node_name(node->index);
     if (node->roster.position() != log_.size()) return absl::StrCat(name, " is behind the log");
     if (node->references.peers().unacknowledged() > 0) return absl::StrCat(name, " has unanswered messages");
-    // Without the log nobody agrees on a death.
+    // Without the log the group cannot agree on a death, so a fence never ends.
     if (node->references.fences().due() && scenario_.store) return absl::StrCat(name, " waits for a fence");
-    if (node->references.fences().unanswered() > 0) return absl::StrCat(name, " owes answers to fences");
+    if (node->references.fences().unanswered() > 0) return absl::StrCat(name, " has not answered fences");
     for (const auto& other : nodes_) {
       if (!other->running && node->roster.status(other->incarnation) == rpc::Roster::Status::kMember &&
           !node->references.peers().is_lost(other->incarnation)) {

@@ -17,21 +17,23 @@
 
 namespace gradwire::references_simulation {
 
-// One schedule: a group of workers, what their users do and what befalls them, all of it chosen by a seed. It
-// runs the production state machines (rpc/rref, rpc/membership) against a simulated network, store and clock,
-// and watches over the invariants. The first violation ends it.
+// One schedule: a group of workers, the actions of their users, and faults. A seed chooses all of it. The
+// world runs the production state machines (rpc/rref, rpc/membership) against a simulated network, store and
+// clock, and checks the invariants. The first violation ends the schedule.
 //
-// The order of the machines' actions is not theirs to promise (hash tables): they are sorted before they are
-// used, so that a seed gives the same schedule in every process.
+// The state machines return actions in no defined order (they use hash tables). The world sorts the actions
+// before it uses them, so that a seed gives the same schedule in every process.
 class World {
  public:
-  // Both may be nullptr, and outlive this.
+  // `coverage` and `trace` may be nullptr; otherwise they must outlive this object.
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
-  // All of it: the events of the scenario; then everything heals and must become quiet; then all handles go
-  // and every table must become empty. Empty, or the violated invariant.
+  // Runs the schedule. Returns the violated invariant; empty if none.
+  // 1. Runs the events of the scenario.
+  // 2. Heals all faults, then runs until no event except ticks is left.
+  // 3. Releases all handles, then runs again: every table must become empty.
   const std::string& run();
-  // Events that were handled, without ticks of the clock.
+  // Number of handled events, not counting ticks.
   uint64_t steps() const { return steps_; }
   const Scenario& scenario() const { return scenario_; }
 
@@ -39,19 +41,19 @@ class World {
   using Actions = rpc::References::Actions;
   using Machine = Coverage::Machine;
 
-  // What the simulator knows of an RRef.
+  // The true state of an RRef, whatever the workers know.
   struct Known {
     rpc::Id id;
     int owner = 0;
-    // The value is there.
+    // The value exists.
     bool value = false;
-    // It was, and has been freed.
+    // The value existed and has been freed.
     bool freed = false;
   };
-  // What is to be written into the log.
+  // An entry that a worker wants to write to the log.
   struct Append {
     rpc::RosterEntry entry;
-    // An accusation is dropped when the accused is heard from meanwhile.
+    // The entry is an accusation: it is dropped if a message of the accused worker arrives meanwhile.
     bool accusation = false;
     int attempts = 0;
   };
@@ -61,7 +63,7 @@ class World {
   void dispatch(const Event& event);
   bool step();
   void run_until_quiet(const char* phase);
-  std::string unquiet() const;
+  std::string unsettled_reason() const;
   Node& add_node(std::string name, int32_t wanted_id);
   Node* random_member();
   bool reachable(int a, int b) const { return network_.cut_until(a, b) <= now_; }
@@ -69,7 +71,7 @@ class World {
 
   // world_users.cc
   void act();
-  // Says something about a fork that is not its own.
+  // Sends a message about a fork of another holder. It must have no effect.
   void forge(Node& node);
   void own(Node& node);
   void create(Node& node, Node& owner);
@@ -91,7 +93,7 @@ class World {
   void on_share(Node& node, const Packet& packet);
   void on_create(Node& node, const Packet& packet);
   void retry(Node& node);
-  // Does what a machine asks for.
+  // Performs the actions that a state machine requested.
   void process(Node& node, Actions& actions);
 
   // world_membership.cc
@@ -104,7 +106,7 @@ class World {
   void lose(Node& node, uint64_t dead);
   void fence(Node& node, uint64_t dead);
   void declare_dead(Node& node, uint64_t dead, const char* why, bool accusation);
-  // Without the log: the worker is lost here, and nobody has agreed on it.
+  // Marks a worker as lost at this node only. Used without the log: the group has not agreed on the death.
   void lose_alone(Node& node, uint64_t dead);
   void follow(Node& node);
   void try_append(Node& node, uint32_t index);
@@ -118,7 +120,8 @@ class World {
   void cut(int a, int b, Time duration);
   void lose_store(Node& node);
   void heal();
-  // Everybody calls everybody: whom nobody calls, nobody misses. True when all are connected already.
+  // Connects every member to every other, because a dead worker is detected only by a worker that connects to
+  // it. Returns true if all were connected already.
   bool connect_all();
 
   // invariants.cc
@@ -131,9 +134,10 @@ class World {
   void check_blame(int by, int dead);
   void check_healed();
   void check_empty();
-  // The node keeps something for workers that it has lost, and the group never agrees on.
-  bool keeps_for_good(const Node& node) const;
-  // Counts for the invariants: there, and not declared dead.
+  // Whether the node keeps entries for workers that it has lost, while the group never agrees on their
+  // deaths.
+  bool keeps_for_lost(const Node& node) const;
+  // Whether the invariants consider this node: it runs, and was not declared dead.
   bool live(int index) const { return nodes_[index]->running && !nodes_[index]->gone; }
   Known& known(const rpc::Id& rref) { return known_[rref_index_[rref.counter]]; }
 
@@ -154,7 +158,7 @@ class World {
   Scheduler scheduler_;
   Network network_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  // The group's log, what it means, and what the entries did.
+  // The group's log, the roster that results from it, and the change that each entry made.
   std::vector<rpc::RosterEntry> log_;
   rpc::Roster truth_;
   std::vector<rpc::Roster::Change> effects_;
@@ -165,7 +169,7 @@ class World {
   uint64_t ids_ = 0;
   uint64_t handles_ = 0;
   uint64_t steps_ = 0;
-  // No new faults, users or losses.
+  // True after heal(): no new faults, user actions or packet losses.
   bool calm_ = false;
   std::string violation_;
 };

@@ -1,6 +1,6 @@
 #include "gradwire/tests/simulation/references/world.h"
 
-// What befalls workers and their connections, and how it ends.
+// The faults of workers and their connections, and how the faults are healed.
 namespace gradwire::references_simulation {
 
 void World::stop(Node& node, const char* why) {
@@ -18,7 +18,7 @@ void World::stop(Node& node, const char* why) {
 void World::restart(const std::string& name, int32_t id) {
   if (nodes_.size() >= kMaxWorkers) return;
   Node& node = add_node(name, id);
-  if (trace_) trace_->line(now_, node_name(node.index), " starts, wants to be ", name);
+  if (trace_) trace_->line(now_, node_name(node.index), " starts and wants the name ", name);
   rpc::RosterEntry entry;
   entry.worker = {name, id, node.incarnation};
   entry.world_size = scenario_.open ? 0 : scenario_.workers;
@@ -26,14 +26,14 @@ void World::restart(const std::string& name, int32_t id) {
 }
 
 void World::pause(Node& node, Time duration) {
-  if (trace_) trace_->line(now_, node_name(node.index), " stands still for ", duration / 1000, " ms");
+  if (trace_) trace_->line(now_, node_name(node.index), " is paused for ", duration / 1000, " ms");
   node.paused_until = now_ + duration;
   node.paused_for += duration;
 }
 
 void World::cut(int a, int b, Time duration) {
-  const std::string whom = b == kAll ? "everybody" : b == kStore ? "the store" : node_name(b);
-  if (trace_) trace_->line(now_, node_name(a), " is cut off from ", whom, " for ", duration / 1000, " ms");
+  const std::string target = b == kAll ? "all nodes" : b == kStore ? "the store" : node_name(b);
+  if (trace_) trace_->line(now_, node_name(a), " is cut off from ", target, " for ", duration / 1000, " ms");
   for (int peer = 0; peer <= kStore; ++peer) {
     if (peer == a || (b != kAll && b != peer)) continue;
     network_.cut(a, peer, now_ + duration, duration);
@@ -57,7 +57,7 @@ void World::lose_store(Node& node) {
 
 void World::heal() {
   calm_ = true;
-  if (trace_) trace_->line(now_, "everything heals");
+  if (trace_) trace_->line(now_, "all faults are healed");
   network_.heal();
   for (const auto& node : nodes_) {
     node->paused_until = 0;

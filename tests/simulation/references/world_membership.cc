@@ -2,7 +2,7 @@
 
 #include "gradwire/tests/simulation/references/world.h"
 
-// Connections, the watch that workers keep on one another, and the group's log.
+// Connections, failure detection, and the group's log.
 namespace gradwire::references_simulation {
 
 using rpc::FailureDetector;
@@ -11,7 +11,7 @@ using rpc::RosterEntry;
 
 namespace {
 
-constexpr int kMostJoinAttempts = 4;
+constexpr int kMaxJoinAttempts = 4;
 
 absl::Time at(Time now) { return absl::UnixEpoch() + absl::Microseconds(now); }
 
@@ -22,20 +22,21 @@ void World::establish(int a, int b) {
   Node& first = *nodes_[a];
   Node& second = *nodes_[b];
   for (auto [node, peer] : {std::pair(&first, &second), std::pair(&second, &first)}) {
-    // Also with one whose join this one has not read yet: if it were not told anything, it would take this
-    // for dead.
+    // A node also accepts a peer whose join it has not read yet: without heartbeats, that peer would declare
+    // this node dead.
     if (!node->running || !node->member || node->references.peers().is_lost(peer->incarnation)) return;
   }
   network_.link(a, b, true);
-  const bool again = network_.broken(a, b);
+  const bool reconnects = network_.broken(a, b);
   network_.set_broken(a, b, false);
-  if (trace_) trace_->line(now_, node_name(a), " and ", node_name(b), again ? " connect again" : " connect");
+  if (trace_)
+    trace_->line(now_, node_name(a), " and ", node_name(b), reconnects ? " connect again" : " connect");
   for (auto [node, peer] : {std::pair(&first, &second), std::pair(&second, &first)}) {
     cover(Machine::kWatched, static_cast<int>(node->detector.state(peer->incarnation)), Coverage::kConnected);
     FailureDetector::Actions watching;
     node->detector.connected(peer->incarnation, at(now_), watching);
     process(*node, watching);
-    if (!again) continue;
+    if (!reconnects) continue;
     Actions actions;
     node->references.link_restored(peer->incarnation, actions);
     process(*node, actions);
@@ -43,7 +44,7 @@ void World::establish(int a, int b) {
 }
 
 void World::break_link(int a, int b) {
-  // Also without a connection: the message was lost while one was being made.
+  // There may be no connection yet: then the message was lost while the two were connecting.
   network_.set_broken(a, b, true);
   network_.link(a, b, false);
   for (auto [node, peer] : {std::pair(a, b), std::pair(b, a)}) {
@@ -62,16 +63,16 @@ void World::schedule_tick(Node& node) {
 }
 
 void World::tick(Node& node) {
-  // After a pause it may look at the clock long before it reads what the others said.
-  const bool listen_first = node.paused_until + 1000 < now_ || random_.below(2) == 0;
+  // After a pause a node may read the clock long before it reads the messages that arrived meanwhile.
+  const bool receive_first = node.paused_until + 1000 < now_ || random_.below(2) == 0;
   FailureDetector::Actions actions;
-  for (int peer = 0; listen_first && node.heard != 0; ++peer) {
-    if ((node.heard >> peer & 1) == 0) continue;
-    node.heard &= ~(1u << peer);
+  for (int peer = 0; receive_first && node.received_from != 0; ++peer) {
+    if ((node.received_from >> peer & 1) == 0) continue;
+    node.received_from &= ~(1u << peer);
     const uint64_t incarnation = peer + 1;
     if (node.references.peers().is_lost(incarnation)) continue;
-    cover(Machine::kWatched, static_cast<int>(node.detector.state(incarnation)), Coverage::kHeard);
-    node.detector.heard(incarnation, at(now_), actions);
+    cover(Machine::kWatched, static_cast<int>(node.detector.state(incarnation)), Coverage::kReceived);
+    node.detector.received(incarnation, at(now_), actions);
   }
   node.detector.tick(at(now_), actions);
   process(node, actions);
@@ -80,12 +81,12 @@ void World::tick(Node& node) {
 
 void World::process(Node& node, FailureDetector::Actions& actions) {
   if (!violation_.empty()) return;
-  // Between machines that are up, a heartbeat takes no time that matters here.
+  // A heartbeat between running nodes arrives at once: its delay is too short to matter.
   for (uint64_t peer : actions.heartbeat) {
     const int index = static_cast<int>(peer) - 1;
     if (coverage_) cover(Machine::kWatched, static_cast<int>(node.detector.state(peer)), Coverage::kTicked);
     if (nodes_[index]->running && reachable(node.index, index) && network_.linked(node.index, index)) {
-      nodes_[index]->heard |= 1u << node.index;
+      nodes_[index]->received_from |= 1u << node.index;
     }
   }
   std::sort(actions.probe.begin(), actions.probe.end());
@@ -98,7 +99,7 @@ void World::process(Node& node, FailureDetector::Actions& actions) {
   for (const FailureDetector::Change& change : actions.changes) {
     if (trace_) {
       static constexpr const char* kStates[] = {"unwatched", "alive", "suspect", "dead"};
-      trace_->line(now_, node_name(node.index), " takes ", worker(change.worker), " for ",
+      trace_->line(now_, node_name(node.index), " considers ", worker(change.worker), " ",
                    kStates[static_cast<int>(change.state)]);
     }
     if (change.state != FailureDetector::State::kDead) continue;
@@ -108,7 +109,7 @@ void World::process(Node& node, FailureDetector::Actions& actions) {
   std::sort(actions.accuse.begin(), actions.accuse.end());
   for (uint64_t peer : actions.accuse) {
     cover(Machine::kWatched, static_cast<int>(node.detector.state(peer)), Coverage::kAccused);
-    declare_dead(node, peer, "it has been silent", true);
+    declare_dead(node, peer, "no message arrived from it", true);
   }
   schedule_tick(node);
 }
@@ -127,7 +128,8 @@ void World::probed(Node& node, Node& peer) {
   } else if (peer.paused_until <= now_) {
     establish(node.index, peer.index);
   }
-  // Of one that was let in but does not introduce itself nothing is known.
+  // The host accepted the connection, but the peer did not complete the handshake. That proves neither life
+  // nor death.
   if (peer.running && reachable(node.index, peer.index) && !network_.linked(node.index, peer.index)) {
     cover(Machine::kWatched, state, Coverage::kUnreachable);
     node.detector.unreachable(incarnation, at(now_), actions);
@@ -154,7 +156,9 @@ void World::lose(Node& node, uint64_t dead) {
 void World::fence(Node& node, uint64_t dead) {
   if (!violation_.empty()) return;
   cover(Machine::kFence, fence_state(node), Coverage::kFenced);
-  if (trace_) trace_->line(now_, node_name(node.index), " knows that the group has lost ", worker(dead));
+  if (trace_)
+    trace_->line(now_, node_name(node.index), " knows that the group has agreed on the death of ",
+                 worker(dead));
   Actions actions;
   node.references.fence(dead, actions);
   process(node, actions);
@@ -196,41 +200,41 @@ void World::try_append(Node& node, uint32_t index) {
     scheduler_.add(now_ + random_.between(5000, 30'000), Event::Kind::kAppend, node.index, 0, index);
     return;
   }
-  // One that does not read before it writes must do no harm either.
-  const bool careless = !calm_ && random_.below(8) == 0;
-  if (node.roster.position() != log_.size() && !careless) {
-    // Somebody else was faster: what this one has to say may have been said.
+  // A worker that writes without reading the log first must do no harm either.
+  const bool skips_read = !calm_ && random_.below(8) == 0;
+  if (node.roster.position() != log_.size() && !skips_read) {
+    // Another worker wrote first, and its entry may make this one unnecessary. Read the log, then try again.
     follow(node);
     scheduler_.add(now_ + some_delay(), Event::Kind::kAppend, node.index, 0, index);
     return;
   }
   const RosterEntry entry = appends_[index].entry;
-  const Roster::Change would = node.roster.check(entry);
+  const Roster::Change expected = node.roster.check(entry);
   if (entry.kind == RosterEntry::Kind::kDeath) {
     const uint64_t dead = entry.worker.incarnation;
-    const bool heard =
+    const bool refuted =
         appends_[index].accusation && node.detector.state(dead) == FailureDetector::State::kAlive;
-    const bool vain = !careless && node.roster.status(dead) != Roster::Status::kMember;
-    if (heard || (vain && random_.below(4) != 0)) {
+    const bool already_gone = !skips_read && node.roster.status(dead) != Roster::Status::kMember;
+    if (refuted || (already_gone && random_.below(4) != 0)) {
       node.accusing &= ~(1u << (dead - 1));
       return;
     }
-  } else if (entry.kind == RosterEntry::Kind::kJoin && would.what != Roster::Change::What::kJoined) {
-    if (would.what == Roster::Change::What::kNothing) return;
-    Node& other = *nodes_[would.worker.incarnation - 1];
+  } else if (entry.kind == RosterEntry::Kind::kJoin && expected.what != Roster::Change::What::kJoined) {
+    if (expected.what == Roster::Change::What::kNothing) return;
+    Node& other = *nodes_[expected.worker.incarnation - 1];
     if (!other.running) {
       declare_dead(node, other.incarnation, "it has the name, and its host refuses connections", false);
-    } else if (++appends_[index].attempts >= kMostJoinAttempts) {
+    } else if (++appends_[index].attempts >= kMaxJoinAttempts) {
       return stop(node, "finds its name taken");
     }
     scheduler_.add(now_ + random_.between(2000, 40'000), Event::Kind::kAppend, node.index, 0, index);
-    // Now and then it is not asked first.
+    // In one of four cases the entry is written all the same: the log must refuse it.
     if (random_.below(4) != 0) return;
   }
   const Roster::Change change = append_to_log(entry);
-  if (entry.kind == RosterEntry::Kind::kJoin && would.what == Roster::Change::What::kJoined &&
-      change.what != would.what) {
-    // It had not read that somebody else has the name.
+  if (entry.kind == RosterEntry::Kind::kJoin && expected.what == Roster::Change::What::kJoined &&
+      change.what != expected.what) {
+    // The node had not read yet that another worker has the name.
     scheduler_.add(now_ + random_.between(2000, 40'000), Event::Kind::kAppend, node.index, 0, index);
   }
   for (const auto& other : nodes_) {
@@ -285,21 +289,21 @@ void World::follow(Node& node) {
     const uint64_t position = node.roster.position();
     const Roster::Change change = node.roster.apply(log_[position]);
     check_same(node, position, change);
-    const uint64_t whom = change.worker.incarnation;
+    const uint64_t subject = change.worker.incarnation;
     if (change.what == What::kJoined) {
       cover(Machine::kFence, fence_state(node), Coverage::kJoin);
-      if (whom == node.incarnation) node.member = true;
-      node.references.join(whom);
+      if (subject == node.incarnation) node.member = true;
+      node.references.join(subject);
     } else if (change.what == What::kLeft || change.what == What::kDied) {
-      if (whom == node.incarnation) {
+      if (subject == node.incarnation) {
         stop(node, change.what == What::kLeft ? "has left" : "reads that it is dead");
         return;
       }
-      cover(Machine::kWatched, static_cast<int>(node.detector.state(whom)), Coverage::kRemoved);
-      node.accusing &= ~(1u << (whom - 1));
-      node.detector.remove(whom);
-      lose(node, whom);
-      fence(node, whom);
+      cover(Machine::kWatched, static_cast<int>(node.detector.state(subject)), Coverage::kRemoved);
+      node.accusing &= ~(1u << (subject - 1));
+      node.detector.remove(subject);
+      lose(node, subject);
+      fence(node, subject);
     }
   }
 }

@@ -3,7 +3,7 @@
 
 #include "gradwire/tests/simulation/references/world.h"
 
-// What travels between workers.
+// The messages between workers.
 namespace gradwire::references_simulation {
 
 using rpc::Id;
@@ -39,18 +39,18 @@ void World::send(Packet packet) {
 }
 
 void World::deliver(uint32_t index) {
-  const Packet& flying = network_.at(index);
-  const int from = flying.from;
-  const int to = flying.to;
+  const Packet& pending = network_.at(index);
+  const int from = pending.from;
+  const int to = pending.to;
   Node& node = *nodes_[to];
   const bool own = from == to;
-  if (node.running && !reachable(from, to) && at_most_once(flying) && random_.below(2) == 0) {
-    // The connection lives through the cut.
+  if (node.running && !reachable(from, to) && at_most_once(pending) && random_.below(2) == 0) {
+    // The connection survives the cut, and the packet arrives afterwards.
     scheduler_.add(network_.cut_until(from, to) + random_.between(100, 2000), Event::Kind::kDeliver, to, 0,
                    index);
     return;
   }
-  const bool first = network_.first(flying);
+  const bool first = network_.first(pending);
   const Packet packet = network_.take(index);
   const uint32_t chance = at_most_once(packet) ? scenario_.lose_call : scenario_.drop;
   if (!node.running || !reachable(from, to) || (!calm_ && !own && random_.per_mille(chance))) {
@@ -61,17 +61,18 @@ void World::deliver(uint32_t index) {
     Node& sender = *nodes_[from];
     if (!node.running && sender.running && reachable(from, to) &&
         sender.detector.state(node.incarnation) == rpc::FailureDetector::State::kUnwatched) {
-      // There was no connection, and its host refuses to make one.
+      // There was no connection, and the host refuses a new one.
       scheduler_.add(now_ + 100, Event::Kind::kProbed, from, to);
     }
   } else {
     if (!own && nodes_[from]->running) establish(from, to);
     if (trace_) {
       trace_->line(now_, node_name(to), " gets from ", node_name(from), ": ", describe(packet),
-                   first ? "" : " (overtaking)");
+                   first ? "" : " (before earlier packets)");
     }
     Packet arriving = packet;
-    arriving.in_flight = first;  // From here on: whether it is settled.
+    arriving.in_flight =
+        first;  // From now on `in_flight` means: no earlier packet can arrive any more (settled).
     arrive(node, arriving);
     if (trace_) trace_tables(node);
   }
@@ -199,14 +200,14 @@ void World::on_share(Node& node, const Packet& packet) {
 void World::on_create(Node& node, const Packet& packet) {
   const Id& rref = packet.reference.rref;
   const uint64_t holder = nodes_[packet.from]->incarnation;
-  // A call from the dead is not served.
+  // Calls from a lost worker are not served.
   if (node.references.peers().is_lost(holder)) return;
   cover(Machine::kOwnedFork, owned_state(node, rref, packet.reference.child, holder), Coverage::kCreate);
   known(rref).value = true;
   Actions actions;
   node.references.create(rref, packet.reference.child, holder, actions);
   const bool wanted = actions.freed.empty();
-  // It was given up, and its delete came first: there is no value, and nobody misses it.
+  // If the creation was given up and its delete arrived first, there is no value, and no worker needs it.
   if (!wanted) known(rref).value = false;
   process(node, actions);
   Packet reply{.kind = Packet::Kind::kCreated, .from = packet.to, .to = packet.from};
@@ -240,7 +241,7 @@ void World::process(Node& node, Actions& actions) {
     for (Handle& handle : node.handles) {
       if (handle.fork != fork) continue;
       handle.failed = true;
-      // Without the log the owner may have lost it alone, which the log decides later.
+      // Without the log the owner may have marked the holder as lost alone. The log decides later.
       if (scenario_.store_loss && nodes_[handle.owner - 1]->references.peers().is_lost(node.incarnation)) {
         continue;
       }
@@ -272,7 +273,7 @@ void World::process(Node& node, Actions& actions) {
   std::sort(actions.accused.begin(), actions.accused.end());
   for (uint64_t dead : actions.accused) {
     lose(node, dead);
-    declare_dead(node, dead, "a worker that fences it off says so", false);
+    declare_dead(node, dead, "another worker's fence names it as dead", false);
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include "gradwire/tests/simulation/references/world.h"
 
-// What users do with handles.
+// The users' actions with handles.
 namespace gradwire::references_simulation {
 
 using rpc::Id;
@@ -20,12 +20,12 @@ void World::act() {
     if (owner != nullptr) create(*node, *owner);
     return;
   }
-  if (scenario_.confused && random_.below(8) == 0) return forge(*node);
+  if (scenario_.forgeries && random_.below(8) == 0) return forge(*node);
   Handle& handle = node->handles[random_.below(node->handles.size())];
   if (handle.released) return;
   if (what < make + 28) return release(*node, handle.number);
-  // Whom it knows, who may be dead, or not know this one yet; or who is connected, without this one knowing
-  // him yet.
+  // A receiver is a member that this node knows (it may be dead, or not know this node yet), or a connected
+  // worker that this node does not know yet.
   Node& receiver = *nodes_[random_.below(nodes_.size())];
   const bool caller = receiver.running && receiver.member && network_.linked(node->index, receiver.index);
   if (caller || node->roster.status(receiver.incarnation) == rpc::Roster::Status::kMember) {
@@ -93,7 +93,7 @@ void World::create(Node& node, Node& owner) {
   Packet packet{.kind = Packet::Kind::kCreate, .from = node.index, .to = owner.index};
   packet.reference = {.rref = rref, .owner = owner.incarnation, .child = fork};
   send(std::move(packet));
-  // The caller's time may be up before the answer comes.
+  // The caller's deadline may expire before the answer arrives.
   if (random_.below(12) == 0) {
     scheduler_.add(now_ + some_delay(), Event::Kind::kEndCreation, node.index, 0, fork.counter);
   }
@@ -111,7 +111,7 @@ void World::end_creation(Node& node, const Id& fork, bool failed) {
 }
 
 void World::end_own_creation(Node& node, const Id& fork) {
-  // The two were named one after the other.
+  // create() made the two ids one after the other.
   const Id rref{fork.origin, fork.counter - 1};
   Actions actions;
   node.references.end_own_creation(rref, fork, /*made=*/true, actions);
@@ -154,11 +154,11 @@ void World::share(Node& node, Handle& handle, Node& receiver) {
   Packet packet{.kind = Packet::Kind::kShare, .from = node.index, .to = receiver.index};
   packet.reference = {.rref = handle.rref, .owner = handle.owner};
   if (!handle.failed && receiver.incarnation == handle.owner && random_.below(2) == 0) {
-    // The sender keeps its handle until the call has ended, which is enough for the owner.
+    // The sender keeps its handle until the call has ended, so the owner keeps the value without a new fork.
     packet.kept_handle = handle.number;
     ++handle.kept;
     send(std::move(packet));
-    if (random_.per_mille(scenario_.let_go)) release(node, handle.number);
+    if (random_.per_mille(scenario_.release_after_share)) release(node, handle.number);
     return;
   }
   const Id child = next_id(node);
@@ -171,9 +171,9 @@ void World::share(Node& node, Handle& handle, Node& receiver) {
   }
   switch (node.references.share(handle.rref, handle.fork, child, receiver.incarnation)) {
     case References::Shared::kRefused:
-      // Its owner is lost. The receiver is not, as far as this worker knows.
-      if (!handle.failed)
-        violate(absl::StrCat(node_name(node.index), " cannot pass on a handle that is good"));
+      // References refuses to share a handle whose owner is lost. As far as this worker knows, the receiver
+      // is not lost.
+      if (!handle.failed) violate(absl::StrCat(node_name(node.index), " cannot share a usable handle"));
       return;
     case References::Shared::kRegistered:
       packet.reference.registered = true;
@@ -182,7 +182,7 @@ void World::share(Node& node, Handle& handle, Node& receiver) {
       break;
   }
   if (random_.below(30) == 0) {
-    // The message never leaves.
+    // The message is not sent.
     if (trace_) trace_->line(now_, node_name(node.index), " takes back ", describe(packet));
     if (handle.fork) {
       cover(Machine::kHeldFork, held_state(node, handle.fork), Coverage::kUnshared);
@@ -195,14 +195,15 @@ void World::share(Node& node, Handle& handle, Node& receiver) {
     return process(node, actions);
   }
   if (random_.below(40) == 0) {
-    // A broken connection is restored between the encoding of the message and its leaving, on the new one.
+    // A broken connection is restored after the message was encoded and before it is sent on the new
+    // connection.
     Actions actions;
     node.references.link_restored(receiver.incarnation, actions);
     process(node, actions);
   }
   node.references.sent(child);
   send(std::move(packet));
-  if (random_.per_mille(scenario_.let_go)) release(node, handle.number);
+  if (random_.per_mille(scenario_.release_after_share)) release(node, handle.number);
 }
 
 }  // namespace gradwire::references_simulation

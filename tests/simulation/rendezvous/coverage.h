@@ -6,7 +6,7 @@
 
 namespace gradwire::rendezvous_simulation {
 
-// What has happened to records, nodes and calls, and in which phase of the job's record.
+// Counts the events of records, nodes and calls, by the phase of the job's record.
 struct Coverage {
   enum State : uint8_t { kNone, kJoining, kRunning, kClosed };
   enum class What : uint8_t {

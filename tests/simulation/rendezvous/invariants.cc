@@ -69,11 +69,11 @@ void World::check_write(SimNode& writer, const Record& after) {
     return;
   }
   const Record& before = *record_;
-  if (before.phase == Phase::kClosed) return violate("the job is over, and yet something changes");
-  if (after.version != before.version + 1) return violate("a version is left out");
+  if (before.phase == Phase::kClosed) return violate("the record changes after the job is over");
+  if (after.version != before.version + 1) return violate("a version is skipped");
   if (after.settings != before.settings || after.origin != before.origin)
     return violate("the settings change");
-  if (after.round < before.round || after.round > before.round + 1) return violate("a round is left out");
+  if (after.round < before.round || after.round > before.round + 1) return violate("a round is skipped");
   if (after.restarts_used < before.restarts_used || after.restarts_used > before.restarts_used + 1) {
     return violate("restarts are miscounted");
   }
@@ -118,9 +118,9 @@ void World::check_removed(SimNode& writer, const Record& before, const Record& a
         }
         continue;
       }
-      if (scenario_.nobody_is_lost()) {
-        return violate(
-            absl::StrCat(writer.name(), " takes ", member.id, " for lost, which was never alone away"));
+      if (scenario_.no_node_is_lost()) {
+        return violate(absl::StrCat(writer.name(), " removes ", member.id,
+                                    " as lost, but no node was lost in this schedule"));
       }
       if (!takes_part) cover(What::kLostWaiting);
       if (takes_part && joining) cover(What::kLostJoining);
@@ -190,7 +190,7 @@ void World::check_run(SimNode& node, const rendezvous::RoundInfo& round) {
       scenario_.launchers[node.launcher].rank != round.group_rank) {
     return violate(absl::StrCat(node.name(), " has not got its fixed rank"));
   }
-  if (!ranks_.insert({round.round, round.group_rank}).second) return violate("two nodes have one rank");
+  if (!ranks_.insert({round.round, round.group_rank}).second) return violate("two nodes have the same rank");
   rendezvous::RoundInfo same = round;
   same.group_rank = 0;
   const auto [known, first] = rounds_.insert({round.round, same});
@@ -203,19 +203,20 @@ void World::check_outcome(SimNode& node, const rendezvous::Outcome& outcome) {
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
       cover(What::kEndedOk);
-      if (!closed || !record_->succeeded) violate(absl::StrCat(node.name(), " takes the job for a success"));
+      if (!closed || !record_->succeeded)
+        violate(absl::StrCat(node.name(), " ends with success, but the job has not succeeded"));
       return;
     case absl::StatusCode::kAborted:
       cover(What::kEndedAborted);
       if (!closed || outcome.failure != record_->failure) {
-        violate(absl::StrCat(node.name(), " has a failure of its own"));
+        violate(absl::StrCat(node.name(), " ends with another failure than the job's"));
       }
       return;
     case absl::StatusCode::kFailedPrecondition: {
       const bool late = outcome.status.message().find("is over") != absl::string_view::npos;
       cover(late ? What::kEndedTooLate : What::kEndedRankTaken);
       if (late && !closed) violate("the job is not over");
-      if (!late && !scenario_.settings.fixed_ranks) violate("a rank is taken where nobody has one");
+      if (!late && !scenario_.settings.fixed_ranks) violate("a rank is taken in a job without fixed ranks");
       return;
     }
     case absl::StatusCode::kInvalidArgument:
@@ -241,34 +242,34 @@ void World::check_outcome(SimNode& node, const rendezvous::Outcome& outcome) {
 
 void World::check_too_few(const SimNode& node) {
   cover(What::kEndedTooFew);
-  // With fixed ranks nodes may be many and yet not fit.
+  // With fixed ranks there may be many nodes whose ranks do not complete the job.
   if (now_ < scenario_.calm + 2 * kJoinTimeout || scenario_.settings.fixed_ranks) return;
   const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& other) {
     return other->live() && other->machine->update().kind != rendezvous::RendezvousUpdate::Kind::kEnded;
   });
   if (others + 1 >= scenario_.settings.min_nodes)
-    violate(absl::StrCat(node.name(), " misses nodes that are there"));
+    violate(absl::StrCat(node.name(), " reports too few nodes, but there are enough"));
 }
 
-// Empty when every live node is where it may stay.
+// Returns an empty string if every live node is in a stable state, else the reason why not.
 std::string World::unsettled() const {
   if (now_ < frozen_until_) return "nodes are yet to start";
   for (const auto& node : nodes_) {
     if (!node->live()) continue;
     if (now_ < node->paused_until) return "nodes are paused";
-    const std::string who = absl::StrCat(node->name(), ": ");
+    const std::string prefix = absl::StrCat(node->name(), ": ");
     if (node->machine->update().kind == rendezvous::RendezvousUpdate::Kind::kEnded)
-      return who + "it has ended and does not go";
-    if (!record_ || record_->phase != Phase::kRunning) return who + "no round begins";
+      return prefix + "it has ended but does not exit";
+    if (!record_ || record_->phase != Phase::kRunning) return prefix + "no round begins";
     if (has(record_->waiting, node->machine->id())) {
       const bool full = static_cast<int>(record_->participants.size()) == record_->settings.max_nodes;
       const bool ending = std::any_of(record_->participants.begin(), record_->participants.end(),
                                       [](const Member& member) { return member.done; });
-      if (!full && !ending) return who + "it waits though there is room";
+      if (!full && !ending) return prefix + "it waits although there is room";
     } else if (!has(record_->participants, node->machine->id())) {
-      return who + "it is not in the job";
+      return prefix + "it is not in the job";
     } else if (node->workers != record_->round || node->stopping) {
-      return who + "it does not run the round";
+      return prefix + "it does not run the round";
     }
   }
   if (!record_ || record_->phase != Phase::kRunning) return "";
@@ -277,7 +278,7 @@ std::string World::unsettled() const {
       return node->live() && node->machine->id() == member.id;
     });
     const bool any = std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->live(); });
-    if (any && !there && !member.done) return member.id + ": nobody notices that it is gone";
+    if (any && !there && !member.done) return member.id + ": no node notices that it is lost";
   }
   return "";
 }

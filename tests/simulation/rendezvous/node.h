@@ -13,53 +13,52 @@
 
 namespace gradwire::rendezvous_simulation {
 
-// A call on the store.
+// A call of a node on the store.
 struct Call {
-  enum class Kind : uint8_t { kGet, kWatch, kBeat, kLook, kChange };
+  enum class Kind : uint8_t { kGet, kWatch, kBeat, kReadBeats, kChange };
   Kind kind = Kind::kGet;
   int node = 0;
-  // kWatch: until when it waits.
+  // For kWatch: the end of the wait.
   Time until = 0;
   rendezvous::Rendezvous::Wanted::Beat beat;
   std::vector<std::string> ids;
   rendezvous::Rendezvous::Wanted::Change change;
-  // kWatch: the record that is known, by the store's count of changes.
+  // For kWatch: the revision of the record that the node knows.
   uint64_t known = 0;
 
   std::optional<std::string> answer;
-  // Of the record in `answer`.
+  // The revision of the record in `answer`.
   uint64_t revision = 0;
   std::vector<std::optional<std::string>> beats;
 };
 
 inline constexpr uint32_t kNoCall = ~uint32_t{0};
 
-// One start of a launcher: the state machine, and around it what its driver and the launcher do in
-// production.
+// One start of a launcher: the state machine, and the simulated parts of its driver and of the launcher.
 struct SimNode {
   int index = 0;
-  int launcher = 0;  // of the scenario
+  int launcher = 0;  // Index in the scenario.
   std::unique_ptr<rendezvous::Rendezvous> machine;
   bool alive = true;
-  // The driver has stopped.
+  // Whether the driver has stopped.
   bool finished = false;
   Time paused_until = 0;
   Time cut_until = 0;
-  // Its clock: offset + rate * time.
+  // The node's clock is offset + rate * time.
   absl::Time offset;
   double rate = 1;
 
-  // The driver.
+  // State of the driver.
   uint32_t call = kNoCall;
   bool known = false;
   bool reached_ever = false;
   std::optional<Time> failing_since;
   uint64_t revision = 0;
-  std::deque<std::function<void(rendezvous::Rendezvous&, absl::Time)>> said;
+  std::deque<std::function<void(rendezvous::Rendezvous&, absl::Time)>> reports;
 
-  // The launcher.
-  rendezvous::RendezvousUpdate::Kind told = rendezvous::RendezvousUpdate::Kind::kWait;
-  int64_t told_round = -1;
+  // State of the launcher.
+  rendezvous::RendezvousUpdate::Kind last_kind = rendezvous::RendezvousUpdate::Kind::kWait;
+  int64_t last_kind_round = -1;
   std::optional<int64_t> workers;
   bool work_is_done = false;
   bool stopping = false;

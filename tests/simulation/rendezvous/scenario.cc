@@ -27,7 +27,7 @@ Scenario::Scenario(Random& random) {
   skew = static_cast<int>(random.below(60));
   if (random.below(10) == 0) {
     freezes = static_cast<int>(random.below(3));
-    // Two might become one that is longer than a node bears.
+    // Only one outage: two could overlap to one that is longer than the store timeout.
     if (freezes == 0) outages = 1;
     return;
   }

@@ -12,7 +12,7 @@ namespace gradwire::rendezvous_simulation {
 
 using simulation::Random;
 
-// Shorter than in production, in the same order to one another.
+// The timeouts are shorter than in production, but in the same order.
 inline constexpr Time kInterval = 5 * kSecond;
 inline constexpr int kAttempts = 3;
 inline constexpr Time kLastCall = 8 * kSecond;
@@ -20,7 +20,7 @@ inline constexpr Time kJoinTimeout = 80 * kSecond;
 inline constexpr Time kStoreTimeout = 60 * kSecond;
 inline constexpr Time kCallTimeout = 5 * kSecond;
 
-// What may happen in one schedule.
+// The parameters of one schedule.
 struct Scenario {
   explicit Scenario(Random& random);
 
@@ -28,7 +28,7 @@ struct Scenario {
   bool round_store = false;
   int watched = 8;
 
-  // A launcher that is started.
+  // One launcher of the schedule.
   struct Launcher {
     Time start = 0;
     std::optional<int> rank;
@@ -36,30 +36,30 @@ struct Scenario {
   };
   std::vector<Launcher> launchers;
 
-  // Of 1000 calls.
+  // Probabilities, per 1000 calls.
   uint32_t lose_requests = 0;
   uint32_t lose_answers = 0;
   uint32_t long_delays = 0;
   Time delay = 20 * kMillisecond;
   Time long_delay = kSecond;
-  // Of 1000: how much faster or slower a node's clock may be.
+  // How much faster or slower a node's clock may be, in 1/1000.
   int skew = 0;
 
-  // When the faults end.
+  // The time at which the faults end.
   Time calm = 0;
   int crashes = 0;
-  // Of 1000 crashed launchers: those that are started again.
+  // Number of crashed launchers, per 1000, that are started again.
   uint32_t restarts = 0;
   int pauses = 0;
   int cuts = 0;
   int leaves = 0;
-  // The whole cluster stands still, or has no store; nothing else goes wrong, so nobody may be taken for
-  // lost.
+  // Number of times that all nodes are paused, or cut off from the store. Then there are no other faults, and
+  // no node may be removed as lost.
   int freezes = 0;
   int outages = 0;
-  bool nobody_is_lost() const { return freezes + outages > 0; }
+  bool no_node_is_lost() const { return freezes + outages > 0; }
 
-  // Of 1000 rounds of a node.
+  // Probability of a failure of a node's workers, per 1000 rounds.
   uint32_t worker_failures = 0;
   Time work = 0;
   Time grace = 0;

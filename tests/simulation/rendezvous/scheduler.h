@@ -13,26 +13,26 @@ inline constexpr Time kSecond = 1'000'000;
 
 struct Event {
   enum class Kind : uint8_t {
-    kStart,    // a launcher starts; arg: as which of the scenario's
-    kDrive,    // node: its client's thread goes on
-    kRequest,  // a call reaches the store; arg: call
-    kAnswer,   // its answer reaches the node
-    kGiveUp,   // the node waits for it no longer
-    kSlice,    // node: its wait for another record is over, or cut short; arg: call
-    kNews,     // node: its launcher looks at the update
-    // node: what becomes of its workers; arg: round
+    kStart,    // A launcher starts; arg: its index in the scenario.
+    kDrive,    // node: the thread of its client continues.
+    kRequest,  // A call reaches the store; arg: call.
+    kAnswer,   // The answer of a call reaches the node.
+    kGiveUp,   // The node's timeout for a call has passed.
+    kSlice,    // node: its watch of the record ends; arg: call.
+    kUpdate,   // node: its launcher reads the update.
+    // node: events of its workers; arg: round.
     kWorkersGone,
     kWorkersFail,
     kWorkersDone,
     kServed,
     kLeave,
     kCrash,
-    kPause,   // arg: for how long, in milliseconds
-    kCut,     // from the store
-    kFreeze,  // everybody is paused
-    kOutage,  // everybody is cut from the store
-    kCalm,    // no faults any more
-    kCheck,   // whether all has settled
+    kPause,   // arg: duration in milliseconds, also for the next three.
+    kCut,     // The node is cut off from the store.
+    kFreeze,  // All nodes are paused.
+    kOutage,  // All nodes are cut off from the store.
+    kCalm,    // The faults end.
+    kCheck,   // Check whether all nodes have settled.
   };
   Time time = 0;
   uint64_t order = 0;
@@ -41,7 +41,7 @@ struct Event {
   uint32_t arg = 0;
 };
 
-// The events to come.
+// The future events, in the order of their times.
 class Scheduler : public simulation::Schedule<Event> {
  public:
   void add(Time time, Event::Kind kind, std::size_t node = 0, std::size_t arg = 0) {

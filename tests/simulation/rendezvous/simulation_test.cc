@@ -4,7 +4,7 @@
 namespace gradwire::rendezvous_simulation {
 namespace {
 
-TEST(RendezvousSimulation, NodesAgreeAndGetSomewhere) { simulation::run_schedules(); }
+TEST(RendezvousSimulation, NodesAgreeAndMakeProgress) { simulation::run_schedules(); }
 
 }  // namespace
 }  // namespace gradwire::rendezvous_simulation

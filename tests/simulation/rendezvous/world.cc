@@ -5,11 +5,11 @@
 namespace gradwire::rendezvous_simulation {
 namespace {
 
-// From calm until all has settled: what is left of timeouts and grace periods one after another.
-constexpr Time kSettle = 3 * kJoinTimeout + 2 * kStoreTimeout + 120 * kSecond;
-constexpr Time kFinish = 120 * kSecond;
-constexpr Time kBetweenChecks = 5 * kSecond;
-constexpr uint64_t kTooManySteps = 200'000;
+// Limit from the end of the faults until all nodes have settled: the sum of the timeouts and grace periods.
+constexpr Time kSettleTimeout = 3 * kJoinTimeout + 2 * kStoreTimeout + 120 * kSecond;
+constexpr Time kFinishTimeout = 120 * kSecond;
+constexpr Time kCheckInterval = 5 * kSecond;
+constexpr uint64_t kMaxSteps = 200'000;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ const std::string& World::run() {
   while (!over_ && violation_.empty() && !scheduler_.empty()) {
     const Event event = scheduler_.take();
     now_ = event.time;
-    if (++steps_ > kTooManySteps) violate("it does not come to rest");
+    if (++steps_ > kMaxSteps) violate("too many steps: the nodes do not settle");
     dispatch(event);
   }
   return violation_;
@@ -81,7 +81,7 @@ void World::dispatch(const Event& event) {
       return give_up(node, event.arg, /*failed=*/true);
     case Kind::kSlice:
       return give_up(node, event.arg, /*failed=*/false);
-    case Kind::kNews:
+    case Kind::kUpdate:
       return on_update(node);
     default:
       return workers_event(node, event);
@@ -122,7 +122,7 @@ void World::fault(const Event& event) {
   if (calm_) return;
   const Time until = now_ + Time{event.arg} * kMillisecond;
   if (event.kind == Kind::kFreeze) {
-    trace("everything stands still for ", event.arg, " ms");
+    trace("all nodes are paused for ", event.arg, " ms");
     frozen_until_ = std::max(frozen_until_, until);
     for (auto& node : nodes_) node->paused_until = std::max(node->paused_until, until);
     return;
@@ -137,14 +137,14 @@ void World::fault(const Event& event) {
   if (event.kind == Kind::kCrash) {
     crash(*node);
   } else if (event.kind == Kind::kPause) {
-    trace(node->name(), " stands still for ", event.arg, " ms");
+    trace(node->name(), " is paused for ", event.arg, " ms");
     node->paused_until = std::max(node->paused_until, until);
   } else if (event.kind == Kind::kCut) {
     trace(node->name(), " is cut off for ", event.arg, " ms");
     node->cut_until = std::max(node->cut_until, until);
   } else {
-    trace(node->name(), " is to leave");
-    say(*node, [](Machine& machine, absl::Time now) { machine.leave("was stopped by SIGTERM", now); });
+    trace(node->name(), " is stopped by SIGTERM");
+    report(*node, [](Machine& machine, absl::Time now) { machine.leave("was stopped by SIGTERM", now); });
   }
 }
 
@@ -152,8 +152,8 @@ void World::crash(SimNode& node) {
   trace(node.name(), " crashes");
   node.alive = false;
   if (!random_.per_mille(scenario_.restarts)) return;
-  const Time again = now_ + random_.between(kSecond, 30 * kSecond);
-  if (again < scenario_.calm) scheduler_.add(again, Kind::kStart, 0, node.launcher);
+  const Time restart_time = now_ + random_.between(kSecond, 30 * kSecond);
+  if (restart_time < scenario_.calm) scheduler_.add(restart_time, Kind::kStart, 0, node.launcher);
 }
 
 void World::become_calm() {
@@ -162,11 +162,11 @@ void World::become_calm() {
   outage_until_ = 0;
   for (auto& node : nodes_) {
     node->cut_until = 0;
-    // Its events are in the schedule for then.
+    // The events of a paused node are postponed to the end of its pause.
     deadline_ = std::max(deadline_, node->paused_until);
   }
-  deadline_ = std::max({deadline_, frozen_until_, now_}) + kSettle;
-  scheduler_.add(now_ + kBetweenChecks, Kind::kCheck);
+  deadline_ = std::max({deadline_, frozen_until_, now_}) + kSettleTimeout;
+  scheduler_.add(now_ + kCheckInterval, Kind::kCheck);
 }
 
 void World::check_settled() {
@@ -180,16 +180,16 @@ void World::check_settled() {
   if (reason.empty() && !finishing_) {
     trace("settled");
     finishing_ = true;
-    deadline_ = now_ + kFinish;
+    deadline_ = now_ + kFinishTimeout;
     for (auto& node : nodes_) {
       if (node->live() && node->workers) {
         scheduler_.add(now_ + random_.between(0, kSecond), Kind::kWorkersDone, node->index, *node->workers);
       }
     }
   } else if (now_ > deadline_) {
-    return violate(finishing_ ? "the job does not end though its workers have" : reason);
+    return violate(finishing_ ? "the job does not end although its workers have ended" : reason);
   }
-  scheduler_.add(now_ + kBetweenChecks, Kind::kCheck);
+  scheduler_.add(now_ + kCheckInterval, Kind::kCheck);
 }
 
 SimNode* World::random_live() {

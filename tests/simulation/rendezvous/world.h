@@ -21,18 +21,18 @@
 
 namespace gradwire::rendezvous_simulation {
 
-// One schedule: launchers that meet in one store, what becomes of their workers and what befalls them, all of
-// it chosen by a seed. It runs the production state machine (tools/launch/rendezvous) against a simulated
-// store, network, clocks and launchers, and watches over the invariants. The first violation ends it.
+// Simulates one schedule: launchers with a rendezvous in one store, their workers, and faults, all chosen by
+// a seed. Runs the production state machine (tools/launch/rendezvous) with a simulated store, network, clocks
+// and launchers, and checks the invariants. The first violation ends the schedule.
 //
-// When the faults are over, every launcher must get somewhere by itself: it has ended, its workers run, or it
-// waits because there is no room. Then the workers end, and so must the job.
+// When the faults have ended, every launcher must settle by itself: it has ended, its workers run, or it
+// waits because there is no room. Then the workers end, and the job must end.
 class World {
  public:
-  // `coverage` and `trace` may be nullptr and outlive this.
+  // `coverage` and `trace` may be nullptr; they must outlive this object.
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
-  // Empty, or the violated invariant.
+  // Runs the schedule. Returns an empty string, or the violated invariant.
   const std::string& run();
   uint64_t steps() const { return steps_; }
 
@@ -42,7 +42,7 @@ class World {
 
   void cover(Coverage::What what);
 
-  // world.cc: the schedule.
+  // In world.cc: the schedule.
   void plan();
   void dispatch(const Event& event);
   void start(int launcher);
@@ -54,7 +54,7 @@ class World {
   absl::Time local(const SimNode& node) const;
   Time global(const SimNode& node, absl::Time time) const;
 
-  // world_calls.cc: the driver and the store.
+  // In world_calls.cc: the driver and the store.
   void drive(SimNode& node);
   void issue(SimNode& node, Call call);
   void serve(uint32_t call);
@@ -65,15 +65,15 @@ class World {
   bool cut(const SimNode& node) const { return now_ < node.cut_until || now_ < outage_until_; }
   Time some_delay();
 
-  // world_launcher.cc: the launcher, as far as it deals with the machine.
-  void notice_news(SimNode& node);
+  // In world_launcher.cc: the launcher, as far as the state machine is concerned.
+  void notice_update(SimNode& node);
   void on_update(SimNode& node);
   void run_workers(SimNode& node, const rendezvous::RoundInfo& round);
   void stop_workers(SimNode& node);
   void workers_event(SimNode& node, const Event& event);
-  void say(SimNode& node, std::function<void(Machine&, absl::Time)> what);
+  void report(SimNode& node, std::function<void(Machine&, absl::Time)> event);
 
-  // invariants.cc
+  // In invariants.cc.
   void violate(std::string what);
   void check_write(SimNode& writer, const rendezvous::Record& after);
   void check_begun(const rendezvous::Record& after);
@@ -83,7 +83,7 @@ class World {
   void check_outcome(SimNode& node, const rendezvous::Outcome& outcome);
   void check_too_few(const SimNode& node);
   std::string unsettled() const;
-  // The live one that goes by this id, or nullptr.
+  // Returns the live node with this id, or nullptr.
   SimNode* by_id(const std::string& id);
 
   template <class... Parts>
@@ -101,7 +101,7 @@ class World {
   std::vector<std::unique_ptr<SimNode>> nodes_;
   std::vector<Call> calls_;
 
-  // The store.
+  // State of the store.
   std::optional<std::string> state_;
   std::optional<rendezvous::Record> record_;
   uint64_t revision_ = 0;
@@ -111,13 +111,13 @@ class World {
   Time frozen_until_ = 0;
 
   bool calm_ = false;
-  // All has settled, and the workers end.
+  // Whether all nodes have settled and the workers are ending.
   bool finishing_ = false;
   Time deadline_ = 0;
   bool over_ = false;
 
-  // What the invariants are about: the rounds as nodes were told to run them, with the ranks; who did its
-  // work.
+  // Data of the invariants: the rounds that nodes have run, with the ranks, and the nodes whose workers have
+  // succeeded.
   std::map<int64_t, rendezvous::RoundInfo> rounds_;
   std::set<std::pair<int64_t, int>> ranks_;
   std::set<std::pair<std::string, int64_t>> work_done_;

@@ -6,31 +6,31 @@
 namespace gradwire::rendezvous_simulation {
 namespace {
 
-// As RendezvousClient does.
-constexpr Time kRest = 100 * kMillisecond;
+// The pause after an error, as in RendezvousClient.
+constexpr Time kRetryInterval = 100 * kMillisecond;
 
 }  // namespace
 
-// What the client's thread does between two calls.
+// Simulates the client's thread between two calls.
 void World::drive(SimNode& node) {
   if (node.finished || node.call != kNoCall) return;
   Machine& machine = *node.machine;
-  while (!node.said.empty()) {
-    const auto what = std::move(node.said.front());
-    node.said.pop_front();
-    what(machine, local(node));
+  while (!node.reports.empty()) {
+    const auto report = std::move(node.reports.front());
+    node.reports.pop_front();
+    report(machine, local(node));
   }
   const bool ended = machine.update().kind == rendezvous::RendezvousUpdate::Kind::kEnded;
-  notice_news(node);
+  notice_update(node);
   if (!node.known && !ended && !machine.done()) return issue(node, {.kind = Call::Kind::kGet});
   Machine::Wanted wanted = machine.wanted(local(node));
-  notice_news(node);
+  notice_update(node);
   if (machine.done()) {
     node.finished = true;
   } else if (wanted.beat) {
     issue(node, {.kind = Call::Kind::kBeat, .beat = *std::move(wanted.beat)});
-  } else if (!wanted.look_at.empty()) {
-    issue(node, {.kind = Call::Kind::kLook, .ids = std::move(wanted.look_at)});
+  } else if (!wanted.beats_to_read.empty()) {
+    issue(node, {.kind = Call::Kind::kReadBeats, .ids = std::move(wanted.beats_to_read)});
   } else if (wanted.change) {
     issue(node, {.kind = Call::Kind::kChange, .change = *std::move(wanted.change)});
   } else if (machine.update().kind == rendezvous::RendezvousUpdate::Kind::kEnded) {
@@ -74,7 +74,7 @@ void World::serve(uint32_t index) {
         beats_.erase(call.beat.id);
       }
       break;
-    case Call::Kind::kLook:
+    case Call::Kind::kReadBeats:
       for (const std::string& id : call.ids) {
         const auto beat = beats_.find(id);
         call.beats.push_back(beat == beats_.end() ? std::nullopt : std::optional(beat->second));
@@ -83,7 +83,7 @@ void World::serve(uint32_t index) {
     case Call::Kind::kChange:
       if (state_.value_or("") == call.change.expected) {
         if (node.call != index) cover(Coverage::What::kChangeGivenUpTookEffect);
-        const std::string desired = call.change.desired;  // calls_ may grow
+        const std::string desired = call.change.desired;  // A copy: calls_ may grow.
         write(node, desired);
       } else {
         cover(Coverage::What::kChangeLostRace);
@@ -123,10 +123,10 @@ void World::receive(SimNode& node, uint32_t index) {
       read(call.answer);
       break;
     case Call::Kind::kBeat:
-      node.machine->beaten(now);
+      node.machine->on_beat_written(now);
       break;
-    case Call::Kind::kLook:
-      node.machine->looked(call.beats, now);
+    case Call::Kind::kReadBeats:
+      node.machine->on_beats_read(call.beats, now);
       break;
     case Call::Kind::kChange:
       if (call.answer == call.change.expected) {
@@ -146,9 +146,9 @@ void World::give_up(SimNode& node, uint32_t index, bool failed) {
   node.known = false;
   if (!node.failing_since) node.failing_since = now_;
   if (node.reached_ever && now_ - *node.failing_since >= kStoreTimeout) {
-    node.machine->lose_store(absl::UnavailableError("store lost"));
+    node.machine->on_store_lost(absl::UnavailableError("store lost"));
   }
-  scheduler_.add(now_ + kRest, Kind::kDrive, node.index);
+  scheduler_.add(now_ + kRetryInterval, Kind::kDrive, node.index);
 }
 
 void World::write(SimNode& node, const std::string& bytes) {

@@ -6,9 +6,9 @@ namespace gradwire::rendezvous_simulation {
 
 using rendezvous::RendezvousUpdate;
 
-void World::say(SimNode& node, std::function<void(Machine&, absl::Time)> what) {
-  node.said.push_back(std::move(what));
-  // Heard between two calls; a wait for another record is cut into slices.
+void World::report(SimNode& node, std::function<void(Machine&, absl::Time)> event) {
+  node.reports.push_back(std::move(event));
+  // The client reads a report between two calls. A watch of the record is split into slices of this length.
   constexpr Time kSlice = 200 * kMillisecond;
   if (node.call == kNoCall) {
     scheduler_.add(now_, Kind::kDrive, node.index);
@@ -17,12 +17,12 @@ void World::say(SimNode& node, std::function<void(Machine&, absl::Time)> what) {
   }
 }
 
-void World::notice_news(SimNode& node) {
+void World::notice_update(SimNode& node) {
   const RendezvousUpdate& update = node.machine->update();
-  if (update.kind == node.told && update.round.round == node.told_round) return;
-  node.told = update.kind;
-  node.told_round = update.round.round;
-  scheduler_.add(now_ + random_.between(0, 20 * kMillisecond), Kind::kNews, node.index);
+  if (update.kind == node.last_kind && update.round.round == node.last_kind_round) return;
+  node.last_kind = update.kind;
+  node.last_kind_round = update.round.round;
+  scheduler_.add(now_ + random_.between(0, 20 * kMillisecond), Kind::kUpdate, node.index);
   if (update.kind == RendezvousUpdate::Kind::kEnded) check_outcome(node, update.outcome);
 }
 
@@ -40,7 +40,7 @@ void World::on_update(SimNode& node) {
       return run_workers(node, update.round);
     case RendezvousUpdate::Kind::kStop:
       if (!node.workers) {
-        return say(node, [](Machine& machine, absl::Time now) { machine.ready(now); });
+        return report(node, [](Machine& machine, absl::Time now) { machine.ready(now); });
       }
       return stop_workers(node);
     case RendezvousUpdate::Kind::kEnded:
@@ -75,36 +75,36 @@ void World::workers_event(SimNode& node, const Event& event) {
     if (node.machine->update().kind != RendezvousUpdate::Kind::kServeStore || node.serving != round) return;
     if (!calm_ && random_.per_mille(scenario_.worker_failures / 4)) {
       trace(node.name(), " cannot serve the store of round ", round);
-      return say(node, [](Machine& machine, absl::Time now) {
+      return report(node, [](Machine& machine, absl::Time now) {
         machine.workers_failed({.host = "n", .exit_code = 1, .message = "no port"}, now);
       });
     }
-    return say(node, [](Machine& machine, absl::Time now) { machine.store_served({"n", 1234}, now); });
+    return report(node, [](Machine& machine, absl::Time now) { machine.store_served({"n", 1234}, now); });
   }
   if (node.workers != round) return;
   if (event.kind == Kind::kWorkersGone) {
     trace(node.name(), " has no workers of round ", round, " any more");
     node.workers.reset();
-    return say(node, [](Machine& machine, absl::Time now) { machine.ready(now); });
+    return report(node, [](Machine& machine, absl::Time now) { machine.ready(now); });
   }
   if (node.stopping || node.work_is_done) return;
   if (event.kind == Kind::kWorkersFail) {
     if (calm_) return;
     trace(node.name(), "'s workers fail");
     const std::string name = node.name();
-    say(node, [name](Machine& machine, absl::Time now) {
+    report(node, [name](Machine& machine, absl::Time now) {
       machine.workers_failed(
           {.host = name, .rank = 0, .local_rank = 0, .exit_code = 1, .message = "it failed"}, now);
     });
-    // The launcher stops the others by itself.
+    // The launcher stops the other workers by itself.
     return stop_workers(node);
   }
-  // Until all has settled work goes on.
+  // Workers do not finish before all nodes have settled.
   if (calm_ && !finishing_) return;
   trace(node.name(), "'s workers are done");
   node.work_is_done = true;
   work_done_.insert({node.machine->id(), round});
-  say(node, [](Machine& machine, absl::Time now) { machine.workers_done(now); });
+  report(node, [](Machine& machine, absl::Time now) { machine.workers_done(now); });
 }
 
 }  // namespace gradwire::rendezvous_simulation

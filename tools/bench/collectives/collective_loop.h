@@ -1,10 +1,12 @@
 #pragma once
 
-/* The work of the suite collectives, in C: every side runs these loops, the one in openmpi_member.c too,
- * which knows nothing of Gradwire. All ranks meet in a page that they share, which favours none of the
- * frameworks; then each makes the call. What is measured is how long a call took, on the average over the
- * ranks, as the OSU benchmarks have it: one rank's own time would say as much of who left the meeting
- * first. */
+/* The loops of the suite collectives. Every system runs them, also openmpi_member.c, which is compiled
+ * without Gradwire; so this file is C.
+ *
+ * In each round all ranks wait in a barrier, then each rank makes the collective call. The barrier is in a
+ * shared page and uses none of the measured frameworks. The measured value is the duration of a call,
+ * averaged over the ranks, as in the OSU benchmarks. The duration at one rank would depend on which rank
+ * leaves the barrier first. */
 
 #include <sched.h>
 #include <stdint.h>
@@ -22,7 +24,7 @@ enum collective_operation {
   COLLECTIVE_REDUCE_SCATTER,
   COLLECTIVE_ALL_TO_ALL,
   COLLECTIVE_BARRIER,
-  COLLECTIVE_SEND_RECV, /* To the next rank, from the one before, at the same time. */
+  COLLECTIVE_SEND_RECV, /* Sends to the next rank and receives from the previous one at the same time. */
   COLLECTIVE_OPERATIONS
 };
 
@@ -30,19 +32,20 @@ static const char* const kCollectiveNames[COLLECTIVE_OPERATIONS] = {
     "all_reduce", "broadcast",      "reduce",     "all_gather", "gather",
     "scatter",    "reduce_scatter", "all_to_all", "barrier",    "send_recv"};
 
-/* One case as one rank sees it. `floats` is the size of one rank's part: of all of all_reduce's tensor, of
- * each tensor in a list. */
+/* One case at one rank. `floats` is the size of one part: of the tensor of an all_reduce, of each tensor in a
+ * list. */
 struct collective_work {
   int operation;
   int rank;
   int ranks;
   int64_t floats;
-  float* part;   /* floats */
-  float* whole;  /* ranks * floats, or NULL */
-  float* result; /* ranks * floats, or NULL */
+  float* part;   /* [floats] */
+  float* whole;  /* [ranks * floats], or NULL */
+  float* result; /* [ranks * floats], or NULL */
 };
 
-/* "all_reduce_2_ranks_64KiB", "barrier_4_ranks". 0 when it is something else. */
+/* Parses the name of a case, for example "all_reduce_2_ranks_64KiB" or "barrier_4_ranks", into operation,
+ * ranks and floats. Returns 0 if the name is not one of a collective case. */
 static inline int collective_parse(const char* name, struct collective_work* work) {
   const char* middle = strstr(name, "_ranks");
   const char* count = middle;
@@ -81,17 +84,19 @@ static inline int collective_uses_result(int operation) {
   return operation == COLLECTIVE_ALL_TO_ALL || operation == COLLECTIVE_SEND_RECV;
 }
 
-/* What a rank brings for a part in one turn, less the place of the element. Whole numbers, so that sums are
- * exact; they change from turn to turn, so that what was left of the last one is wrong. */
-static inline float collective_base(int rank, int part, uint64_t turn) {
-  return (float)((uint64_t)(rank * 3 + part * 5) % 7 + turn % 5 + 1);
+/* The value of a rank's part in one round; element k of the part is base + k % 8. The values are whole
+ * numbers, so that sums are exact. They change from round to round, so that data of the previous round is
+ * detected as wrong. */
+static inline float collective_base(int rank, int part, uint64_t round) {
+  return (float)((uint64_t)(rank * 3 + part * 5) % 7 + round % 5 + 1);
 }
 
 static inline void collective_fill(float* data, int64_t floats, float base) {
   for (int64_t k = 0; k < floats; ++k) data[k] = base + (float)(k & 7);
 }
 
-/* `times` what the places alone give. Every element of small tensors, some of large ones. */
+/* Returns whether element k is base + times * (k % 8). Checks every element of small tensors, some of large
+ * ones. */
 static inline int collective_check(const float* data, int64_t floats, float base, int times) {
   const int64_t step = floats <= 4096 ? 1 : floats / 1021;
   for (int64_t k = 0; k < floats; k += step) {
@@ -100,74 +105,81 @@ static inline int collective_check(const float* data, int64_t floats, float base
   return floats == 0 || data[floats - 1] == base + (float)(times * (int)((floats - 1) & 7));
 }
 
-static inline void collective_before(const struct collective_work* work, uint64_t turn) {
+/* Fills the input of a round. */
+static inline void collective_before(const struct collective_work* work, uint64_t round) {
   const int sends_whole = (work->operation == COLLECTIVE_SCATTER && work->rank == work->ranks - 1) ||
                           work->operation == COLLECTIVE_REDUCE_SCATTER ||
                           work->operation == COLLECTIVE_ALL_TO_ALL;
   if (sends_whole) {
     for (int part = 0; part < work->ranks; ++part) {
       collective_fill(work->whole + part * work->floats, work->floats,
-                      collective_base(work->rank, part, turn));
+                      collective_base(work->rank, part, round));
     }
   } else {
-    collective_fill(work->part, work->floats, collective_base(work->rank, 0, turn));
+    collective_fill(work->part, work->floats, collective_base(work->rank, 0, round));
   }
 }
 
-/* Whether the result is right. */
-static inline int collective_after(const struct collective_work* work, uint64_t turn) {
+/* Returns whether the result of a round is correct. */
+static inline int collective_after(const struct collective_work* work, uint64_t round) {
   const int rank = work->rank;
   const int ranks = work->ranks;
   const int64_t floats = work->floats;
   float sum = 0;
-  int good = 1;
+  int correct = 1;
   switch (work->operation) {
     case COLLECTIVE_ALL_REDUCE:
     case COLLECTIVE_REDUCE:
       if (work->operation == COLLECTIVE_REDUCE && rank != 0) return 1;
-      for (int r = 0; r < ranks; ++r) sum += collective_base(r, 0, turn);
+      for (int r = 0; r < ranks; ++r) sum += collective_base(r, 0, round);
       return collective_check(work->part, floats, sum, ranks);
     case COLLECTIVE_REDUCE_SCATTER:
-      for (int r = 0; r < ranks; ++r) sum += collective_base(r, rank, turn);
+      for (int r = 0; r < ranks; ++r) sum += collective_base(r, rank, round);
       return collective_check(work->part, floats, sum, ranks);
     case COLLECTIVE_BROADCAST:
-      return collective_check(work->part, floats, collective_base(ranks - 1, 0, turn), 1);
+      return collective_check(work->part, floats, collective_base(ranks - 1, 0, round), 1);
     case COLLECTIVE_SCATTER:
-      return collective_check(work->part, floats, collective_base(ranks - 1, rank, turn), 1);
+      return collective_check(work->part, floats, collective_base(ranks - 1, rank, round), 1);
     case COLLECTIVE_GATHER:
     case COLLECTIVE_ALL_GATHER:
       if (work->operation == COLLECTIVE_GATHER && rank != 0) return 1;
       for (int r = 0; r < ranks; ++r) {
-        good &= collective_check(work->whole + r * floats, floats, collective_base(r, 0, turn), 1);
+        correct &= collective_check(work->whole + r * floats, floats, collective_base(r, 0, round), 1);
       }
-      return good;
+      return correct;
     case COLLECTIVE_ALL_TO_ALL:
       for (int r = 0; r < ranks; ++r) {
-        good &= collective_check(work->result + r * floats, floats, collective_base(r, rank, turn), 1);
+        correct &= collective_check(work->result + r * floats, floats, collective_base(r, rank, round), 1);
       }
-      return good;
+      return correct;
     case COLLECTIVE_SEND_RECV:
-      return collective_check(work->result, floats, collective_base((rank + ranks - 1) % ranks, 0, turn), 1);
+      return collective_check(work->result, floats, collective_base((rank + ranks - 1) % ranks, 0, round), 1);
     default:
       return 1;
   }
 }
 
-/* Words of a shared page, in cache lines of their own: how far each rank has come; whether it was the last
- * turn, for even and odd turns; of each rank, when its call began and when it ended, in even and in odd
- * turns. All zero at first. */
+/* The layout of the shared page, in words of 8 bytes. Each flag, and the words of each rank, have a cache
+ * line of their own:
+ * - for each rank, the round whose barrier it has entered;
+ * - from COLLECTIVE_LAST: a flag for even and one for odd rounds, 1 if the round is the end of the case;
+ * - from COLLECTIVE_STAMPS, for each rank: begin and end of its call, for even and for odd rounds.
+ * The page is zero at first. */
 enum { COLLECTIVE_PAGE_BYTES = 8192, COLLECTIVE_WORD = 8, COLLECTIVE_LAST = 32, COLLECTIVE_STAMPS = 64 };
 
-struct collective_place {
+/* One rank's view of the shared page. */
+struct collective_sync {
   uint64_t* page;
-  uint64_t turn;
+  uint64_t round; /* The number of barriers that this rank has entered. */
 };
 
-static inline void collective_meet(struct collective_place* place, int rank, int ranks) {
-  const uint64_t turn = ++place->turn;
-  __atomic_store_n(&place->page[COLLECTIVE_WORD * rank], turn, __ATOMIC_SEQ_CST);
+/* Waits until all ranks have entered the barrier of the next round. The stores and loads are sequentially
+ * consistent: all that a rank wrote before the barrier is visible to the others after it. */
+static inline void collective_barrier_wait(struct collective_sync* sync, int rank, int ranks) {
+  const uint64_t round = ++sync->round;
+  __atomic_store_n(&sync->page[COLLECTIVE_WORD * rank], round, __ATOMIC_SEQ_CST);
   for (int r = 0; r < ranks; ++r) {
-    for (int polls = 0; __atomic_load_n(&place->page[COLLECTIVE_WORD * r], __ATOMIC_SEQ_CST) < turn;
+    for (int polls = 0; __atomic_load_n(&sync->page[COLLECTIVE_WORD * r], __ATOMIC_SEQ_CST) < round;
          ++polls) {
       if (polls >= 100) sched_yield();
     }
@@ -180,56 +192,60 @@ static inline int64_t collective_nanoseconds(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static inline uint64_t* collective_stamps(const struct collective_place* place, int rank, uint64_t turn) {
-  return place->page + COLLECTIVE_WORD * (COLLECTIVE_STAMPS + rank) + 2 * (turn & 1);
+static inline uint64_t* collective_stamps(const struct collective_sync* sync, int rank, uint64_t round) {
+  return sync->page + COLLECTIVE_WORD * (COLLECTIVE_STAMPS + rank) + 2 * (round & 1);
 }
 
-/* The time in the call, on the average over the ranks. Once all ranks have met after the turn, and until this
- * one comes to the meeting after that. */
-static inline float collective_micros(const struct collective_place* place, int ranks, uint64_t turn) {
+/* Returns the duration of the call in a round, averaged over the ranks, in microseconds. Valid from the
+ * barrier after that round until this rank enters the next barrier: then the other ranks may overwrite the
+ * stamps. */
+static inline float collective_micros(const struct collective_sync* sync, int ranks, uint64_t round) {
   uint64_t nanoseconds = 0;
   for (int r = 0; r < ranks; ++r) {
-    const uint64_t* stamps = collective_stamps(place, r, turn);
+    const uint64_t* stamps = collective_stamps(sync, r, round);
     nanoseconds += stamps[1] - stamps[0];
   }
   return (float)nanoseconds / (1000.0F * (float)ranks);
 }
 
 struct collective_samples {
-  float* micros; /* At rank 0: `most` of them fit. */
-  int64_t most;
+  float* micros; /* At rank 0: room for `capacity` samples. */
+  int64_t capacity;
   int64_t count;
   int64_t calls;
 };
 
-/* Returns 0 when a result was wrong. Every rank calls it with the same case; `call` makes the collective
- * call. */
-static inline int collective_run(const struct collective_work* work, struct collective_place* place,
+/* Runs a case. Every rank calls this with the same case; `call` makes the collective call. Returns 0 if a
+ * result was wrong, else 1. */
+static inline int collective_run(const struct collective_work* work, struct collective_sync* sync,
                                  double seconds, void (*call)(void*), void* context,
                                  struct collective_samples* samples) {
   const int64_t begin = collective_nanoseconds();
   const int64_t warm = begin + (int64_t)((seconds < 0.4 ? seconds / 4 : 0.1) * 1e9);
   const int64_t end = warm + (int64_t)(seconds * 1e9);
-  int counts = 0; /* Whether the turn before does. */
+  int timed = 0; /* Whether the previous round is a sample. */
   samples->count = 0;
   for (samples->calls = 0;; ++samples->calls) {
-    const uint64_t turn = place->turn;
-    const int parity = COLLECTIVE_WORD * (COLLECTIVE_LAST + (int)(turn & 1));
+    const uint64_t round = sync->round;
+    const int parity = COLLECTIVE_WORD * (COLLECTIVE_LAST + (int)(round & 1));
     const int64_t now = collective_nanoseconds();
-    uint64_t* stamps = collective_stamps(place, work->rank, turn);
+    uint64_t* stamps = collective_stamps(sync, work->rank, round);
     if (work->rank == 0) {
-      /* Three at least, and as many as the time allows. */
-      const uint64_t last = samples->count + counts >= samples->most || (samples->count >= 3 && now >= end);
-      __atomic_store_n(&place->page[parity], last, __ATOMIC_SEQ_CST);
+      /* Take at least three samples, and as many as the time allows. Rank 0 decides; the others read its
+       * decision after the barrier. The flag of the next round is another word, so rank 0 cannot overwrite
+       * this one too early. */
+      const uint64_t last =
+          samples->count + timed >= samples->capacity || (samples->count >= 3 && now >= end);
+      __atomic_store_n(&sync->page[parity], last, __ATOMIC_SEQ_CST);
     }
-    collective_before(work, turn);
-    collective_meet(place, work->rank, work->ranks);
-    if (counts) samples->micros[samples->count++] = collective_micros(place, work->ranks, turn - 1);
-    counts = work->rank == 0 && samples->calls >= 2 && now >= warm;
-    if (__atomic_load_n(&place->page[parity], __ATOMIC_SEQ_CST) != 0) return 1;
+    collective_before(work, round);
+    collective_barrier_wait(sync, work->rank, work->ranks);
+    if (timed) samples->micros[samples->count++] = collective_micros(sync, work->ranks, round - 1);
+    timed = work->rank == 0 && samples->calls >= 2 && now >= warm;
+    if (__atomic_load_n(&sync->page[parity], __ATOMIC_SEQ_CST) != 0) return 1;
     stamps[0] = (uint64_t)collective_nanoseconds();
     call(context);
     stamps[1] = (uint64_t)collective_nanoseconds();
-    if (!collective_after(work, turn)) return 0;
+    if (!collective_after(work, round)) return 0;
   }
 }

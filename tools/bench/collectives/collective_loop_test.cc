@@ -27,7 +27,7 @@ TEST(CollectiveParse, KnowsEveryOperationWithItsRanksAndSize) {
   }
 }
 
-// Ranks as threads; the call is done by rank 0 for all, between two meetings of its own.
+// A group whose ranks are threads. Rank 0 computes the result of a call for all ranks, between two barriers.
 struct Group {
   explicit Group(int ranks) : own(CollectivePage::make()), parts(static_cast<std::size_t>(ranks)) {}
 
@@ -39,12 +39,12 @@ struct Group {
 struct Rank {
   Group* group;
   collective_work work;
-  collective_place inner;
+  collective_sync inner;
 };
 
 void all_reduce(void* given) {
   auto* rank = static_cast<Rank*>(given);
-  collective_meet(&rank->inner, rank->work.rank, rank->work.ranks);
+  collective_barrier_wait(&rank->inner, rank->work.rank, rank->work.ranks);
   if (rank->work.rank == 0) {
     for (std::size_t k = 0; k < rank->group->parts[0].size(); ++k) {
       float sum = 0;
@@ -53,12 +53,12 @@ void all_reduce(void* given) {
         part[k] = sum + (rank->group->spoiled ? 1.0F : 0.0F);
     }
   }
-  collective_meet(&rank->inner, rank->work.rank, rank->work.ranks);
+  collective_barrier_wait(&rank->inner, rank->work.rank, rank->work.ranks);
 }
 
-// Of each rank: whether it found its results right, and its samples.
+// For each rank: whether its results were correct, its number of calls and of samples.
 struct Outcome {
-  std::vector<int> good;
+  std::vector<int> correct;
   std::vector<int64_t> calls;
   std::vector<int64_t> samples;
 };
@@ -74,9 +74,9 @@ Outcome run(int ranks, bool spoiled) {
     threads.emplace_back([&, r] {
       const auto at = static_cast<std::size_t>(r);
       group.parts[at].assign(5000, 0);
-      // One mapping for all threads: ThreadSanitizer knows memory by its address.
-      collective_place mine = *page.place();
-      Rank rank{&group, {}, *group.own.place()};
+      // All threads use one mapping, because ThreadSanitizer identifies memory by its address.
+      collective_sync mine = *page.sync();
+      Rank rank{&group, {}, *group.own.sync()};
       rank.work.operation = COLLECTIVE_ALL_REDUCE;
       rank.work.rank = r;
       rank.work.ranks = ranks;
@@ -84,7 +84,7 @@ Outcome run(int ranks, bool spoiled) {
       rank.work.part = group.parts[at].data();
       std::vector<float> micros(r == 0 ? 100 : 0);
       collective_samples samples = {micros.data(), 100, 0, 0};
-      outcome.good[at] = collective_run(&rank.work, &mine, 0.01, &all_reduce, &rank, &samples);
+      outcome.correct[at] = collective_run(&rank.work, &mine, 0.01, &all_reduce, &rank, &samples);
       outcome.calls[at] = samples.calls;
       outcome.samples[at] = samples.count;
     });
@@ -95,23 +95,23 @@ Outcome run(int ranks, bool spoiled) {
 
 TEST(CollectiveRun, AllRanksMakeTheSameCallsAndTheFirstTimesThem) {
   const Outcome outcome = run(3, false);
-  EXPECT_THAT(outcome.good, testing::Each(1));
+  EXPECT_THAT(outcome.correct, testing::Each(1));
   EXPECT_THAT(outcome.calls, testing::Each(outcome.calls[0]));
   EXPECT_GE(outcome.samples[0], 3);
   EXPECT_EQ(outcome.samples[1], 0);
 }
 
-TEST(CollectiveRun, AWrongResultIsFound) { EXPECT_THAT(run(2, true).good, testing::Each(0)); }
+TEST(CollectiveRun, AWrongResultIsFound) { EXPECT_THAT(run(2, true).correct, testing::Each(0)); }
 
-TEST(CollectivePage, IsSharedByWhoeverOpensItsPath) {
+TEST(CollectivePage, IsSharedByAllThatOpenItsPath) {
   CollectivePage made = CollectivePage::make();
   CollectivePage opened = CollectivePage::open(made.path());
-  made.place()->page[3] = 7;
-  EXPECT_EQ(opened.place()->page[3], 7u);
+  made.sync()->page[3] = 7;
+  EXPECT_EQ(opened.sync()->page[3], 7u);
   EXPECT_THROW(CollectivePage::open("/nowhere/page"), std::runtime_error);
 }
 
-TEST(CollectiveCheck, WhatIsLeftOfTheTurnBeforeIsWrong) {
+TEST(CollectiveCheck, DataOfThePreviousRoundIsWrong) {
   std::vector<float> data(100);
   collective_fill(data.data(), 100, collective_base(1, 0, 7));
   EXPECT_TRUE(collective_check(data.data(), 100, collective_base(1, 0, 7), 1));

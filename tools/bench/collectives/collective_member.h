@@ -7,47 +7,48 @@
 #include <vector>
 
 #include "gradwire/tools/bench/collectives/collective_page.h"
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// A case's memory as tensors.
+// The memory of a case as tensors; the names are those of collective_work.
 struct CollectiveTensors {
   at::Tensor part;
   at::Tensor whole;
   at::Tensor result;
-  // Its first part: a view costs libtorch a microsecond.
+  // The first part of `result`. Made before the calls, because a view costs a microsecond in libtorch.
   at::Tensor received;
   // The parts of `whole`.
   std::vector<at::Tensor> list;
 };
 
-// One rank of a side of the suite collectives that lives in this program; member 0 holds the side's store, if
-// it has one, and the page in which the ranks meet.
-class CollectiveMember : public Participant {
+// One rank of a system of the suite collectives that runs in this program. Member 0 hosts the store of the
+// system and creates the shared page of the ranks' barriers.
+class CollectiveMember : public BenchProcess {
  public:
-  std::string listen(const Place& place) final;
-  void join(const Place& place) final;
+  std::string listen(const Endpoint& endpoint) final;
+  void join(const Endpoint& endpoint) final;
   Measurement run(const Task& task) final;
 
  protected:
-  // On member 0: the port of the store that the others join.
+  // Called on member 0: starts the store and returns its port.
   virtual int host_store() = 0;
-  // `port` on the others.
-  virtual void join_group(const Place& place, int port) = 0;
+  // Joins the group of ranks. `port` is that of the store on member 0.
+  virtual void join_group(const Endpoint& endpoint, int port) = 0;
+  // Makes one collective call.
   virtual void call(const collective_work& work, CollectiveTensors& tensors) = 0;
 
  private:
-  Place place_;
+  Endpoint endpoint_;
   CollectivePage page_;
 };
 
-// Gradwire's process groups, and Gloo as libtorch has it.
-std::unique_ptr<Participant> make_gradwire_collectives();
-std::unique_ptr<Participant> make_gloo_collectives();
-// Open MPI: one member, which has mpirun start the ranks.
-std::unique_ptr<Participant> make_openmpi_peer();
-// The copies that a case cannot do without, at the speed of this machine's memory.
-std::unique_ptr<Participant> make_floor_memory();
+// Gradwire's process groups, and the Gloo of libtorch.
+std::unique_ptr<BenchProcess> make_gradwire_collectives();
+std::unique_ptr<BenchProcess> make_gloo_collectives();
+// Open MPI: one member, which starts the ranks with mpirun.
+std::unique_ptr<BenchProcess> make_openmpi_peer();
+// A floor: the copies that a case needs at least, at the speed of the machine's memory.
+std::unique_ptr<BenchProcess> make_floor_memory();
 
 }  // namespace gradwire::bench

@@ -14,37 +14,39 @@ namespace gradwire::bench {
 CollectivePage CollectivePage::make() {
   const int fd = memfd_create("bench_collective", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, COLLECTIVE_PAGE_BYTES) != 0) {
-    throw std::runtime_error(std::string("memfd_create: ") + std::strerror(errno));
+    throw std::runtime_error(std::string("cannot create the shared page: ") + std::strerror(errno));
   }
   return CollectivePage(fd, "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd));
 }
 
 CollectivePage CollectivePage::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) throw std::runtime_error(path + ": " + std::strerror(errno));
+  if (fd < 0) throw std::runtime_error("cannot open the shared page " + path + ": " + std::strerror(errno));
   return CollectivePage(fd, path);
 }
 
 CollectivePage::CollectivePage(int fd, std::string path) : fd_(fd), path_(std::move(path)) {
   void* const page = mmap(nullptr, COLLECTIVE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (page == MAP_FAILED) throw std::runtime_error(path_ + ": " + std::strerror(errno));
-  place_.page = static_cast<uint64_t*>(page);
+  if (page == MAP_FAILED) {
+    throw std::runtime_error("cannot map the shared page " + path_ + ": " + std::strerror(errno));
+  }
+  sync_.page = static_cast<uint64_t*>(page);
 }
 
 CollectivePage::~CollectivePage() {
-  if (place_.page != nullptr) munmap(place_.page, COLLECTIVE_PAGE_BYTES);
+  if (sync_.page != nullptr) munmap(sync_.page, COLLECTIVE_PAGE_BYTES);
   if (fd_ >= 0) close(fd_);
 }
 
 CollectivePage::CollectivePage(CollectivePage&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       path_(std::move(other.path_)),
-      place_(std::exchange(other.place_, collective_place{})) {}
+      sync_(std::exchange(other.sync_, collective_sync{})) {}
 
 CollectivePage& CollectivePage::operator=(CollectivePage&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(path_, other.path_);
-  std::swap(place_, other.place_);
+  std::swap(sync_, other.sync_);
   return *this;
 }
 

@@ -6,11 +6,12 @@
 
 namespace gradwire::bench {
 
-// The page in which the ranks of one side meet (collective_loop.h). Others open it by its path, which is good
-// while the maker lives; nothing of it stays behind.
+// The shared page of the ranks of one system (collective_loop.h). Other processes open it by its path, which
+// is valid while the process that made it runs. The page is a memory file, so nothing remains in the file
+// system.
 class CollectivePage {
  public:
-  // Throws std::runtime_error.
+  // Both throw std::runtime_error.
   static CollectivePage make();
   static CollectivePage open(const std::string& path);
   CollectivePage() = default;
@@ -19,14 +20,14 @@ class CollectivePage {
   CollectivePage& operator=(CollectivePage&& other) noexcept;
 
   const std::string& path() const { return path_; }
-  collective_place* place() { return &place_; }
+  collective_sync* sync() { return &sync_; }
 
  private:
   CollectivePage(int fd, std::string path);
 
   int fd_ = -1;
   std::string path_;
-  collective_place place_ = {};
+  collective_sync sync_ = {};
 };
 
 }  // namespace gradwire::bench

@@ -10,8 +10,8 @@
 namespace gradwire::bench {
 namespace {
 
-// How many bytes a case must at least copy, all ranks together, if what is read and written counts as much as
-// a copy of half of it: every rank's input is read once, every result written once.
+// Returns the number of bytes that all ranks together must copy at least. Every rank's input is read once,
+// and every result is written once. Reading and writing n bytes in total counts as a copy of n / 2 bytes.
 int64_t copied_bytes(const collective_work& work) {
   const int64_t bytes = work.floats * 4;
   const int64_t n = work.ranks;
@@ -35,15 +35,15 @@ int64_t copied_bytes(const collective_work& work) {
   }
 }
 
-// As many threads as there are ranks and cores copy at the same time, from warm memory to warm memory.
-class FloorMemory final : public Participant {
+// Copies from warm memory to warm memory, with one thread per rank, but at most one per core.
+class FloorMemory final : public BenchProcess {
  public:
   Measurement run(const Task& task) override {
     collective_work work = {};
     if (collective_parse(task.case_name.c_str(), &work) == 0) {
-      throw std::invalid_argument("no copies in " + task.case_name);
+      throw std::invalid_argument("floor_memory cannot run the case " + task.case_name);
     }
-    // A barrier moves nothing.
+    // A barrier copies no data.
     if (work.operation == COLLECTIVE_BARRIER) return {};
     const int threads =
         std::max(1, std::min<int>(work.ranks, static_cast<int>(std::thread::hardware_concurrency())));
@@ -57,17 +57,17 @@ class FloorMemory final : public Participant {
     std::atomic<bool> last = false;
     const int64_t end = collective_nanoseconds() + static_cast<int64_t>(task.seconds * 1e9);
     const auto copy = [&](int thread) {
-      collective_place place = {page.data(), 0};
-      for (int turn = 0;; ++turn) {
+      collective_sync sync = {page.data(), 0};
+      for (int round = 0;; ++round) {
         if (thread == 0)
-          last = turn > 4 && (collective_nanoseconds() >= end || measured.micros.size() >= 1'000'000);
-        collective_meet(&place, thread, threads);
+          last = round > 4 && (collective_nanoseconds() >= end || measured.micros.size() >= 1'000'000);
+        collective_barrier_wait(&sync, thread, threads);
         if (last) return;
         const int64_t start = collective_nanoseconds();
         std::memcpy(into[static_cast<std::size_t>(thread)].data(),
                     from[static_cast<std::size_t>(thread)].data(), share);
-        collective_meet(&place, thread, threads);
-        if (thread == 0 && turn > 1) {
+        collective_barrier_wait(&sync, thread, threads);
+        if (thread == 0 && round > 1) {
           measured.micros.push_back(static_cast<float>(collective_nanoseconds() - start) / 1000);
         }
       }
@@ -84,6 +84,6 @@ class FloorMemory final : public Participant {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_floor_memory() { return std::make_unique<FloorMemory>(); }
+std::unique_ptr<BenchProcess> make_floor_memory() { return std::make_unique<FloorMemory>(); }
 
 }  // namespace gradwire::bench

@@ -7,7 +7,7 @@
 namespace gradwire::bench {
 namespace {
 
-// Gloo as torch.distributed uses it, without Python.
+// Gloo, used as torch.distributed uses it, but without Python.
 class GlooCollectives final : public CollectiveMember {
  private:
   int host_store() override {
@@ -19,7 +19,7 @@ class GlooCollectives final : public CollectiveMember {
     return store_->getPort();
   }
 
-  void join_group(const Place& place, int port) override {
+  void join_group(const Endpoint& endpoint, int port) override {
     if (!store_) {
       c10d::TCPStoreOptions options;
       options.port = static_cast<std::uint16_t>(port);
@@ -28,7 +28,7 @@ class GlooCollectives final : public CollectiveMember {
     }
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(30));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.size, options);
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, endpoint.rank, endpoint.size, options);
   }
 
   void call(const collective_work& work, CollectiveTensors& tensors) override {
@@ -73,7 +73,7 @@ class GlooCollectives final : public CollectiveMember {
         return wait(sent);
       }
       default:
-        throw std::invalid_argument("no such operation");
+        throw std::invalid_argument("unknown collective operation");
     }
   }
 
@@ -85,6 +85,6 @@ class GlooCollectives final : public CollectiveMember {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gloo_collectives() { return std::make_unique<GlooCollectives>(); }
+std::unique_ptr<BenchProcess> make_gloo_collectives() { return std::make_unique<GlooCollectives>(); }
 
 }  // namespace gradwire::bench

@@ -14,13 +14,13 @@ class GradwireCollectives final : public CollectiveMember {
     return store_->port();
   }
 
-  void join_group(const Place& place, int port) override {
+  void join_group(const Endpoint& endpoint, int port) override {
     if (store_ == nullptr) store_ = std::make_shared<store::TcpStore>("127.0.0.1", port);
     collectives::ProcessGroupOptions options;
     options.backend = "cpu";
     options.timeout = absl::Seconds(30);
-    options.world_size = place.size;
-    options.rank = place.rank;
+    options.world_size = endpoint.size;
+    options.rank = endpoint.rank;
     options.store = store_;
     group_ = collectives::ProcessGroup::create(options);
   }
@@ -53,7 +53,7 @@ class GradwireCollectives final : public CollectiveMember {
         return sent->wait();
       }
       default:
-        throw std::invalid_argument("no such operation");
+        throw std::invalid_argument("unknown collective operation");
     }
   }
 
@@ -63,6 +63,6 @@ class GradwireCollectives final : public CollectiveMember {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_collectives() { return std::make_unique<GradwireCollectives>(); }
+std::unique_ptr<BenchProcess> make_gradwire_collectives() { return std::make_unique<GradwireCollectives>(); }
 
 }  // namespace gradwire::bench

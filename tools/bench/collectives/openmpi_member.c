@@ -1,7 +1,10 @@
-/* One rank of Open MPI in the suite collectives: what mpirun starts for openmpi_peer.cc, which has this file compiled by
- * mpicc when it is wanted. The first argument is a Unix socket, the second the page in which the ranks meet; orders come in
- * over the socket, one line each: a case and seconds. The answer is four numbers of eight bytes (1 for a good end, the
- * calls, the samples, 0) and, from rank 0, the samples. */
+/* One rank of Open MPI in the suite collectives. openmpi_peer.cc compiles this file with mpicc and starts it
+ * with mpirun. The first argument is the path of a Unix socket, the second that of the shared page of the
+ * ranks.
+ *
+ * Orders arrive over the socket, one line each: a case and a number of seconds. The answer is four numbers of
+ * eight bytes (1 if all results were correct, the number of calls, the number of samples, 0) and, from rank
+ * 0, the samples. */
 
 #include <fcntl.h>
 #include <mpi.h>
@@ -75,9 +78,9 @@ static void put(int fd, const void* data, size_t bytes) {
   }
 }
 
-/* One line; the end of the process when there is no more. */
-static void get(int fd, char* line, size_t most) {
-  for (size_t n = 0; n + 1 < most; ++n) {
+/* Reads one line. Ends the process at the end of the stream. */
+static void get(int fd, char* line, size_t capacity) {
+  for (size_t n = 0; n + 1 < capacity; ++n) {
     if (read(fd, line + n, 1) != 1) _exit(0);
     if (line[n] == '\n') {
       line[n] = 0;
@@ -89,8 +92,8 @@ static void get(int fd, char* line, size_t most) {
 
 int main(int argc, char** argv) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  struct collective_place place = {NULL, 0};
-  struct collective_samples samples = {.most = 4000000};
+  struct collective_sync sync = {NULL, 0};
+  struct collective_samples samples = {.capacity = 4000000};
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   int64_t rank64;
   int rank, size, page;
@@ -100,9 +103,9 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   page = open(argv[2], O_RDWR);
   if (page < 0) return 2;
-  place.page = (uint64_t*)mmap(NULL, COLLECTIVE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+  sync.page = (uint64_t*)mmap(NULL, COLLECTIVE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
   strncpy(address.sun_path, argv[1], sizeof address.sun_path - 1);
-  if (place.page == MAP_FAILED || connect(fd, (struct sockaddr*)&address, sizeof address) != 0) return 2;
+  if (sync.page == MAP_FAILED || connect(fd, (struct sockaddr*)&address, sizeof address) != 0) return 2;
   rank64 = rank;
   put(fd, &rank64, sizeof rank64);
   for (;;) {
@@ -118,8 +121,8 @@ int main(int argc, char** argv) {
       work.part = floats(work.floats);
       if (collective_uses_whole(work.operation)) work.whole = floats(work.floats * size);
       if (collective_uses_result(work.operation)) work.result = floats(work.floats * size);
-      samples.micros = rank == 0 ? floats(samples.most) : NULL;
-      answer[0] = collective_run(&work, &place, seconds, &call, &work, &samples);
+      samples.micros = rank == 0 ? floats(samples.capacity) : NULL;
+      answer[0] = collective_run(&work, &sync, seconds, &call, &work, &samples);
       answer[1] = samples.calls;
       answer[2] = samples.count;
     }

@@ -27,11 +27,13 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
+// Throws std::runtime_error with the description of errno, if it is set.
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error(errno != 0 ? absl::StrCat(what, ": ", std::strerror(errno)) : what);
 }
 
-// Runs to its end; what it prints goes where this process prints.
+// Runs a program to its end and returns its exit status; -1 on failure. The program inherits the output of
+// this process.
 int run_program(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -46,12 +48,12 @@ int run_program(std::vector<std::string> words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// A folder that goes with it.
+// A temporary folder that the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
     char path[] = "/tmp/gradwire_bench.XXXXXX";
-    if (mkdtemp(path) == nullptr) fail("mkdtemp");
+    if (mkdtemp(path) == nullptr) fail("cannot create a temporary folder");
     path_ = path;
   }
   ~TemporaryFolder() {
@@ -64,14 +66,13 @@ class TemporaryFolder {
   std::string path_;
 };
 
-class OpenMpiPeer final : public Participant {
+class OpenMpiPeer final : public BenchProcess {
  public:
-  std::string listen(const Place&) override {
-    // Participants end without destructors, so nothing may be left in the file system: program and socket are
-    // gone as soon as the ranks run.
+  std::string listen(const Endpoint&) override {
+    // Only check for mpicc. The program is compiled in start(), in a folder that is removed as soon as the
+    // ranks run: bench processes end without destructors, so no files may exist at that time.
     if (run_program({"mpicc", "--version"}) != 0) {
-      throw std::runtime_error(
-          "there is no mpicc: install libopenmpi-dev and openmpi-bin (tools/setup --mpi)");
+      throw std::runtime_error("mpicc not found; install libopenmpi-dev and openmpi-bin (tools/setup --mpi)");
     }
     return "";
   }
@@ -79,10 +80,11 @@ class OpenMpiPeer final : public Participant {
   Measurement run(const Task& task) override {
     collective_work work = {};
     if (collective_parse(task.case_name.c_str(), &work) == 0)
-      throw std::invalid_argument("no case " + task.case_name);
+      throw std::invalid_argument("unknown case " + task.case_name);
     if (ranks_.empty()) start(work.ranks);
     if (static_cast<int>(ranks_.size()) != work.ranks)
-      throw std::invalid_argument("started for another number of ranks");
+      throw std::invalid_argument(absl::StrCat("number of ranks changed: started with ", ranks_.size(),
+                                               ", the case ", task.case_name, " has ", work.ranks));
     const std::string order = absl::StrCat(task.case_name, " ", task.seconds, "\n");
     for (const int fd : ranks_) put(fd, order);
     Measurement measured;
@@ -109,7 +111,7 @@ class OpenMpiPeer final : public Participant {
     const std::string address = folder.file("socket");
     std::ofstream(source) << kOpenMpiSource;
     if (run_program({"mpicc", "-O3", "-w", "-o", program, source}) != 0) {
-      throw std::runtime_error("mpicc could not compile the peer");
+      throw std::runtime_error("mpicc cannot compile the program for Open MPI");
     }
     const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un name{};
@@ -117,7 +119,7 @@ class OpenMpiPeer final : public Participant {
     address.copy(name.sun_path, sizeof name.sun_path - 1);
     if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0 ||
         ::listen(listener, ranks) != 0) {
-      fail("a socket for mpirun's processes");
+      fail("cannot listen for the ranks of Open MPI");
     }
     page_ = CollectivePage::make();
     launch({"mpirun", "-n", absl::StrCat(ranks), "--oversubscribe", "--allow-run-as-root", program, address,
@@ -125,25 +127,28 @@ class OpenMpiPeer final : public Participant {
     ranks_.assign(static_cast<std::size_t>(ranks), -1);
     const absl::Time deadline = absl::Now() + kTimeout;
     for (int i = 0; i < ranks; ++i) {
-      await(listener, deadline);
+      wait_readable(listener, deadline);
       const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd < 0) fail("accept");
+      if (fd < 0) fail("cannot accept a rank of Open MPI");
       int64_t rank = -1;
       get(fd, &rank, sizeof rank, deadline);
-      if (rank < 0 || rank >= ranks) throw std::runtime_error("a rank that cannot be");
+      if (rank < 0 || rank >= ranks) {
+        throw std::runtime_error(
+            absl::StrCat("invalid rank of Open MPI: got ", rank, ", expected less than ", ranks));
+      }
       ranks_[static_cast<std::size_t>(rank)] = fd;
     }
     close(listener);
   }
 
-  // It ends when this process does; its ranks end when their sockets do.
+  // Starts mpirun. It is terminated when this process ends; its ranks end when their sockets are closed.
   static void launch(std::vector<std::string> words) {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     const pid_t parent = getpid();
     const pid_t pid = fork();
-    if (pid < 0) fail("fork");
+    if (pid < 0) fail("cannot start mpirun");
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
@@ -156,34 +161,34 @@ class OpenMpiPeer final : public Participant {
 
   static void put(int fd, const std::string& data) {
     if (send(fd, data.data(), data.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(data.size())) {
-      fail("a rank of Open MPI is gone");
+      fail("lost the connection to a rank of Open MPI");
     }
   }
 
-  static void await(int fd, absl::Time deadline) {
+  static void wait_readable(int fd, absl::Time deadline) {
     pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
-    const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()));
+    const int64_t left_ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()));
     errno = 0;
-    if (poll(&entry, 1, static_cast<int>(left)) != 1) fail("no answer from Open MPI's ranks");
+    if (poll(&entry, 1, static_cast<int>(left_ms)) != 1) fail("the ranks of Open MPI did not answer in time");
   }
 
   static void get(int fd, void* data, std::size_t size, absl::Time deadline) {
     for (std::size_t got = 0; got < size;) {
-      await(fd, deadline);
+      wait_readable(fd, deadline);
       errno = 0;
       const ssize_t n = recv(fd, static_cast<char*>(data) + got, size - got, 0);
-      if (n <= 0) fail("a rank of Open MPI is gone");
+      if (n <= 0) fail("lost the connection to a rank of Open MPI");
       got += static_cast<std::size_t>(n);
     }
   }
 
   CollectivePage page_;
-  // By rank.
+  // The socket of each rank.
   std::vector<int> ranks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Participant> make_openmpi_peer() { return std::make_unique<OpenMpiPeer>(); }
+std::unique_ptr<BenchProcess> make_openmpi_peer() { return std::make_unique<OpenMpiPeer>(); }
 
 }  // namespace gradwire::bench

@@ -40,13 +40,13 @@ svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg .line { fill: none; stroke: var(--other); stroke-width: 1.8; stroke-linejoin: round; }
 svg .dot, svg .bar { fill: var(--other); } svg .name { font-size: 12px; }
 svg .worse { opacity: .55; }
-svg .line.side-gradwire { stroke: var(--gradwire); stroke-width: 2.8; }
-svg .dot.side-gradwire, svg .name.side-gradwire { fill: var(--gradwire); font-weight: 600; }
-svg .line.side-torch_tensorpipe { stroke: var(--torch); }
-svg .bar.side-torch_tensorpipe, svg .dot.side-torch_tensorpipe,
-  svg .name.side-torch_tensorpipe { fill: var(--torch); }
-svg .line.side-grpc { stroke: var(--grpc); }
-svg .bar.side-grpc, svg .dot.side-grpc, svg .name.side-grpc { fill: var(--grpc); }
+svg .line.system-gradwire { stroke: var(--gradwire); stroke-width: 2.8; }
+svg .dot.system-gradwire, svg .name.system-gradwire { fill: var(--gradwire); font-weight: 600; }
+svg .line.system-torch_tensorpipe { stroke: var(--torch); }
+svg .bar.system-torch_tensorpipe, svg .dot.system-torch_tensorpipe,
+  svg .name.system-torch_tensorpipe { fill: var(--torch); }
+svg .line.system-grpc { stroke: var(--grpc); }
+svg .bar.system-grpc, svg .dot.system-grpc, svg .name.system-grpc { fill: var(--grpc); }
 svg .line.floor { stroke: var(--floor); stroke-dasharray: 5 4; }
 svg .dot.floor, svg .name.floor, svg .bar.floor { fill: var(--floor); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px;
@@ -60,7 +60,7 @@ ul { padding-left: 20px; color: var(--soft); font-size: 13px; }
 details > summary { cursor: pointer; font-size: 18px; font-weight: 600; margin: 40px 0 12px; }
 )css";
 
-// 8 -> "8 B", 65536 -> "64 KiB".
+// Formats a size: 8 -> "8 B", 65536 -> "64 KiB".
 std::string bytes_text(double bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB"};
   int unit = 0;
@@ -86,7 +86,7 @@ PlotOptions plot_options(const std::string& plot, const std::string& transport) 
             "calls a second", &count_text, &count_text};
   }
   if (plot == "all_to_all") {
-    return {absl::StrCat("First contact of all with all, ", transport), "workers", "time", &count_text,
+    return {absl::StrCat("First contact of all workers, ", transport), "workers", "time", &count_text,
             [](double ms) { return time_text(ms * 1000); }};
   }
   if (absl::StartsWith(plot, "all_reduce_")) {
@@ -98,17 +98,17 @@ PlotOptions plot_options(const std::string& plot, const std::string& transport) 
 }
 
 std::string plots(const Report& report) {
-  // By plot and transport, in the order in which they were measured.
+  // The curves by plot and transport; `keys` has the order of measuring.
   std::vector<std::pair<std::string, std::string>> keys;
   std::map<std::pair<std::string, std::string>, std::vector<PlotSeries>> all;
   for (const Curve& curve : report.curves) {
     const std::pair<std::string, std::string> key(curve.plot, curve.transport);
     if (all.find(key) == all.end()) keys.push_back(key);
-    all[key].push_back({curve.side, curve.points});
+    all[key].push_back({curve.system, curve.points});
   }
   std::string html;
   for (const auto& key : keys) {
-    // A single size is a row of the table, not a line.
+    // A plot with only one point is left out: the table has the figure.
     bool is_line = false;
     for (const PlotSeries& series : all[key]) is_line |= series.points.size() > 1;
     if (!is_line) continue;
@@ -125,7 +125,7 @@ std::string bars(const Report& report) {
     const bool headline = row.metric == "p50_us" || row.metric == "calls_per_s" ||
                           row.metric == "first_contact_ms" || row.metric == "in_flight_failed_ms";
     if (!headline || row.peer.empty() || absl::StartsWith(row.peer, "floor_") || row.ratio <= 0) continue;
-    // Of a rate's own case the rate is the headline.
+    // The headline of this case is its rate.
     if (row.metric == "p50_us" && row.case_name == "oversubscribed_add2") continue;
     const bool rpc = row.suite == "rpc";
     const std::string title = rpc                          ? absl::StrCat("Calls over ", row.transport)
@@ -149,7 +149,7 @@ std::string bars(const Report& report) {
     absl::StrAppend(&html, "<div class=card>",
                     ratio_bars(title + ": times better than the peer", charts[title]), "</div>");
   }
-  return html.empty() ? "" : absl::StrCat("<h2>Beside its peers</h2><div class=grid>", html, "</div>");
+  return html.empty() ? "" : absl::StrCat("<h2>Compared with its peers</h2><div class=grid>", html, "</div>");
 }
 
 std::string aim_cell(const std::string& aim) {
@@ -177,7 +177,7 @@ std::string tables(const Report& report) {
   std::string aims, all;
   const Row* last = nullptr;
   for (const Row& row : report.rows) {
-    // A bound on the figure itself is said once, whoever stands beside it.
+    // A bound on Gradwire's own figure is printed once, not once for each peer.
     const std::string aim = aim_of(row);
     const bool repeated = last != nullptr && last->case_name == row.case_name &&
                           last->transport == row.transport && last->metric == row.metric &&
@@ -190,7 +190,7 @@ std::string tables(const Report& report) {
     last = &row;
   }
   std::string html;
-  if (!aims.empty()) absl::StrAppend(&html, "<h2>What is aimed at</h2>", kTableHead, aims, "</table></div>");
+  if (!aims.empty()) absl::StrAppend(&html, "<h2>Aims</h2>", kTableHead, aims, "</table></div>");
   absl::StrAppend(&html, "<details open><summary>Every figure</summary>", kTableHead, all,
                   "</table></div></details>");
   return html;
@@ -201,13 +201,15 @@ std::string tables(const Report& report) {
 std::string html_page(const Report& report) {
   std::string html = absl::StrCat(
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">"
-      "<title>Gradwire beside its peers</title><style>",
+      "<title>Gradwire and its peers</title><style>",
       kStyle,
-      "</style><main><h1><b>Gradwire</b> beside its peers</h1><p class=lead>Every side ran in this one run, "
-      "in "
-      "turns, in processes of its own; while one ran the others slept. Absolute figures belong to this "
-      "machine; the "
-      "ratios are what counts. Above 1x Gradwire is better.</p><dl>");
+      "</style><main><h1><b>Gradwire</b> and its peers</h1><p class=lead>All systems were measured in one "
+      "run. Each "
+      "system had its own processes. The systems ran one after the other in each round; while one ran, the "
+      "others "
+      "slept. Absolute figures depend on the machine, so compare the ratios. Gradwire is better where the "
+      "ratio is "
+      "above 1x.</p><dl>");
   for (const auto& [name, value] : report.about) {
     absl::StrAppend(&html, "<dt>", escape_html(name), "<dd>", escape_html(value));
   }

@@ -6,7 +6,7 @@
 
 namespace gradwire::bench {
 
-// One page that needs nothing else: plots of the curves, ratios as bars, and every figure.
+// Returns a self-contained HTML page: plots of the curves, bars of the ratios, and a table of all figures.
 std::string html_page(const Report& report);
 
 }  // namespace gradwire::bench

@@ -29,11 +29,11 @@ Report report() {
 
 TEST(HtmlPage, ShowsFiguresPlotsAndAims) {
   const std::string page = html_page(report());
-  EXPECT_THAT(
-      page, AllOf(HasSubstr("ok &gt;= 4x"), HasSubstr("side-grpc"), HasSubstr("4 KiB"), HasSubstr(">10x<")));
+  EXPECT_THAT(page, AllOf(HasSubstr("ok &gt;= 4x"), HasSubstr("system-grpc"), HasSubstr("4 KiB"),
+                          HasSubstr(">10x<")));
 }
 
-TEST(HtmlPage, NeedsNothingFromElsewhere) {
+TEST(HtmlPage, IsSelfContained) {
   const std::string page = html_page(report());
   EXPECT_THAT(page, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("<link"))));
 }
@@ -42,11 +42,11 @@ TEST(HtmlPage, EscapesWhatAProcessPrinted) {
   EXPECT_THAT(html_page(report()), HasSubstr("torch &lt;gone&gt; &amp; &quot;lost&quot;"));
 }
 
-TEST(HtmlPage, OfAnEmptyReportIsAPage) { EXPECT_THAT(html_page({}), HasSubstr("</html>")); }
+TEST(HtmlPage, AnEmptyReportGivesAPage) { EXPECT_THAT(html_page({}), HasSubstr("</html>")); }
 
-TEST(LinePlot, WithoutPointsIsNothing) { EXPECT_EQ(line_plot({}, {}), ""); }
+TEST(LinePlot, WithoutPointsIsEmpty) { EXPECT_EQ(line_plot({}, {}), ""); }
 
-TEST(LinePlot, OfOnePointHasNoInfinity) {
+TEST(LinePlot, OnePointGivesFiniteCoordinates) {
   const PlotOptions options{.x_text = [](double) { return "x"; }, .y_text = [](double) { return "y"; }};
   const std::string svg = line_plot(options, {{"gradwire", {{8, 3}}}});
   EXPECT_THAT(svg, AllOf(HasSubstr("<circle"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));

@@ -14,7 +14,8 @@
 namespace gradwire::bench {
 namespace {
 
-// The least ratio to a peer; or, without a peer, the most that the figure itself may be.
+// An aim: the minimum ratio to a peer; or, without a peer, the maximum of Gradwire's own figure. An empty
+// string matches any name.
 struct Aim {
   absl::string_view case_name;
   absl::string_view transport;
@@ -23,7 +24,8 @@ struct Aim {
   double bound;
 };
 
-// A name that ends in "*" stands for all that begin like it. Of several that fit the last one counts.
+// Whether a name matches a pattern. "*" at the end matches any rest. If several aims match a row, the last
+// one counts.
 bool fits(absl::string_view pattern, absl::string_view name) {
   return absl::ConsumeSuffix(&pattern, "*") ? absl::StartsWith(name, pattern)
                                             : pattern.empty() || pattern == name;
@@ -97,12 +99,12 @@ std::string aim_of(const Row& row) {
     if (!fits(aim.case_name, row.case_name)) continue;
     if (!aim.transport.empty() && aim.transport != row.transport) continue;
     if (aim.metric != row.metric) continue;
-    // What is bounded by itself is said once for a figure, not once for each peer.
-    const bool itself = aim.peer.empty();
-    if (!itself && aim.peer != row.peer) continue;
-    const bool reached = itself ? row.gradwire <= aim.bound : row.ratio >= aim.bound;
-    result = absl::StrCat(reached ? "ok " : "MISS ", itself ? "<= " : ">= ", short_number(aim.bound),
-                          itself ? "" : "x");
+    // An aim without a peer is a bound on Gradwire's own figure, whatever the peer of the row.
+    const bool absolute = aim.peer.empty();
+    if (!absolute && aim.peer != row.peer) continue;
+    const bool reached = absolute ? row.gradwire <= aim.bound : row.ratio >= aim.bound;
+    result = absl::StrCat(reached ? "ok " : "MISS ", absolute ? "<= " : ">= ", short_number(aim.bound),
+                          absolute ? "" : "x");
   }
   return result;
 }

@@ -19,7 +19,7 @@ Row row() {
           .ratio = 20};
 }
 
-TEST(JsonLine, IsTheContract) {
+TEST(JsonLine, HasTheDocumentedForm) {
   EXPECT_EQ(json_line(row()),
             R"({"suite":"rpc","case":"add2","transport":"shm","metric":"p50_us","gradwire":4.5,)"
             R"("peer":"torch_tensorpipe","peer_value":90.0,"ratio":20.0})");
@@ -49,7 +49,7 @@ TEST(Aim, SaysWhetherItIsReached) {
   EXPECT_EQ(aim_of(slower), "");
 }
 
-TEST(Aim, OfAFigureItselfIsABound) {
+TEST(Aim, WithoutAPeerIsABoundOnTheFigure) {
   Row idle = {
       .suite = "rpc", .case_name = "idle", .transport = "tcp", .metric = "cpu_percent", .gradwire = 0.2};
   EXPECT_EQ(aim_of(idle), "MISS <= 0.1");
@@ -57,7 +57,7 @@ TEST(Aim, OfAFigureItselfIsABound) {
   EXPECT_EQ(aim_of(idle), "ok <= 0.1");
 }
 
-TEST(Aim, OfAFigureOfEveryCaseHoldsForEach) {
+TEST(Aim, WithoutACaseHoldsForEveryCase) {
   Row descriptors = {.suite = "scale",
                      .case_name = "all_to_all_8",
                      .transport = "shm",
@@ -68,7 +68,7 @@ TEST(Aim, OfAFigureOfEveryCaseHoldsForEach) {
   EXPECT_EQ(aim_of(descriptors), "MISS <= 2");
 }
 
-TEST(Aim, OfATrainingStepIsTwelveTimesThePeerAndLittleForTheMarking) {
+TEST(Aim, TrainingIsTwelveTimesThePeerAndMarkingCostsLittle) {
   Row step = row();
   step.suite = "autograd";
   step.case_name = "remote_add";
@@ -87,7 +87,7 @@ TEST(Aim, OfATrainingStepIsTwelveTimesThePeerAndLittleForTheMarking) {
   EXPECT_EQ(aim_of(marking), "MISS <= 1.3");
 }
 
-TEST(Aim, OfAnAllReduceDependsOnItsRanksSizeAndPeer) {
+TEST(Aim, AllReduceDependsOnRanksSizeAndPeer) {
   Row reduced = row();
   reduced.suite = "collectives";
   reduced.transport = "host";

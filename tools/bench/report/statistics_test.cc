@@ -26,13 +26,13 @@ TEST(Percentile, IsASampleOfNearestRank) {
   EXPECT_EQ(percentile({}, 0.5), 0);
 }
 
-TEST(Median, OfAnEvenNumberLiesBetween) {
+TEST(Median, AnEvenNumberOfValuesGivesTheMeanOfTheMiddleOnes) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
   EXPECT_EQ(median({}), 0);
 }
 
-TEST(Improvement, IsAboveOneWhenWeAreBetterWhicheverWayTheMetricPoints) {
+TEST(Improvement, IsAboveOneWhenOursIsBetter) {
   EXPECT_EQ(improvement("p50_us", 4, 80), 20);
   EXPECT_EQ(improvement("calls_per_s", 200, 10), 20);
   EXPECT_EQ(improvement("GB_per_s", 1, 4), 0.25);

@@ -12,7 +12,7 @@
 namespace gradwire::bench {
 namespace {
 
-// A logarithmic scale onto pixels.
+// Maps values to pixels on a logarithmic scale.
 class Scale {
  public:
   Scale(double low, double high, double from, double to)
@@ -38,7 +38,8 @@ std::string text(double x, double y, const char* anchor, const std::string& styl
                          anchor, escape_html(content));
 }
 
-// 1, 2 and 5 of every decade from `low` to `high`, or the decades alone where they are many.
+// Returns the ticks 1, 2 and 5 of every decade from `low` to `high`; only the powers of ten if there are many
+// decades.
 std::vector<double> ticks_between(double low, double high) {
   const bool fine = std::log10(high / low) < 2.5;
   std::vector<double> ticks;
@@ -51,8 +52,8 @@ std::vector<double> ticks_between(double low, double high) {
   return ticks;
 }
 
-std::string side_class(const std::string& side) {
-  return absl::StrCat("side-", side, side.rfind("floor_", 0) == 0 ? " floor" : "");
+std::string system_class(const std::string& system) {
+  return absl::StrCat("system-", system, system.rfind("floor_", 0) == 0 ? " floor" : "");
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ std::string line_plot(const PlotOptions& options, std::vector<PlotSeries> series
     for (const auto& [x, y] : one.points) {
       absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : "L", x_at(x), y_at(y));
     }
-    const std::string style = side_class(one.name);
+    const std::string style = system_class(one.name);
     absl::StrAppend(&svg, "<path class=\"line ", style, "\" d=\"", path, "\"/>");
     for (const auto& [x, y] : one.points) {
       absl::StrAppendFormat(
@@ -119,13 +120,13 @@ std::string line_plot(const PlotOptions& options, std::vector<PlotSeries> series
     }
     ends.emplace_back(y_at(one.points.back().second), &one);
   }
-  // Names that would lie on one another move apart.
+  // Move names apart that would overlap.
   std::sort(ends.begin(), ends.end());
   double last_y = -100;
   for (auto& [y, one] : ends) {
     last_y = std::max(y, last_y + 15);
     absl::StrAppend(
-        &svg, text(kWidth - kRight + 6, last_y + 4, "start", "name " + side_class(one->name), one->name));
+        &svg, text(kWidth - kRight + 6, last_y + 4, "start", "name " + system_class(one->name), one->name));
   }
   return svg + "</svg>";
 }
@@ -133,28 +134,29 @@ std::string line_plot(const PlotOptions& options, std::vector<PlotSeries> series
 std::string ratio_bars(const std::string& title, const std::vector<BarGroup>& groups) {
   constexpr double kWidth = 640, kLeft = 186, kRight = 70, kTop = 58, kBar = 13, kGap = 9;
   double low = 0.5, high = 2, height = kTop;
-  std::vector<std::string> sides;
+  std::vector<std::string> systems;
   for (const BarGroup& group : groups) {
     height += kGap + kBar * static_cast<double>(group.bars.size());
     for (const BarGroup::Bar& bar : group.bars) {
       low = std::min(low, bar.ratio / 1.2);
       high = std::max(high, bar.ratio * 1.2);
-      if (std::find(sides.begin(), sides.end(), bar.side) == sides.end()) sides.push_back(bar.side);
+      if (std::find(systems.begin(), systems.end(), bar.system) == systems.end())
+        systems.push_back(bar.system);
     }
   }
-  if (sides.empty()) return "";
+  if (systems.empty()) return "";
   height += 26;
   const Scale x_at(low, high, kLeft, kWidth - kRight);
   std::string svg = absl::StrFormat("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s\">", kWidth,
                                     height, escape_html(title));
   absl::StrAppend(&svg, text(10, 20, "start", "title", title));
   double legend_x = 10;
-  for (const std::string& side : sides) {
+  for (const std::string& system : systems) {
     absl::StrAppendFormat(&svg,
                           "<rect class=\"bar %s\" x=\"%.1f\" y=\"33\" width=\"11\" height=\"11\" rx=\"2\"/>",
-                          side_class(side), legend_x);
-    absl::StrAppend(&svg, text(legend_x + 16, 43, "start", "tick", side));
-    legend_x += 34 + 7 * static_cast<double>(side.size());
+                          system_class(system), legend_x);
+    absl::StrAppend(&svg, text(legend_x + 16, 43, "start", "tick", system));
+    legend_x += 34 + 7 * static_cast<double>(system.size());
   }
   for (const double tick : ticks_between(low, high)) {
     absl::StrAppend(&svg, line(x_at(tick), kTop, x_at(tick), height - 22, tick == 1 ? "axis" : "grid"),
@@ -171,7 +173,7 @@ std::string ratio_bars(const std::string& title, const std::vector<BarGroup>& gr
       absl::StrAppendFormat(&svg,
                             "<rect class=\"bar %s%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
                             "rx=\"2\"><title>%s</title></rect>",
-                            side_class(bar.side), bar.ratio < 1 ? " worse" : "", from, y + 1,
+                            system_class(bar.system), bar.ratio < 1 ? " worse" : "", from, y + 1,
                             std::max(1.5, to - from), kBar - 2, escape_html(bar.text));
       absl::StrAppend(&svg, text(to + 5, y + kBar - 3, "start", "value", short_number(bar.ratio) + "x"));
       y += kBar;

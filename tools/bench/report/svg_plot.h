@@ -5,12 +5,13 @@
 #include <utility>
 #include <vector>
 
-// Drawings as SVG text, coloured by the page's style sheet: classes "side-NAME", "grid", "axis".
+// Draws plots as SVG text. The style sheet of the page sets the colours: classes "system-NAME", "grid",
+// "axis".
 namespace gradwire::bench {
 
 struct PlotSeries {
   std::string name;
-  // Above zero in both directions; x rises.
+  // Points with positive coordinates.
   std::vector<std::pair<double, double>> points;
 };
 
@@ -18,25 +19,27 @@ struct PlotOptions {
   std::string title;
   std::string x_label;
   std::string y_label;
-  // How ticks and points are written.
+  // Format the values of ticks and points.
   std::function<std::string(double)> x_text;
   std::function<std::string(double)> y_text;
 };
 
-// Both axes are logarithmic; a tick for each x that occurs. Each line carries its name at its end.
+// Draws lines on logarithmic axes, with a tick for each x that occurs. The name of a line is written at its
+// end.
 std::string line_plot(const PlotOptions& options, std::vector<PlotSeries> series);
 
 struct BarGroup {
   std::string name;
   struct Bar {
-    std::string side;
-    double ratio = 1;  // Above zero.
-    std::string text;  // Shown when pointed at.
+    std::string system;
+    double ratio = 1;  // Must be positive.
+    std::string text;  // Tooltip.
   };
   std::vector<Bar> bars;
 };
 
-// Ratios on a logarithmic scale, from the line at 1 to the right when better, to the left when worse.
+// Draws ratios on a logarithmic scale. A bar starts at the line of 1 and goes to the right if Gradwire is
+// better, to the left if it is worse.
 std::string ratio_bars(const std::string& title, const std::vector<BarGroup>& groups);
 
 std::string escape_html(const std::string& text);

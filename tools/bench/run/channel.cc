@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// Far above four million samples of four bytes.
-constexpr uint32_t kMostBytes = 1U << 28;
+// Maximum size of a message, far above that of four million samples of four bytes.
+constexpr uint32_t kMaxBytes = 1U << 28;
 
 }  // namespace
 
@@ -28,15 +28,15 @@ Channel::~Channel() {
 
 absl::Status Channel::send(const Order& order) {
   return write(json::to_cbor(json{{"kind", static_cast<int>(order.kind)},
-                                  {"rank", order.place.rank},
-                                  {"size", order.place.size},
-                                  {"transport", order.place.transport},
-                                  {"addresses", order.place.addresses},
-                                  {"host", order.place.host},
+                                  {"rank", order.endpoint.rank},
+                                  {"size", order.endpoint.size},
+                                  {"transport", order.endpoint.transport},
+                                  {"addresses", order.endpoint.addresses},
+                                  {"host", order.endpoint.host},
                                   {"case", order.task.case_name},
                                   {"seconds", order.task.seconds},
                                   {"depth", order.task.depth},
-                                  {"beside", order.task.beside}}));
+                                  {"extra_figures", order.task.extra_figures}}));
 }
 
 absl::Status Channel::send(const Answer& answer) {
@@ -44,7 +44,7 @@ absl::Status Channel::send(const Answer& answer) {
   const auto* first = reinterpret_cast<const uint8_t*>(m.micros.data());
   std::vector<uint8_t> samples(first, first + m.micros.size() * sizeof(float));
   json figures = json::array();
-  for (const Figure& own : m.figures) figures.push_back(json::array({own.metric, own.value}));
+  for (const Figure& figure : m.figures) figures.push_back(json::array({figure.metric, figure.value}));
   return write(json::to_cbor(json{{"error", answer.error},
                                   {"address", answer.address},
                                   {"cpu_us", answer.cpu_us},
@@ -65,15 +65,15 @@ absl::StatusOr<Order> Channel::receive_order() {
     const json value = json::from_cbor(*message);
     Order order;
     order.kind = static_cast<Order::Kind>(value.at("kind").get<int>());
-    order.place.rank = value.at("rank");
-    order.place.size = value.at("size");
-    order.place.transport = value.at("transport");
-    order.place.addresses = value.at("addresses").get<std::vector<std::string>>();
-    order.place.host = value.at("host");
+    order.endpoint.rank = value.at("rank");
+    order.endpoint.size = value.at("size");
+    order.endpoint.transport = value.at("transport");
+    order.endpoint.addresses = value.at("addresses").get<std::vector<std::string>>();
+    order.endpoint.host = value.at("host");
     order.task.case_name = value.at("case");
     order.task.seconds = value.at("seconds");
     order.task.depth = value.at("depth");
-    order.task.beside = value.at("beside");
+    order.task.extra_figures = value.at("extra_figures");
     return order;
   } catch (const json::exception& e) {
     return absl::InvalidArgumentError(e.what());
@@ -99,7 +99,7 @@ absl::StatusOr<Answer> Channel::receive_answer(absl::Duration timeout) {
     m.begin_ns = value.at("begin_ns");
     m.end_ns = value.at("end_ns");
     m.own_cpu_us = value.at("own_cpu_us");
-    for (const json& own : value.at("figures")) m.figures.push_back({own.at(0), own.at(1)});
+    for (const json& figure : value.at("figures")) m.figures.push_back({figure.at(0), figure.at(1)});
     return answer;
   } catch (const json::exception& e) {
     return absl::InvalidArgumentError(e.what());
@@ -113,7 +113,8 @@ absl::Status Channel::write(const std::vector<uint8_t>& message) {
   for (std::size_t sent = 0; sent < framed.size();) {
     const ssize_t n = ::send(fd_, framed.data() + sent, framed.size() - sent, MSG_NOSIGNAL);
     if (n < 0 && errno != EINTR) {
-      return absl::UnavailableError(absl::StrCat("the other end is gone: ", std::strerror(errno)));
+      return absl::UnavailableError(
+          absl::StrCat("cannot write to the bench process: ", std::strerror(errno)));
     }
     if (n > 0) sent += static_cast<std::size_t>(n);
   }
@@ -124,7 +125,10 @@ absl::StatusOr<std::vector<uint8_t>> Channel::read(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   uint32_t size = 0;
   if (absl::Status status = read_bytes(&size, sizeof size, deadline); !status.ok()) return status;
-  if (size > kMostBytes) return absl::InvalidArgumentError(absl::StrCat("a message of ", size, " bytes"));
+  if (size > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bench message too large: got ", size, " bytes, expected at most ", kMaxBytes));
+  }
   std::vector<uint8_t> message(size);
   if (absl::Status status = read_bytes(message.data(), size, deadline); !status.ok()) return status;
   return message;
@@ -139,9 +143,9 @@ absl::Status Channel::read_bytes(void* data, std::size_t size, absl::Time deadli
     pollfd entry{.fd = fd_, .events = POLLIN, .revents = 0};
     const int ready = poll(&entry, 1, wait_ms);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0) return absl::DeadlineExceededError("no answer in time");
+    if (ready == 0) return absl::DeadlineExceededError("the bench process did not answer in time");
     const ssize_t n = recv(fd_, static_cast<char*>(data) + got, size - got, 0);
-    if (n == 0) return absl::UnavailableError("the other end is gone");
+    if (n == 0) return absl::UnavailableError("the bench process has closed its connection");
     if (n < 0 && errno != EINTR) return absl::UnavailableError(std::strerror(errno));
     if (n > 0) got += static_cast<std::size_t>(n);
   }

@@ -8,27 +8,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// What the coordinator tells a participant, one at a time; each is answered by one Answer.
+// A request from the coordinator to a bench process. Each order gets one Answer, except kQuit. The
+// coordinator sends the next order after the answer.
 struct Order {
   enum class Kind : uint8_t { kListen, kJoin, kRun, kUsage, kQuit };
   Kind kind = Kind::kQuit;
-  Place place;  // kListen, kJoin
-  Task task;    // kRun
+  Endpoint endpoint;  // kListen, kJoin
+  Task task;          // kRun
 };
 
 struct Answer {
-  std::string error;        // Empty: done.
+  std::string error;        // Empty if the order succeeded.
   std::string address;      // kListen
   Measurement measurement;  // kRun
   double cpu_us = 0;        // kUsage
 };
 
-// One end of the socket between the coordinator and a participant. Both are this program, so the format is
-// CBOR without a version. Owns the descriptor. Not thread-safe.
+// One end of the socket between the coordinator and a bench process. Both run the same program, so the format
+// is CBOR without a version. Owns the descriptor. Not thread-safe.
 class Channel {
  public:
   explicit Channel(int fd) : fd_(fd) {}
@@ -38,7 +39,8 @@ class Channel {
 
   absl::Status send(const Order& order);
   absl::Status send(const Answer& answer);
-  // Unavailable when the other end is gone, DeadlineExceeded, InvalidArgument for what cannot be read.
+  // Errors: Unavailable when the other end has closed its socket, DeadlineExceeded, InvalidArgument for a
+  // malformed message.
   absl::StatusOr<Order> receive_order();
   absl::StatusOr<Answer> receive_answer(absl::Duration timeout);
 

@@ -12,7 +12,7 @@ namespace gradwire::bench {
 Footprint footprint() {
   Footprint result;
   const std::filesystem::directory_iterator open("/proc/self/fd");
-  // The listing itself needs one.
+  // The listing itself uses one descriptor.
   result.descriptors = std::distance(begin(open), end(open)) - 1;
 
   std::ifstream rollup("/proc/self/smaps_rollup");
@@ -26,8 +26,7 @@ Footprint footprint() {
     result.memory_kb += kilobytes;
     ++found;
   }
-  if (found != 2)
-    throw std::runtime_error("/proc/self/smaps_rollup does not tell private from shared memory");
+  if (found != 2) throw std::runtime_error("/proc/self/smaps_rollup lacks the fields Pss_Anon and Pss_Shmem");
   return result;
 }
 

@@ -6,18 +6,20 @@
 
 namespace gradwire::bench {
 
-// What this process holds of the machine.
+// The resources that this process uses.
 struct Footprint {
   int64_t descriptors = 0;
-  // Its own memory, and of memory that it shares with other processes its part of it: over all processes that
-  // adds up to what the machine has given. Without pages of files, such as programs and libraries.
+  // Private memory plus a proportional part of the memory that is shared with other processes, in KiB. The
+  // sum over all processes is the memory in use. Does not include pages of files, such as programs and
+  // libraries.
   double memory_kb = 0;
 };
 
-// Throws std::runtime_error where /proc does not tell.
+// Measures this process. Throws std::runtime_error if /proc lacks the data.
 Footprint footprint();
 
-// descriptors_per_peer and memory_per_peer_kb: what contact with `peers` others has added to `before`.
+// Returns the figures descriptors_per_peer and memory_per_peer_kb: the growth since `before`, divided by the
+// number of `peers` that this process has connected to.
 Measurement growth_per_peer(const Footprint& before, int peers);
 
 }  // namespace gradwire::bench

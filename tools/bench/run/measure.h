@@ -28,17 +28,18 @@ inline double cpu_microseconds() {
 
 struct Timing {
   double seconds = 1;
-  // Before each call, as a caller who has something else to do.
+  // Idle time before each call, as of a caller that does something else between calls.
   int64_t idle_us = 0;
-  // Filling and checking take noticeable processor time, which is subtracted from what the calls took.
+  // Whether filling and checking the data takes much processor time. If so, that time is measured, so that it
+  // can be subtracted.
   bool large = false;
 };
 
-// Calls one after the other. Only call(i) is timed: before(i) changes the source, after(i) checks the result.
+// Measures sequential calls. Only call(i) is timed: before(i) changes the source, after(i) checks the result.
 template <class Before, class Call, class After>
 Measurement measure(const Timing& timing, Before before, Call call, After after) {
-  constexpr int kLeastCalls = 3;
-  constexpr int kMostSamples = 4'000'000;
+  constexpr int kMinCalls = 3;
+  constexpr int kMaxSamples = 4'000'000;
   Measurement result;
   int64_t own_cpu = 0;
   const auto uncounted = [&](auto&& work) {
@@ -63,15 +64,15 @@ Measurement measure(const Timing& timing, Before before, Call call, After after)
     return end - start;
   };
 
-  // The processes have slept while others were measured: caches, clocks and pools warm up first.
+  // The processes slept while other systems were measured, so caches, clock frequencies and pools must warm
+  // up.
   const int64_t warm_until = nanoseconds() + static_cast<int64_t>(std::min(0.1, timing.seconds / 4) * 1e9);
   for (int n = 0; n < 2 || nanoseconds() < warm_until; ++n) once();
 
   result.begin_ns = nanoseconds();
   const int64_t until = result.begin_ns + static_cast<int64_t>(timing.seconds * 1e9);
   result.micros.reserve(1 << 16);
-  while (result.micros.size() < kLeastCalls ||
-         (nanoseconds() < until && result.micros.size() < kMostSamples)) {
+  while (result.micros.size() < kMinCalls || (nanoseconds() < until && result.micros.size() < kMaxSamples)) {
     result.micros.push_back(static_cast<float>(static_cast<double>(once()) / 1000));
   }
   result.end_ns = nanoseconds();
@@ -82,25 +83,25 @@ Measurement measure(const Timing& timing, Before before, Call call, After after)
   return result;
 }
 
-// Keeps `depth` calls in flight: start(slot) begins the call of a slot, finish(slot) waits for it and checks
-// it. The oldest is waited for first.
+// Measures with `depth` calls in flight: start(slot) begins the call of a slot, finish(slot) waits for its
+// result and checks it. The calls are finished in the order in which they began.
 template <class Start, class Finish>
 Measurement measure_in_flight(double seconds, int depth, Start start, Finish finish) {
   Measurement result;
   for (int slot = 0; slot < depth; ++slot) start(slot);
   int slot = 0;
-  const auto turn = [&] {
+  const auto iterate = [&] {
     finish(slot);
     start(slot);
     slot = slot + 1 == depth ? 0 : slot + 1;
     ++result.calls;
   };
   const int64_t warm_until = nanoseconds() + static_cast<int64_t>(std::min(0.05, seconds / 4) * 1e9);
-  while (nanoseconds() < warm_until) turn();
+  while (nanoseconds() < warm_until) iterate();
   const int64_t before = result.calls;
   result.begin_ns = nanoseconds();
   const int64_t until = result.begin_ns + static_cast<int64_t>(seconds * 1e9);
-  while (nanoseconds() < until) turn();
+  while (nanoseconds() < until) iterate();
   result.end_ns = nanoseconds();
   result.timed_calls = result.calls - before;
   result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;

@@ -22,11 +22,13 @@ namespace {
 constexpr char kLeftLink[] = "gradwire_left";
 constexpr char kRightLink[] = "gradwire_right";
 
+// Returns an error with the description of errno.
 absl::Status failed(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// Runs `work` in another namespace. A thread has a network of its own; this one goes back to nobody's.
+// Runs `work` in another network namespace. The namespace is an attribute of a thread, so this uses a new
+// thread: the caller stays in its own namespace.
 absl::Status in_network(int fd, absl::FunctionRef<absl::Status()> work) {
   absl::Status status;
   std::thread([&] {
@@ -50,12 +52,12 @@ absl::Status run_ip(const std::string& arguments) {
   const std::string command = absl::StrCat("ip ", arguments, " 2>&1");
   std::FILE* output = popen(command.c_str(), "r");
   if (output == nullptr) return failed("cannot run ip");
-  std::string said;
+  std::string text;
   char buffer[256];
-  while (std::fgets(buffer, sizeof buffer, output) != nullptr) said += buffer;
+  while (std::fgets(buffer, sizeof buffer, output) != nullptr) text += buffer;
   if (pclose(output) == 0) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("ip ", arguments, ": ", absl::StripTrailingAsciiWhitespace(said)));
+      absl::StrCat("ip ", arguments, ": ", absl::StripTrailingAsciiWhitespace(text)));
 }
 
 absl::Status bring_up(const std::string& link, const std::string& address) {
@@ -71,12 +73,12 @@ absl::Status bring_up(const std::string& link, const std::string& address) {
 
 absl::StatusOr<std::unique_ptr<SplitNetwork>> SplitNetwork::make() {
   const int left = new_network();
-  if (left < 0) return failed("no network namespaces for this user");
+  if (left < 0) return failed("cannot create a network namespace");
   const int right = new_network();
   std::unique_ptr<SplitNetwork> network(new SplitNetwork(left, right));
-  if (right < 0) return failed("no second network namespace");
+  if (right < 0) return failed("cannot create a second network namespace");
   absl::Status status = in_network(left, [&] {
-    // ip takes a path for the name of a namespace.
+    // The program ip accepts a path instead of the name of a namespace.
     absl::Status made = run_ip(absl::StrCat("link add ", kLeftLink, " type veth peer name ", kRightLink,
                                             " netns /proc/", getpid(), "/fd/", right));
     return made.ok() ? bring_up(kLeftLink, left_address()) : made;
@@ -93,10 +95,10 @@ SplitNetwork::~SplitNetwork() {
 
 absl::Status cut_link(pid_t pid) {
   const int network = open(absl::StrCat("/proc/", pid, "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
-  if (network < 0) return failed(absl::StrCat("no network namespace of process ", pid));
+  if (network < 0) return failed(absl::StrCat("cannot open the network namespace of process ", pid));
   absl::Status status = in_network(network, [] {
     const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (socket < 0) return failed("socket");
+    if (socket < 0) return failed("cannot create a socket");
     ifreq request{};
     std::strncpy(request.ifr_name, kRightLink, sizeof request.ifr_name - 1);
     bool done = ioctl(socket, SIOCGIFFLAGS, &request) == 0;

@@ -10,18 +10,19 @@
 
 namespace gradwire::bench {
 
-// Two hosts on one: two network namespaces with a link (veth) between them. Processes enter one with
-// setns(2). Both namespaces have no name, and end with this object and the processes in them.
+// Simulates two hosts on one machine: two network namespaces with a link (veth) between them. A process
+// enters a namespace with setns(2). The namespaces have no names. They are removed when this object is
+// destroyed and all processes in them have ended.
 class SplitNetwork {
  public:
-  // Unavailable, with the reason, where the machine does not allow it: it takes the rights of root and the
-  // program ip.
+  // Requires root rights and the program ip. Returns Unavailable, with the reason, if the machine does not
+  // allow it.
   static absl::StatusOr<std::unique_ptr<SplitNetwork>> make();
   ~SplitNetwork();
   SplitNetwork(const SplitNetwork&) = delete;
   SplitNetwork& operator=(const SplitNetwork&) = delete;
 
-  // For setns.
+  // Descriptors for setns(2).
   int left_fd() const { return left_; }
   int right_fd() const { return right_; }
   static std::string left_address() { return "10.118.7.1"; }
@@ -34,8 +35,8 @@ class SplitNetwork {
   const int right_;
 };
 
-// Cuts the link of the network that process `pid`, on the right, lives in. Nobody is told: what is sent is
-// lost.
+// Takes down the link of the network namespace of process `pid`, which must be on the right host. No process
+// gets an error: packets are lost silently.
 absl::Status cut_link(pid_t pid);
 
 }  // namespace gradwire::bench

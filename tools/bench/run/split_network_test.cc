@@ -22,8 +22,7 @@ sockaddr_in address_of(const std::string& host, int port) {
   return address;
 }
 
-// In the namespace `fd`: sends back every datagram that comes, until it is killed. Its port goes to
-// `port_fd`.
+// Enters the namespace `fd`, writes its port to `port_fd`, and sends back every datagram until it is killed.
 [[noreturn]] void echo_in(int fd, int port_fd) {
   if (setns(fd, CLONE_NEWNET) != 0) _exit(1);
   const int socket = ::socket(AF_INET, SOCK_DGRAM, 0);

@@ -19,35 +19,37 @@ absl::Status check_known(const char* what, const std::vector<std::string>& given
   for (const std::string& value : given) {
     if (!contains(known, value)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown ", what, " \"", value, "\": there are ", absl::StrJoin(known, ", ")));
+          absl::StrCat("unknown ", what, " \"", value, "\"; expected one of ", absl::StrJoin(known, ", ")));
     }
   }
   return absl::OkStatus();
 }
 
-// As many as a bench with processes on one host is good for.
-constexpr int kMostMembers = 256;
+// Maximum size of a group: the bench runs all its processes on one host.
+constexpr int kMaxMembers = 256;
 
-// all_to_all_12, as all_to_all_8 is.
+// Returns the known case with the same operation and another number of members: all_to_all_8 for
+// all_to_all_12. Returns nullptr if there is no such case.
 const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
   for (const CaseSpec& spec : cases()) {
     if (contains(suites, spec.suite) && spec.kind == CaseKind::kFirstContact &&
         parse_case(spec.name).operation == wanted.operation && wanted.count >= 2 &&
-        wanted.count <= kMostMembers) {
+        wanted.count <= kMaxMembers) {
       return &spec;
     }
   }
   return nullptr;
 }
 
-// The case of a suite with another size: what echo_1MiB is, for echo_256KiB.
+// Returns a known case that differs from `name` only in its size: echo_1MiB for echo_256KiB. Returns nullptr
+// if no case fits.
 const CaseSpec* sibling_of(const std::vector<std::string>& suites, const std::string& name) {
   const CaseName wanted = parse_case(name);
   if (wanted.count > 0) return group_case(suites, wanted);
   if (wanted.bytes < 64) return nullptr;
   for (const CaseSpec& spec : cases()) {
     const CaseName known = parse_case(spec.name);
-    // The parameters of push_pull have one size.
+    // push_pull works only with the size of its parameter server.
     if (contains(suites, spec.suite) && known.bytes > 0 && known.operation == wanted.operation &&
         known.operation != "push_pull") {
       return &spec;
@@ -74,10 +76,11 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
   if (status.ok()) status = check_known("peer", options.peers, peers);
   if (status.ok()) status = check_known("transport", options.transports, {"shm", "tcp"});
   if (status.ok() && !(raw.seconds > 0 && raw.seconds <= 600)) {
-    status = absl::InvalidArgumentError("--seconds must be over 0 and at most 600");
+    status = absl::InvalidArgumentError(
+        absl::StrCat("--seconds must be more than 0 and at most 600, got ", raw.seconds));
   }
   if (status.ok() && !(raw.rounds >= 1 && raw.rounds <= 100)) {
-    status = absl::InvalidArgumentError("--rounds must be 1 to 100");
+    status = absl::InvalidArgumentError(absl::StrCat("--rounds must be from 1 to 100, got ", raw.rounds));
   }
   if (!status.ok()) return status;
 
@@ -96,7 +99,7 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
         if (contains(options.suites, spec.suite)) known.push_back(spec.name);
       }
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown case \"", name, "\": there are ", absl::StrJoin(known, ", ")));
+          absl::StrCat("unknown case \"", name, "\"; expected one of ", absl::StrJoin(known, ", ")));
     }
     CaseSpec spec = *sibling;
     const CaseName wanted = parse_case(name);

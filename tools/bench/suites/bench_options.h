@@ -9,7 +9,7 @@
 
 namespace gradwire::bench {
 
-// What was asked for, as given on the command line.
+// The options as given on the command line.
 struct RawOptions {
   std::vector<std::string> suites;
   std::vector<std::string> peers;
@@ -20,18 +20,21 @@ struct RawOptions {
   bool floors = true;
 };
 
+// The options after complete_options().
 struct BenchOptions {
   std::vector<std::string> suites;
   std::vector<std::string> peers;
   std::vector<std::string> transports;
-  // In the order of cases(); sizes that are not there may be asked for, such as echo_256KiB.
+  // The cases to run, in the order of cases(); then the requested cases with other sizes, such as
+  // echo_256KiB.
   std::vector<CaseSpec> cases;
   double seconds = 1;
   int rounds = 5;
   bool floors = true;
 };
 
-// Checks and completes. InvalidArgument names what is unknown and lists what there is.
+// Checks and completes the options. InvalidArgument if a name is unknown (the message lists the known ones)
+// or a number is out of range.
 absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw);
 
 }  // namespace gradwire::bench

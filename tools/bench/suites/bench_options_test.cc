@@ -49,9 +49,9 @@ TEST(BenchOptions, OtherSizesOfAKnownCaseWork) {
   EXPECT_EQ(options->cases[0].bytes_per_call, 2 * 256 * 1024);
 }
 
-TEST(BenchOptions, UnknownNamesListWhatThereIs) {
+TEST(BenchOptions, AnErrorOfAnUnknownNameListsTheKnownNames) {
   EXPECT_THAT(complete_options({.suites = {"rcp"}}).status().message(),
-              HasSubstr("there are transport, rpc"));
+              HasSubstr("expected one of transport, rpc"));
   EXPECT_THAT(complete_options({.suites = {"rpc"}, .peers = {"ray"}}).status().message(), HasSubstr("torch"));
   EXPECT_THAT(complete_options({.suites = {"rpc"}, .cases = {"push_pull_2MiB"}}).status().message(),
               HasSubstr("add2"));
@@ -69,7 +69,7 @@ TEST(Cases, EveryRoleBelongsToASuiteWithGradwire) {
   }
 }
 
-TEST(Cases, OfTrainingHaveATrainerBesideTheWorkersThatTheirNamesCount) {
+TEST(Cases, TrainingCasesHaveOneTrainerMoreThanTheirNumberOfWorkers) {
   const auto options = complete_options({.suites = {"autograd"}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_THAT(options->cases, Each(Field(&CaseSpec::kind, CaseKind::kTraining)));
@@ -82,7 +82,7 @@ TEST(Cases, OfTrainingHaveATrainerBesideTheWorkersThatTheirNamesCount) {
   }
 }
 
-TEST(Cases, OfCollectivesAreForTwoAndFourRanks) {
+TEST(Cases, CollectivesHaveTwoAndFourRanks) {
   const auto options = complete_options({.suites = {"collectives"}, .peers = {"openmpi", "gloo"}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_THAT(options->cases, Each(Field(&CaseSpec::kind, CaseKind::kTogether)));
@@ -99,7 +99,7 @@ TEST(Cases, OfCollectivesAreForTwoAndFourRanks) {
   EXPECT_EQ(other->cases[0].bytes_per_call, 256 << 10);
 }
 
-TEST(Options, GroupsOfAnySizeMayBeAskedFor) {
+TEST(BenchOptions, GroupsOfOtherSizesWork) {
   const auto options = complete_options({.suites = {"scale"}, .cases = {"all_to_all_3"}});
   ASSERT_TRUE(options.ok()) << options.status();
   ASSERT_EQ(options->cases.size(), 1u);

@@ -19,7 +19,7 @@ CaseName parse_case(absl::string_view name) {
     unit = 1;
   }
   int64_t number = 0;
-  // Beyond a tebibyte it is no size that anybody means, and the product would not fit.
+  // Reject numbers above 2^20, so that the product with the unit cannot overflow.
   if (!absl::SimpleAtoi(digits, &number) || number <= 0 || number > (1 << 20)) return result;
   result.operation = std::string(name.substr(0, split));
   (unit == 0 ? result.count : result.bytes) = unit == 0 ? number : number * unit;

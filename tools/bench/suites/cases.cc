@@ -8,8 +8,8 @@
 namespace gradwire::bench {
 namespace {
 
-// Every size for the operation that training lives by, a few for the others; of a large one all ranks' lists
-// must fit in memory.
+// Adds the cases of the suite collectives: every size for all_reduce, which dominates training, and fewer
+// sizes for the others. The lists of all ranks must fit in memory, so operations on lists have smaller sizes.
 void add_collectives(std::vector<CaseSpec>& all) {
   const std::vector<std::string> every = {"8B", "64B", "1KiB", "4KiB", "64KiB", "1MiB", "16MiB", "64MiB"};
   const std::vector<std::string> some = {"8B", "4KiB", "64KiB", "1MiB", "16MiB"};
@@ -53,7 +53,7 @@ std::vector<CaseSpec> make_cases() {
   for (const char* name : {"send_64KiB", "send_1MiB", "send_64MiB"}) sized("transport", name, 1);
 
   add({.suite = "rpc", .name = "add2", .plot = "echo"});
-  // A call every 10 ms: the time allows few, and the tail wants some.
+  // One call every 10 ms. Run longer, so that there are enough calls for the tail.
   add({.suite = "rpc", .name = "add2_cold", .weight = 3});
   for (const char* name : {"echo_4KiB", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"}) {
     sized("rpc", name, 2, "echo");
@@ -92,7 +92,7 @@ std::vector<CaseSpec> make_cases() {
 std::vector<RoleSpec> make_roles() {
   const std::vector<std::string> both = {"shm", "tcp"};
   const std::string floor;
-  // TensorPipe's shared memory is polled without end, so torch's processes spin.
+  // TensorPipe polls its shared memory without sleeping, so torch's processes spin.
   return {
       {"gradwire_transport", "gradwire", "", "transport", both, {}, 2},
       {"floor_futex", "floor_futex", floor, "transport", {"shm"}, {"ping"}, 2},
@@ -132,7 +132,7 @@ std::vector<RoleSpec> make_roles() {
       {"torch_store", "torch_store", "torch", "store", {"store"}, {}, 2},
       {"gradwire_rpc", "gradwire", "", "scale", both, {}, 2},
       {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {}, 2, true},
-      // Each over what it uses between processes of one host.
+      // Each system uses its own mechanism between processes of one host.
       {"gradwire_collectives", "gradwire", "", "collectives", {"host"}, {}, 2},
       {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},
       {"gloo_collectives", "gloo", "gloo", "collectives", {"host"}, {}, 2},
@@ -165,7 +165,7 @@ std::vector<std::string> transports_of(absl::string_view suite) {
   return {};
 }
 
-bool knows(const RoleSpec& role, const CaseSpec& spec) {
+bool supports(const RoleSpec& role, const CaseSpec& spec) {
   if (role.suite != spec.suite) return false;
   if (role.operations.empty()) return true;
   return std::find(role.operations.begin(), role.operations.end(), parse_case(spec.name).operation) !=

@@ -10,50 +10,51 @@ namespace gradwire::bench {
 
 // How a case is run.
 enum class CaseKind : uint8_t {
-  kLatency,   // The last member calls, one call after the other; beyond two members in a group of its own.
-  kInFlight,  // The last member calls, many at a time; swept over how many.
+  kLatency,         // The last member makes sequential calls. More than two members get a group of their own.
+  kInFlight,        // The last member has several calls in flight, repeated with different numbers of calls.
   kOversubscribed,  // Four members on two cores call one another.
-  kQueued,          // The last member calls the first while many calls to the others are pending.
-  kFirstContact,    // Every member of a fresh group calls every other once.
-  kKilledPeer,      // The last member of a fresh group kills the second, and times how that shows.
-  kCutLink,         // The same with a network whose link to the second member is cut.
-  kTraining,        // As kLatency, and afterwards every side says by itself what else it has found.
-  kTogether,        // All members make one call together, and the first times it.
-  kIdle,            // Nobody calls.
+  kQueued,          // The last member calls the first while many calls to another member are pending.
+  kFirstContact,    // Every member of a new group calls every other once.
+  kKilledPeer,      // The last member of a new group kills the second, and measures until this is detected.
+  kCutLink,         // As kKilledPeer, but the network link to the second member is cut.
+  kTraining,        // As kLatency; afterwards each system measures its extra figures (Task::extra_figures).
+  kTogether,        // All members make a collective call, and the first measures it.
+  kIdle,            // No member calls.
 };
 
 struct CaseSpec {
   std::string suite;
   std::string name;
   CaseKind kind = CaseKind::kLatency;
-  // Moved per call, both ways together, for GB_per_s.
+  // Bytes moved by a call, the sum of both directions, for GB_per_s. 0: no such figure.
   int64_t bytes_per_call = 0;
   int members = 2;
-  // Of the time that other cases get.
+  // Measuring time relative to other cases.
   double weight = 1;
-  // The plot in which its p50 over `bytes_per_call` stands; empty: none.
+  // The plot in which the case is a point; empty: none.
   std::string plot;
-  // Run only when it is named.
+  // Run only when --cases names it.
   bool on_request = false;
-  // The only transport over which it means something; empty: every one of the suite.
+  // The only transport on which the case is meaningful; empty: every transport of the suite.
   std::string transport;
 };
 
-// One kind of process that can be measured.
+// A kind of system that can be measured in a suite.
 struct RoleSpec {
+  // The value of --participant that starts its processes.
   std::string role;
-  // In --json: "gradwire" for ourselves.
+  // The name in reports and --json; "gradwire" for Gradwire.
   std::string name;
-  // What selects it in --peers; empty: always, as ourselves and the machine's own floors.
+  // The value of --peers that selects it; empty for Gradwire and the floors, which are always measured.
   std::string peer_flag;
   std::string suite;
   std::vector<std::string> transports;
-  // The operations it knows; empty: every one of the suite.
+  // The operations that it supports; empty: every operation of the suite.
   std::vector<std::string> operations;
   int members = 2;
-  // Its processes are stopped while others are measured: they would spin although nobody calls.
+  // Its idle processes spin, so they are stopped while other systems are measured.
   bool spins = false;
-  // One process, which starts those that a case wants.
+  // The system is one process, which starts the other processes of a case itself.
   bool starts_members = false;
 };
 
@@ -63,6 +64,7 @@ const std::vector<RoleSpec>& roles();
 
 // The transports of a suite, best first.
 std::vector<std::string> transports_of(absl::string_view suite);
-bool knows(const RoleSpec& role, const CaseSpec& spec);
+// Whether the system can run the case.
+bool supports(const RoleSpec& role, const CaseSpec& spec);
 
 }  // namespace gradwire::bench

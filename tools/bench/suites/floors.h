@@ -2,19 +2,19 @@
 
 #include <memory>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
-// What the machine itself needs: the least that any framework could do for a case. Each answers the same
-// cases as the frameworks do, as far as it can.
+// Floors: lower bounds that the machine sets. A floor does the minimum work that any framework must do in a
+// case. It supports the same cases as the frameworks, where a floor exists.
 namespace gradwire::bench {
 
-// Two processes and a shared page. Waiting on a futex; or looking at it without pause.
-std::unique_ptr<Participant> make_floor_futex();
-std::unique_ptr<Participant> make_floor_spin();
-// Eight bytes there and back over TCP with blocking reads; or with reads that do not block.
-std::unique_ptr<Participant> make_floor_tcp();
-std::unique_ptr<Participant> make_floor_tcp_spin();
-// Copies between buffers that are mapped and warm: one for each way that a case's bytes travel.
-std::unique_ptr<Participant> make_floor_memcpy();
+// Two processes exchange a message through a shared page. They wait on a futex; or they spin.
+std::unique_ptr<BenchProcess> make_floor_futex();
+std::unique_ptr<BenchProcess> make_floor_spin();
+// A round trip of eight bytes over TCP with blocking reads; or with non-blocking reads in a loop.
+std::unique_ptr<BenchProcess> make_floor_tcp();
+std::unique_ptr<BenchProcess> make_floor_tcp_spin();
+// Copies between warm buffers: one copy for each direction in which the bytes of a case are sent.
+std::unique_ptr<BenchProcess> make_floor_memcpy();
 
 }  // namespace gradwire::bench

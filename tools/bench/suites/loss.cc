@@ -20,19 +20,23 @@ namespace {
 
 constexpr int kVictim = 1;
 constexpr int kCalls = 8;
-// As long as a nap may be. No call may be answered before the loss is over, and after it none can be.
+// Duration of a call: the maximum that sleep_for() allows. A call must not be answered before the worker is
+// lost; afterwards it cannot be answered.
 constexpr int64_t kNapMicros = 1'000'000;
-constexpr int64_t kMostNanos = 90'000'000'000;
+constexpr int64_t kMaxNanos = 90'000'000'000;
 
+// Kills the victim or cuts its link, depending on the case.
 void lose(const Task& task, pid_t victim) {
   if (task.case_name == "cut_link") {
     if (const absl::Status status = cut_link(victim); !status.ok()) {
       throw std::runtime_error(std::string(status.message()));
     }
   } else if (task.case_name == "killed_peer") {
-    if (kill(victim, SIGKILL) != 0) throw std::runtime_error(std::strerror(errno));
+    if (kill(victim, SIGKILL) != 0) {
+      throw std::runtime_error("cannot kill process " + std::to_string(victim) + ": " + std::strerror(errno));
+    }
   } else {
-    throw std::invalid_argument("no case " + task.case_name);
+    throw std::invalid_argument("unknown case " + task.case_name);
   }
 }
 
@@ -44,19 +48,19 @@ Measurement run_loss(LossObserver& observer, const Task& task) {
   const auto victim = static_cast<pid_t>(observer.process_of(kVictim));
   std::vector<absl::AnyInvocable<void()>> calls;
   for (int i = 0; i < kCalls; ++i) calls.push_back(observer.nap_async(kVictim, kNapMicros));
-  // The calls arrive, and everybody is as quiet as a group that waits is.
+  // Wait until the calls have arrived and all members are idle.
   absl::SleepFor(absl::Milliseconds(100));
 
   const int64_t start = nanoseconds();
   lose(task, victim);
   int64_t noticed = 0;
   std::thread watcher;
-  if (observer.can_notice()) {
+  if (observer.can_detect_loss()) {
     watcher = std::thread([&] {
-      while (noticed == 0 && nanoseconds() < start + kMostNanos) {
+      while (noticed == 0 && nanoseconds() < start + kMaxNanos) {
         if (observer.is_lost(kVictim)) noticed = nanoseconds();
-        // Often enough for figures in milliseconds, and seldom enough to leave the cores to those who are
-        // measured.
+        // Poll often enough for figures in milliseconds, but seldom enough not to disturb the measured
+        // processes.
         absl::SleepFor(absl::Microseconds(100));
       }
     });
@@ -67,16 +71,16 @@ Measurement run_loss(LossObserver& observer, const Task& task) {
       call();
       answered = true;
     } catch (const std::exception&) {
-      // What it is for.
+      // Expected: calls to a lost worker must fail.
     }
   }
   const int64_t failed = nanoseconds();
   if (watcher.joinable()) watcher.join();
-  if (answered) throw std::runtime_error("a lost worker has answered");
+  if (answered) throw std::runtime_error("a call to a lost worker succeeded");
   Measurement result{.calls = kCalls};
   result.figures.push_back({"in_flight_failed_ms", milliseconds(failed - start)});
-  if (observer.can_notice()) {
-    if (noticed == 0) throw std::runtime_error("a worker's loss was not noticed");
+  if (observer.can_detect_loss()) {
+    if (noticed == 0) throw std::runtime_error("the loss of the worker was not detected within 90 s");
     result.figures.push_back({"noticed_ms", milliseconds(noticed - start)});
   }
   return result;

@@ -3,27 +3,28 @@
 #include <cstdint>
 
 #include "absl/functional/any_invocable.h"
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// What the cases in which a worker is lost need of a framework. Both ours and the peer's run the same steps.
+// The interface to a framework for the cases in which a worker is lost. All frameworks run the same steps.
 class LossObserver {
  public:
   virtual ~LossObserver() = default;
-  // The process of worker `rank`.
+  // Returns the process id of worker `rank`.
   virtual int64_t process_of(int rank) = 0;
-  // Begins a call that takes worker `rank` at least so long; the result waits, and throws if the call failed.
+  // Begins a call that worker `rank` answers after this time at the earliest. The returned function waits for
+  // the answer, and throws if the call failed.
   virtual absl::AnyInvocable<void()> nap_async(int rank, int64_t microseconds) = 0;
-  // Whether the framework can say at all that a worker is gone.
-  virtual bool can_notice() const = 0;
-  // Whether worker `rank` is gone for good. Called on a thread of its own.
+  // Whether the framework has a function that reports that a worker is lost.
+  virtual bool can_detect_loss() const = 0;
+  // Whether worker `rank` is permanently lost. Called on a separate thread.
   virtual bool is_lost(int rank) = 0;
 };
 
-// The cases killed_peer and cut_link, in which worker 1 is lost. The figures are in_flight_failed_ms, until
-// the last of several calls in flight has failed, and, if it can be noticed, noticed_ms. Throws if a call was
-// answered, or it took over a minute and a half.
+// Runs the cases killed_peer and cut_link, in which worker 1 is lost. The figures are the times from the loss
+// until the last of several calls in flight has failed (in_flight_failed_ms) and until the framework reports
+// the loss (noticed_ms, if it can). Throws if a call is answered, or if the loss is not reported within 90 s.
 Measurement run_loss(LossObserver& observer, const Task& task);
 
 }  // namespace gradwire::bench

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kComparedSteps = 3;
 
-// Numbers between -scale and scale that look random and are the same everywhere.
+// Returns a tensor of pseudo-random numbers between -scale and scale, which are the same on every machine.
 at::Tensor scattered(at::IntArrayRef shape, double scale, double seed) {
   const int64_t size = c10::multiply_integers(shape);
   const at::Tensor large = at::arange(size, at::kDouble).mul(12.9898).add(seed).sin().mul(43758.5453);
@@ -26,7 +26,7 @@ at::Tensor scattered(at::IntArrayRef shape, double scale, double seed) {
 
 MlpLayer::MlpLayer(int64_t layer) : rectified_(layer == 0) {
   if (layer != 0 && layer != 1)
-    throw std::invalid_argument("the model has no layer " + std::to_string(layer));
+    throw std::invalid_argument("layer must be 0 or 1, got " + std::to_string(layer));
   const int64_t in = layer == 0 ? kMlpInputs : kMlpHidden;
   const int64_t out = layer == 0 ? kMlpHidden : kMlpClasses;
   const double scale = 1 / std::sqrt(static_cast<double>(in));
@@ -64,11 +64,12 @@ float LocalMlp::step() {
 
 void MlpCheck::next(float loss) {
   if (steps_ == 0) first_ = loss;
-  const float most = steps_ < kComparedSteps ? local_.step() * 1.0001F : first_;
-  const float least = steps_ < kComparedSteps ? most * 0.9998F : 0;
-  if (!(loss >= least && loss <= most)) {
-    throw std::runtime_error("wrong loss " + std::to_string(loss) + " in step " + std::to_string(steps_) +
-                             ", want " + std::to_string(most));
+  const float max_loss = steps_ < kComparedSteps ? local_.step() * 1.0001F : first_;
+  const float min_loss = steps_ < kComparedSteps ? max_loss * 0.9998F : 0;
+  if (!(loss >= min_loss && loss <= max_loss)) {
+    throw std::runtime_error("wrong loss in step " + std::to_string(steps_) + ": got " +
+                             std::to_string(loss) + ", expected " + std::to_string(min_loss) + " to " +
+                             std::to_string(max_loss));
   }
   ++steps_;
 }

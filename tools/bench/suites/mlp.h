@@ -10,8 +10,8 @@ namespace torch::optim {
 class SGD;
 }
 
-// The model of the case mlp_2: the perceptron that digits are recognised with, a layer on each of two
-// workers.
+// The model of the case mlp_2: a perceptron of two layers, of a size as for recognising digits. Each of two
+// workers has one layer.
 namespace gradwire::bench {
 
 inline constexpr int64_t kMlpBatch = 64;
@@ -20,11 +20,11 @@ inline constexpr int64_t kMlpHidden = 512;
 inline constexpr int64_t kMlpClasses = 10;
 inline constexpr double kMlpLearningRate = 0.05;
 
-// Layer 0: kMlpInputs to kMlpHidden, with a ReLU; layer 1: kMlpHidden to kMlpClasses. Floats; the same
-// wherever it is made.
+// One layer of the model. Layer 0: kMlpInputs to kMlpHidden, with a ReLU. Layer 1: kMlpHidden to kMlpClasses.
+// The parameters are floats, initially the same in every process.
 class MlpLayer {
  public:
-  // Throws std::invalid_argument for other layers.
+  // Throws std::invalid_argument unless `layer` is 0 or 1.
   explicit MlpLayer(int64_t layer);
   // [batch, in] to [batch, out].
   at::Tensor forward(const at::Tensor& x) const;
@@ -38,15 +38,16 @@ class MlpLayer {
 
 // Images, [kMlpBatch, kMlpInputs].
 at::Tensor mlp_images();
-// Mean cross entropy of logits, [kMlpBatch, kMlpClasses], against labels that are always the same.
+// Mean cross entropy of logits, [kMlpBatch, kMlpClasses], against fixed labels.
 at::Tensor mlp_loss(const at::Tensor& logits);
 
-// The whole model here, trained by libtorch: what the distributed steps' losses are compared with.
+// The whole model in this process, trained by libtorch. The losses of the distributed steps are compared with
+// it.
 class LocalMlp {
  public:
   LocalMlp();
   ~LocalMlp();
-  // One step; the loss before it.
+  // Trains one step and returns the loss before the step.
   float step();
 
  private:
@@ -55,11 +56,11 @@ class LocalMlp {
   at::Tensor images_;
 };
 
-// Follows a training from its first step on.
+// Checks the losses of a training from its first step on.
 class MlpCheck {
  public:
-  // Throws std::runtime_error when the loss of the next step is not the local model's, in the first steps, or
-  // grows beyond the first one's, later on.
+  // Checks the loss of the next step. In the first steps it must be that of the local model; later it must
+  // not be larger than that of the first step. Otherwise throws std::runtime_error.
   void next(float loss);
 
  private:

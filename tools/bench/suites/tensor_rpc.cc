@@ -22,11 +22,12 @@ at::Tensor floats(int64_t count) { return at::empty({count}, at::kFloat); }
 
 void check_defined(const at::Tensor& got, int64_t count) {
   if (!got.defined() || got.numel() != count || got.scalar_type() != at::kFloat || !got.is_contiguous()) {
-    throw std::runtime_error("wrong shape: the result is not the tensor that was asked for");
+    throw std::runtime_error("wrong result: expected a contiguous float tensor of " + std::to_string(count) +
+                             " elements");
   }
 }
 
-// Two floats in, two floats out; the numbers change with each call.
+// The arguments of a call that adds two floats to two floats. The numbers change with each call.
 struct Add2 {
   at::Tensor x = floats(2);
   at::Tensor y = floats(2);
@@ -56,26 +57,27 @@ Measurement run_add(TensorRpc& rpc, int to, const Task& task, int64_t idle_us) {
       [&](int64_t) { got = rpc.add(to, add.x, add.y); }, [&](int64_t i) { Add2::check(got, i); });
 }
 
-// Every worker calls every other in turn.
-Measurement run_add_all(TensorRpc& rpc, const Place& place, const Task& task) {
+// Every worker calls every other, one after the other.
+Measurement run_add_all(TensorRpc& rpc, const Endpoint& endpoint, const Task& task) {
   Add2 add;
   at::Tensor got;
   return measure(
       {.seconds = task.seconds}, [&](int64_t i) { add.change(i); },
       [&](int64_t i) {
-        const int step = 1 + static_cast<int>(i % (place.size - 1));
-        got = rpc.add((place.rank + step) % place.size, add.x, add.y);
+        const int step = 1 + static_cast<int>(i % (endpoint.size - 1));
+        got = rpc.add((endpoint.rank + step) % endpoint.size, add.x, add.y);
       },
       [&](int64_t i) { Add2::check(got, i); });
 }
 
-// Calls to the server while another worker has far more calls than threads to serve them with.
-Measurement run_queued(TensorRpc& rpc, int to, const Place& place, const Task& task) {
+// Calls the server while another worker has far more pending calls than threads.
+Measurement run_queued(TensorRpc& rpc, int to, const Endpoint& endpoint, const Task& task) {
   constexpr int kPending = 256;
-  // Sixteen are served at a time; the last begins when the measurement has ended.
+  // A worker serves 16 calls at a time, so the naps are long enough that the last ones begin after the
+  // measurement.
   const auto nap_us = static_cast<int64_t>(task.seconds * 1.5e6 / (kPending / 16));
   std::vector<absl::AnyInvocable<int64_t()>> pending;
-  for (int i = 0; i < kPending; ++i) pending.push_back(rpc.nap_async(place.size - 2, nap_us));
+  for (int i = 0; i < kPending; ++i) pending.push_back(rpc.nap_async(endpoint.size - 2, nap_us));
   Measurement result = run_add(rpc, to, task, 0);
   for (auto& nap : pending) {
     if (nap() != nap_us) throw std::runtime_error("wrong answer of a queued call");
@@ -83,19 +85,19 @@ Measurement run_queued(TensorRpc& rpc, int to, const Place& place, const Task& t
   return result;
 }
 
-// One call to every other worker, all at once: what it takes until everybody has talked to everybody.
-Measurement run_all_to_all(TensorRpc& rpc, const Place& place) {
+// Makes one call to every other worker, all at the same time. Measures until all calls are answered.
+Measurement run_all_to_all(TensorRpc& rpc, const Endpoint& endpoint) {
   Add2 add;
   add.change(1);
   Measurement result;
   result.begin_ns = nanoseconds();
   std::vector<absl::AnyInvocable<at::Tensor()>> pending;
-  for (int step = 1; step < place.size; ++step) {
-    pending.push_back(rpc.add_async((place.rank + step) % place.size, add.x, add.y));
+  for (int step = 1; step < endpoint.size; ++step) {
+    pending.push_back(rpc.add_async((endpoint.rank + step) % endpoint.size, add.x, add.y));
   }
   for (auto& call : pending) Add2::check(call(), 1);
   result.end_ns = nanoseconds();
-  result.calls = place.size - 1;
+  result.calls = endpoint.size - 1;
   return result;
 }
 
@@ -166,7 +168,7 @@ Measurement run_pull(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
       });
 }
 
-// One step of a trainer: the gradient goes to the server, the new parameters come back.
+// A call is one step of a trainer: it pushes the gradient to the server and pulls the new parameters.
 Measurement run_push_pull(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
   at::Tensor gradient = floats(bytes / 4);
   float before = rpc.pull_parameters(to).data_ptr<float>()[0];
@@ -176,7 +178,7 @@ Measurement run_push_pull(TensorRpc& rpc, int to, const Task& task, int64_t byte
       {.seconds = task.seconds, .large = bytes >= kLarge},
       [&](int64_t i) {
         got = at::Tensor();
-        // Whole numbers that change sign: the parameters stay exact.
+        // Use whole numbers with alternating signs, so that the parameters are exact.
         step = (i % 2 == 0 ? 1.0F : -1.0F) * static_cast<float>(1 + i / 2 % 5);
         float* data = gradient.data_ptr<float>();
         for (int64_t n = 0; n < bytes / 4; ++n) data[n] = step;
@@ -198,16 +200,16 @@ Measurement run_push_pull(TensorRpc& rpc, int to, const Task& task, int64_t byte
 
 }  // namespace
 
-Measurement run_tensor_case(TensorRpc& rpc, const Place& place, const Task& task) {
+Measurement run_tensor_case(TensorRpc& rpc, const Endpoint& endpoint, const Task& task) {
   const CaseName name = parse_case(task.case_name);
   const std::string& operation = name.operation;
   constexpr int kServer = 0;
   if (operation == "add2") return run_add(rpc, kServer, task, 0);
   if (operation == "add2_cold") return run_add(rpc, kServer, task, 10'000);
   if (operation == "inflight_add2") return run_in_flight(rpc, kServer, task);
-  if (operation == "queued_add2") return run_queued(rpc, kServer, place, task);
-  if (operation == "all_to_all") return run_all_to_all(rpc, place);
-  if (operation == "oversubscribed_add2") return run_add_all(rpc, place, task);
+  if (operation == "queued_add2") return run_queued(rpc, kServer, endpoint, task);
+  if (operation == "all_to_all") return run_all_to_all(rpc, endpoint);
+  if (operation == "oversubscribed_add2") return run_add_all(rpc, endpoint, task);
   if (name.bytes > 0) {
     if (operation == "echo") return run_echo(rpc, kServer, task, name.bytes);
     if (operation == "push") {
@@ -223,7 +225,7 @@ Measurement run_tensor_case(TensorRpc& rpc, const Place& place, const Task& task
     if (operation == "pull") return run_pull(rpc, kServer, task, name.bytes);
     if (operation == "push_pull") return run_push_pull(rpc, kServer, task, name.bytes);
   }
-  throw std::invalid_argument("no case " + task.case_name + " in the suite rpc");
+  throw std::invalid_argument("unknown case of the suite rpc: " + task.case_name);
 }
 
 }  // namespace gradwire::bench

@@ -19,7 +19,7 @@ enum Kind : std::size_t { kPlain, kFast, kLocal, kKinds };
 
 Measurement run_training(const Task& task, const TrainingStep& step) {
   const auto run_checked = [&](int64_t) { step.check(); };
-  if (!task.beside) {
+  if (!task.extra_figures) {
     return measure(
         {.seconds = task.seconds}, [](int64_t) {}, [&](int64_t) { step.run(false); }, run_checked);
   }
@@ -29,7 +29,7 @@ Measurement run_training(const Task& task, const TrainingStep& step) {
   Measurement result{.calls = 1};
   if (kinds.size() == 1) return result;
 
-  // In turn, one step each, so that what disturbs one disturbs the others as much.
+  // Alternate between the kinds after each step, so that a disturbance affects all kinds equally.
   const auto kind_of = [&](int64_t i) { return kinds[static_cast<std::size_t>(i) % kinds.size()]; };
   const Measurement all = measure(
       {.seconds = task.seconds}, [](int64_t) {},
@@ -61,14 +61,14 @@ void Leaves::clear() const {
   y_.mutable_grad().reset();
 }
 
-void Leaves::add_up_here(int additions) const {
+void Leaves::add_up_locally(int additions) const {
   clear();
   at::Tensor sum = x_;
   for (int i = 0; i < additions; ++i) sum = sum.add(y_);
   sum.sum().backward();
 }
 
-void Leaves::fan_out_here(int additions) const {
+void Leaves::fan_out_locally(int additions) const {
   clear();
   at::Tensor sum = x_.add(y_);
   for (int i = 1; i < additions; ++i) sum = sum.add(x_.add(y_));
@@ -81,7 +81,7 @@ void check_gradient(const at::Tensor& gradient, float want) {
     const float* values = dense.const_data_ptr<float>();
     if (values[0] == want && values[1] == want) return;
   }
-  throw std::runtime_error("wrong gradient, want two times " + std::to_string(want));
+  throw std::runtime_error("wrong gradient: expected two floats of value " + std::to_string(want));
 }
 
 }  // namespace gradwire::bench

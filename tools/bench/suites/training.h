@@ -4,48 +4,51 @@
 
 #include <functional>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// One step of a case of the suite autograd, as a framework takes it. Both ours and the peer's run the same
-// loops.
+// One step of a case of the suite autograd, implemented by a framework. All frameworks run the same loops.
 struct TrainingStep {
-  // The timed part: a context, a forward over the workers, its backward pass, the context's end. `fast`:
-  // without the marking of what the loss depends on, where the framework has two modes.
+  // The timed part: opens a context, runs a forward pass over the workers and its backward pass, and releases
+  // the context. If the framework has two modes, `fast` selects the one that does not mark what the loss
+  // depends on.
   std::function<void(bool fast)> run;
-  // Throws std::runtime_error unless what run() left behind is right, and lets go of it.
+  // Checks the result of run() and releases it. Throws std::runtime_error if it is wrong.
   std::function<void()> check;
-  // The same computation in this process by libtorch alone; none: the case has no such figure.
+  // The same computation by libtorch in this process; nullptr if the case has no such figure.
   std::function<void()> local = nullptr;
-  // How many workers the local computation's difference is divided by.
+  // The number of workers by which the difference from the local computation is divided.
   int hops = 1;
   bool has_modes = false;
 };
 
-// Runs `step` again and again. The latency; or, for a task with `beside`, the figures that take several kinds
-// of step in turn: smart_over_fast, where there are two modes, the quotient of the medians;
-// overhead_per_hop_us, where there is a local computation, the difference of the medians for each hop.
+// Runs `step` repeatedly and measures its latency. For a task with `extra_figures` it alternates between
+// several kinds of step and returns figures that compare their medians:
+// - smart_over_fast, if there are two modes: the median of the default mode divided by that of the fast mode;
+// - overhead_per_hop_us, if there is a local computation: the difference of the medians, divided by `hops`.
 Measurement run_training(const Task& task, const TrainingStep& step);
 
-// The cases remote_add, chain and fanout: leaves of two floats each, whose gradients are known.
+// The leaves of the cases remote_add, chain and fanout: two tensors of two floats each, whose gradients are
+// known.
 class Leaves {
  public:
   Leaves();
   const at::Tensor& x() const { return x_; }
   const at::Tensor& y() const { return y_; }
-  // x + y + y + ..., one addition after the other, summed up and run backward by libtorch's own engine.
-  void add_up_here(int additions) const;
-  // The sum of `additions` times x + y, the same way.
-  void fan_out_here(int additions) const;
-  // Forgets the gradients of both.
+  // Computes the sum of x + y + y + ... with this number of additions, and its gradients with libtorch's own
+  // engine.
+  void add_up_locally(int additions) const;
+  // As add_up_locally(), for the sum of `additions` terms x + y.
+  void fan_out_locally(int additions) const;
+  // Removes the gradients of both leaves.
   void clear() const;
 
  private:
   at::Tensor x_, y_;
 };
 
-// Throws std::runtime_error unless every one of the two elements is `want`.
+// Throws std::runtime_error unless `gradient` has two elements, both equal to `want`.
 void check_gradient(const at::Tensor& gradient, float want);
 
 }  // namespace gradwire::bench

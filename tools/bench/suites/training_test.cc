@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing::Field;
 using testing::IsEmpty;
 
-// Counts what it is asked for.
+// Counts the steps of each kind.
 struct Counts {
   int smart = 0, fast = 0, local = 0, checked = 0;
 
@@ -32,7 +32,7 @@ struct Counts {
   }
 };
 
-TEST(RunTraining, OfTheLatencyIsTheDefaultModeAlone) {
+TEST(RunTraining, TheLatencyIsThatOfTheDefaultMode) {
   Counts counts;
   const Measurement result = run_training({.seconds = 0.01}, counts.step());
   EXPECT_GT(counts.smart, 0);
@@ -42,9 +42,9 @@ TEST(RunTraining, OfTheLatencyIsTheDefaultModeAlone) {
   EXPECT_THAT(result.figures, IsEmpty());
 }
 
-TEST(RunTraining, BesideTakesTheKindsInTurnAndChecksEveryRemoteStep) {
+TEST(RunTraining, ExtraFiguresAlternateTheKindsAndCheckEveryRemoteStep) {
   Counts counts;
-  const Measurement result = run_training({.seconds = 0.01, .beside = true}, counts.step());
+  const Measurement result = run_training({.seconds = 0.01, .extra_figures = true}, counts.step());
   EXPECT_LE(std::abs(counts.smart - counts.fast), 1);
   EXPECT_LE(std::abs(counts.smart - counts.local), 1);
   EXPECT_EQ(counts.checked, counts.smart + counts.fast);
@@ -52,7 +52,7 @@ TEST(RunTraining, BesideTakesTheKindsInTurnAndChecksEveryRemoteStep) {
                                           Field(&Figure::metric, "overhead_per_hop_us")));
 }
 
-// A step that keeps the processor for so many microseconds.
+// Uses the processor for this time.
 void spin_for(int64_t micros) {
   timespec start{}, now{};
   clock_gettime(CLOCK_MONOTONIC, &start);
@@ -61,22 +61,22 @@ void spin_for(int64_t micros) {
   } while ((now.tv_sec - start.tv_sec) * 1'000'000 + (now.tv_nsec - start.tv_nsec) / 1000 < micros);
 }
 
-TEST(RunTraining, BesideIsAQuotientOfTheModesAndADifferenceForEachHop) {
+TEST(RunTraining, ExtraFiguresAreTheRatioOfTheModesAndTheOverheadPerHop) {
   const TrainingStep step{.run = [](bool fast) { spin_for(fast ? 200 : 400); },
                           .check = [] {},
                           .local = [] { spin_for(100); },
                           .hops = 3,
                           .has_modes = true};
-  const Measurement result = run_training({.seconds = 0.1, .beside = true}, step);
+  const Measurement result = run_training({.seconds = 0.1, .extra_figures = true}, step);
   ASSERT_EQ(result.figures.size(), 2u);
   EXPECT_NEAR(result.figures[0].value, 2, 0.2);
   EXPECT_NEAR(result.figures[1].value, 100, 20);
 }
 
-TEST(RunTraining, BesideSaysNothingWhereThereIsNothingToCompare) {
+TEST(RunTraining, NoExtraFiguresWithoutASecondKindOfStep) {
   int runs = 0;
   const Measurement result =
-      run_training({.seconds = 0.01, .beside = true}, {.run = [&](bool) { ++runs; }, .check = [] {}});
+      run_training({.seconds = 0.01, .extra_figures = true}, {.run = [&](bool) { ++runs; }, .check = [] {}});
   EXPECT_EQ(runs, 0);
   EXPECT_THAT(result.figures, IsEmpty());
 }
@@ -91,32 +91,32 @@ TEST(CheckGradient, WantsTwoFloatsOfThatValue) {
 
 TEST(Leaves, KnowTheGradientsThatTheRemoteStepsAreCheckedFor) {
   const Leaves leaves;
-  leaves.add_up_here(4);
+  leaves.add_up_locally(4);
   check_gradient(leaves.y().grad(), 4);
   check_gradient(leaves.x().grad(), 1);
-  leaves.fan_out_here(8);
+  leaves.fan_out_locally(8);
   check_gradient(leaves.y().grad(), 8);
   leaves.clear();
   EXPECT_FALSE(leaves.y().grad().defined());
 }
 
-TEST(Mlp, LearnsAndLooksTheSameWhereverItIsMade) {
-  at::set_num_threads(1);  // As the participants.
-  LocalMlp here, there;
-  const float first = here.step();
-  EXPECT_EQ(there.step(), first);
-  // In every one of many steps, since that is what the bench takes for right.
-  for (int i = 0; i < 100; ++i) ASSERT_LE(here.step(), first) << i;
-  EXPECT_LT(here.step(), 0.9F * first);
+TEST(Mlp, LearnsAndIsTheSameInEveryProcess) {
+  at::set_num_threads(1);  // As in the processes of the bench.
+  LocalMlp model, other;
+  const float first = model.step();
+  EXPECT_EQ(other.step(), first);
+  // MlpCheck requires that no later loss is larger than the first, so check many steps.
+  for (int i = 0; i < 100; ++i) ASSERT_LE(model.step(), first) << i;
+  EXPECT_LT(model.step(), 0.9F * first);
 }
 
-TEST(MlpCheck, FollowsATrainingAndSeesWhatIsNone) {
+TEST(MlpCheck, AcceptsATrainingAndRejectsWrongLosses) {
   at::set_num_threads(1);
   LocalMlp model;
   MlpCheck check;
   const float first = model.step();
   check.next(first);
-  // A step that was not taken shows in the next loss.
+  // A step that did not change the model has the same loss again.
   EXPECT_THROW(check.next(first), std::runtime_error);
   MlpCheck other;
   EXPECT_THROW(other.next(std::numeric_limits<float>::quiet_NaN()), std::runtime_error);

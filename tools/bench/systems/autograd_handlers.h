@@ -9,10 +9,12 @@
 #include "gradwire/rpc/rref.h"
 #include "gradwire/tools/bench/suites/mlp.h"
 
-// What Gradwire's side of the suite autograd calls: registered in autograd_handlers.cc.
+// The functions and classes that Gradwire's calls in the suite autograd use. autograd_handlers.cc registers
+// them.
 namespace gradwire::bench {
 
-// Adds y to x here, then at the worker with the next id, and so on: `additions` times in all.
+// Adds y to x at this worker, then calls the worker with the next id to add y again, `additions` times in
+// total.
 at::Tensor add_along(const at::Tensor& x, const at::Tensor& y, int64_t additions);
 
 // A layer of the model on its worker.

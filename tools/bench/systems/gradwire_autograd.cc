@@ -23,9 +23,9 @@ autograd::BackwardOptions options(bool fast) {
 
 class GradwireAutograd final : public GradwireMember {
  public:
-  void join(const Place& place) override {
+  void join(const Endpoint& endpoint) override {
     at::set_num_threads(1);
-    GradwireMember::join(place);
+    GradwireMember::join(endpoint);
   }
 
   Measurement run(const Task& task) override {
@@ -35,12 +35,12 @@ class GradwireAutograd final : public GradwireMember {
     if (operation == "chain") return chain(task);
     if (operation == "fanout") return fanout(task);
     if (operation == "mlp") return mlp(task);
-    throw std::invalid_argument("no case " + task.case_name);
+    throw std::invalid_argument("unknown case " + task.case_name);
   }
 
  private:
-  // This worker is the last one; the others are 0 to workers() - 1.
-  int workers() const { return place().size - 1; }
+  // The number of other workers. The trainer has the last rank; the others have the ranks 0 to workers() - 1.
+  int workers() const { return endpoint().size - 1; }
 
   Measurement remote_add(const Task& task) {
     const rpc::WorkerInfo other = agent()->get_worker_info("w0");
@@ -54,7 +54,7 @@ class GradwireAutograd final : public GradwireMember {
     };
     return run_training(task, {.run = step,
                                .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), 1); },
-                               .local = [&] { leaves_.add_up_here(1); },
+                               .local = [&] { leaves_.add_up_locally(1); },
                                .has_modes = true});
   }
 
@@ -70,7 +70,7 @@ class GradwireAutograd final : public GradwireMember {
     const auto want = static_cast<float>(workers());
     return run_training(task, {.run = step,
                                .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), want); },
-                               .local = [&] { leaves_.add_up_here(workers()); },
+                               .local = [&] { leaves_.add_up_locally(workers()); },
                                .hops = workers(),
                                .has_modes = true});
   }
@@ -94,7 +94,7 @@ class GradwireAutograd final : public GradwireMember {
     const auto want = static_cast<float>(workers());
     return run_training(task, {.run = step,
                                .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), want); },
-                               .local = [&] { leaves_.fan_out_here(workers()); },
+                               .local = [&] { leaves_.fan_out_locally(workers()); },
                                .hops = workers(),
                                .has_modes = true});
   }
@@ -124,6 +124,6 @@ class GradwireAutograd final : public GradwireMember {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_autograd() { return std::make_unique<GradwireAutograd>(); }
+std::unique_ptr<BenchProcess> make_gradwire_autograd() { return std::make_unique<GradwireAutograd>(); }
 
 }  // namespace gradwire::bench

@@ -17,7 +17,7 @@ class GradwireLoss final : public GradwireMember, private LossObserver {
   absl::AnyInvocable<void()> nap_async(int rank, int64_t microseconds) override {
     return [future = agent()->rpc_async<&nap>(worker(rank), microseconds)] { future.wait(); };
   }
-  bool can_notice() const override { return true; }
+  bool can_detect_loss() const override { return true; }
   bool is_lost(int rank) override {
     const auto found = agent()->services().find_worker(worker(rank));
     return !found.ok() || !agent()->services().worker_status(*found).ok();
@@ -28,6 +28,6 @@ class GradwireLoss final : public GradwireMember, private LossObserver {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_loss() { return std::make_unique<GradwireLoss>(); }
+std::unique_ptr<BenchProcess> make_gradwire_loss() { return std::make_unique<GradwireLoss>(); }
 
 }  // namespace gradwire::bench

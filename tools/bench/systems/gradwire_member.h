@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::rpc {
 class Agent;
@@ -14,28 +14,29 @@ class TcpStore;
 
 namespace gradwire::bench {
 
-// A Gradwire worker: member `rank` is "w<rank>", member 0 holds the store.
-class GradwireMember : public Participant {
+// A Gradwire worker. Its name is "w<rank>"; member 0 hosts the store.
+class GradwireMember : public BenchProcess {
  public:
   GradwireMember();
   ~GradwireMember() override;
-  std::string listen(const Place& place) override;
-  void join(const Place& place) override;
+  std::string listen(const Endpoint& endpoint) override;
+  void join(const Endpoint& endpoint) override;
 
  protected:
-  const Place& place() const { return place_; }
+  const Endpoint& endpoint() const { return endpoint_; }
   const std::shared_ptr<rpc::Agent>& agent() const { return agent_; }
 
  private:
-  Place place_;
+  Endpoint endpoint_;
   std::shared_ptr<store::TcpStore> store_;
   std::shared_ptr<rpc::Agent> agent_;
 };
 
-// The suites rpc and scale; rref, and there the cases in which a worker is lost; autograd.
-std::unique_ptr<Participant> make_gradwire_rpc();
-std::unique_ptr<Participant> make_gradwire_rref();
-std::unique_ptr<Participant> make_gradwire_loss();
-std::unique_ptr<Participant> make_gradwire_autograd();
+// In this order: the suites rpc and scale; the suite rref; its cases in which a worker is lost; the suite
+// autograd.
+std::unique_ptr<BenchProcess> make_gradwire_rpc();
+std::unique_ptr<BenchProcess> make_gradwire_rref();
+std::unique_ptr<BenchProcess> make_gradwire_loss();
+std::unique_ptr<BenchProcess> make_gradwire_autograd();
 
 }  // namespace gradwire::bench

@@ -14,19 +14,20 @@
 namespace gradwire::bench {
 namespace {
 
-// Gradwire as a program uses it: the public calls of rpc/rpc.h.
+// Gradwire, called through its public functions (rpc/rpc.h).
 class GradwireRpc final : public GradwireMember, private TensorRpc {
  public:
-  void join(const Place& place) override {
-    // The peers are measured with one compute thread each; so are we.
+  void join(const Endpoint& endpoint) override {
+    // One compute thread, as for the peers.
     at::set_num_threads(1);
-    GradwireMember::join(place);
-    for (int i = 0; i < place.size; ++i) workers_.push_back(agent()->get_worker_info(absl::StrCat("w", i)));
+    GradwireMember::join(endpoint);
+    for (int i = 0; i < endpoint.size; ++i)
+      workers_.push_back(agent()->get_worker_info(absl::StrCat("w", i)));
     before_contact_ = footprint();
   }
   Measurement run(const Task& task) override {
-    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, place().size - 1);
-    return run_tensor_case(*this, place(), task);
+    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, endpoint().size - 1);
+    return run_tensor_case(*this, endpoint(), task);
   }
 
  private:
@@ -73,6 +74,6 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_rpc() { return std::make_unique<GradwireRpc>(); }
+std::unique_ptr<BenchProcess> make_gradwire_rpc() { return std::make_unique<GradwireRpc>(); }
 
 }  // namespace gradwire::bench

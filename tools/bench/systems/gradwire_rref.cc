@@ -15,11 +15,11 @@ class GradwireRref final : public GradwireMember {
   Measurement run(const Task& task) override {
     if (task.case_name == "cycle") return cycle(task);
     if (task.case_name == "share") return share(task);
-    throw std::invalid_argument("no case " + task.case_name);
+    throw std::invalid_argument("unknown case " + task.case_name);
   }
 
  private:
-  // A value is made at the other worker, fetched, and let go.
+  // Creates a value at the other worker, fetches it, and releases it.
   Measurement cycle(const Task& task) {
     const rpc::WorkerInfo owner = agent()->get_worker_info("w0");
     const rpc::Op op_add("aten::add");
@@ -38,7 +38,8 @@ class GradwireRref final : public GradwireMember {
         });
   }
 
-  // A reference to a value of one worker is passed to another, which fetches the value and lets go.
+  // Passes a reference to a value of one worker to another worker, which fetches the value and releases the
+  // reference.
   Measurement share(const Task& task) {
     const rpc::WorkerInfo third = agent()->get_worker_info("w1");
     at::Tensor x = at::empty({2}, at::kFloat).fill_(3);
@@ -57,6 +58,6 @@ class GradwireRref final : public GradwireMember {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_rref() { return std::make_unique<GradwireRref>(); }
+std::unique_ptr<BenchProcess> make_gradwire_rref() { return std::make_unique<GradwireRref>(); }
 
 }  // namespace gradwire::bench

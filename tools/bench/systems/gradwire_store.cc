@@ -9,23 +9,23 @@
 namespace gradwire::bench {
 namespace {
 
-class GradwireStore final : public Participant {
+class GradwireStore final : public BenchProcess {
  public:
-  std::string listen(const Place& place) override {
-    if (place.rank != 0) return "";
+  std::string listen(const Endpoint& endpoint) override {
+    if (endpoint.rank != 0) return "";
     store_ = std::make_shared<store::TcpStore>("127.0.0.1", 0, store::TcpStoreOptions{.is_master = true});
     return absl::StrCat(store_->port());
   }
 
-  void join(const Place& place) override {
+  void join(const Endpoint& endpoint) override {
     if (store_ != nullptr) return;
     int port = 0;
-    (void)absl::SimpleAtoi(place.addresses.at(0), &port);
+    (void)absl::SimpleAtoi(endpoint.addresses.at(0), &port);
     store_ = std::make_shared<store::TcpStore>("127.0.0.1", port);
   }
 
   Measurement run(const Task& task) override {
-    if (task.case_name != "set_get") throw std::invalid_argument("no case " + task.case_name);
+    if (task.case_name != "set_get") throw std::invalid_argument("unknown case " + task.case_name);
     std::string value;
     std::string got;
     return measure(
@@ -45,6 +45,6 @@ class GradwireStore final : public Participant {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_store() { return std::make_unique<GradwireStore>(); }
+std::unique_ptr<BenchProcess> make_gradwire_store() { return std::make_unique<GradwireStore>(); }
 
 }  // namespace gradwire::bench

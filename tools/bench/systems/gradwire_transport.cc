@@ -26,21 +26,21 @@ std::unique_ptr<transport::Transport> make_transport(const std::string& kind) {
     return transport::make_tcp_transport(options);
   }
   if (kind == "shm") return transport::make_shm_transport();
-  throw std::runtime_error("this build has no transport " + kind);
+  throw std::runtime_error("unknown transport: got " + kind + ", expected shm or tcp");
 }
 
 // Answers every message with its header.
 class Mirror final : public transport::ConnectionListener {
  public:
   void on_message(Connection& connection, Message message) override {
-    // Both ends of what came are looked at: a page that never arrived would show.
+    // Check the first and the last word of each buffer, so that missing data is detected.
     for (const Buffer& buffer : message.buffers) {
       uint64_t seed = 0;
       std::memcpy(&seed, message.header.data(), std::min(sizeof seed, message.header.size()));
       const auto* words = static_cast<const uint64_t*>(buffer.data());
       const std::size_t last = buffer.size() / 8 - 1;
       if (words[0] != pattern_word(seed, 0) || words[last] != pattern_word(seed, last)) {
-        connection.close(absl::InternalError("wrong contents"));
+        connection.close(absl::InternalError("wrong contents: the received bytes differ from the sent ones"));
         return;
       }
     }
@@ -49,31 +49,31 @@ class Mirror final : public transport::ConnectionListener {
   void on_closed(Connection&, absl::Status) override {}
 };
 
-class GradwireTransport final : public Participant, public transport::ConnectionListener {
+class GradwireTransport final : public BenchProcess, public transport::ConnectionListener {
  public:
-  std::string listen(const Place& place) override {
-    transport_ = make_transport(place.transport);
-    if (place.rank != 0) return "";
+  std::string listen(const Endpoint& endpoint) override {
+    transport_ = make_transport(endpoint.transport);
+    if (endpoint.rank != 0) return "";
     const auto address = transport_->listen([this](const std::shared_ptr<Connection>&) { return mirror_; });
     if (!address.ok()) throw std::runtime_error(address.status().ToString());
     return *address;
   }
 
-  void join(const Place& place) override {
-    if (place.rank == 0) return;
-    // Lives as long as the process.
+  void join(const Endpoint& endpoint) override {
+    if (endpoint.rank == 0) return;
+    // This object lives until the process ends, so the pointer need not own it.
     const std::shared_ptr<transport::ConnectionListener> self(std::shared_ptr<void>(), this);
-    const auto connection = transport_->connect(place.addresses.at(0), self, absl::Seconds(10));
+    const auto connection = transport_->connect(endpoint.addresses.at(0), self, absl::Seconds(10));
     if (!connection.ok()) throw std::runtime_error(connection.status().ToString());
     connection_ = *connection;
   }
 
-  // The next call starts on the thread that delivered the last answer, so that no hand-off between threads is
-  // measured with the transport.
+  // Each call starts on the thread that delivered the previous answer, so that the measurement contains no
+  // hand-over between threads.
   Measurement run(const Task& task) override {
     const CaseName name = parse_case(task.case_name);
     if (task.case_name != "ping" && (name.operation != "send" || name.bytes == 0)) {
-      throw std::invalid_argument("no case " + task.case_name);
+      throw std::invalid_argument("unknown case " + task.case_name);
     }
     bytes_ = static_cast<std::size_t>(name.bytes);
     source_ = std::make_shared<std::string>(bytes_, '\0');
@@ -108,7 +108,7 @@ class GradwireTransport final : public Participant, public transport::Connection
   void on_message(Connection&, Message message) override {
     const int64_t now = nanoseconds();
     if (message.header.size() != 8 || std::memcmp(message.header.data(), &sent_, sizeof sent_) != 0) {
-      return fail(absl::InternalError("the answer is not the one to what was sent"));
+      return fail(absl::InternalError("the answer does not belong to the last message"));
     }
     ++sent_;
     if (now > warm_until_) {
@@ -132,8 +132,8 @@ class GradwireTransport final : public Participant, public transport::Connection
   const std::shared_ptr<transport::ConnectionListener> mirror_ = std::make_shared<Mirror>();
   std::unique_ptr<transport::Transport> transport_;
   std::shared_ptr<Connection> connection_;
-  // Of the run: touched by run() before the first message and after the last answer, between them by the
-  // transport's thread.
+  // State of a run. run() uses it before the first message and after the last answer; in between only the
+  // thread of the transport uses it.
   std::size_t bytes_ = 0;
   std::shared_ptr<std::string> source_;
   Measurement result_;
@@ -147,6 +147,6 @@ class GradwireTransport final : public Participant, public transport::Connection
 
 }  // namespace
 
-std::unique_ptr<Participant> make_gradwire_transport() { return std::make_unique<GradwireTransport>(); }
+std::unique_ptr<BenchProcess> make_gradwire_transport() { return std::make_unique<GradwireTransport>(); }
 
 }  // namespace gradwire::bench

@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// A transport alone, without agents, calls or tensors: "ping" is a header of eight bytes there and back,
-// "send" a buffer there and a header back.
-std::unique_ptr<Participant> make_gradwire_transport();
+// Measures a transport without agents, calls or tensors. The case "ping" is a round trip of a header of eight
+// bytes. The case "send" sends a buffer and gets a header back.
+std::unique_ptr<BenchProcess> make_gradwire_transport();
 
 }  // namespace gradwire::bench

@@ -22,19 +22,21 @@ namespace {
 class Service final : public Echo::Service {
   grpc::Status Add(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
     float in[4];
-    if (request->data().size() != sizeof in) return {grpc::StatusCode::INVALID_ARGUMENT, "four floats"};
+    if (request->data().size() != sizeof in)
+      return {grpc::StatusCode::INVALID_ARGUMENT, "expected four floats"};
     std::memcpy(in, request->data().data(), sizeof in);
     const float out[2] = {in[0] + in[2], in[1] + in[3]};
     reply->mutable_data()->assign(reinterpret_cast<const char*>(out), sizeof out);
     return grpc::Status::OK;
   }
   grpc::Status Echo(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
-    // The request is const for the interface's sake alone; a copy would be an unfair one.
+    // Move the data out of the request, which only the interface declares const: a copy would be unfair to
+    // gRPC.
     reply->mutable_data()->swap(*const_cast<Bytes*>(request)->mutable_data());
     return grpc::Status::OK;
   }
   grpc::Status Sum(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
-    // Eight sums, so that the additions do not wait for one another.
+    // Use eight sums, so that an addition does not depend on the previous one.
     const auto* floats = reinterpret_cast<const float*>(request->data().data());
     double sums[8] = {};
     for (std::size_t i = 0; i + 8 <= request->data().size() / 4; i += 8) {
@@ -48,7 +50,7 @@ class Service final : public Echo::Service {
   grpc::Status Pull(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
     int64_t size = 0;
     if (!absl::SimpleAtoi(request->data(), &size) || size < 0 || size > (int64_t{1} << 31)) {
-      return {grpc::StatusCode::INVALID_ARGUMENT, "a size"};
+      return {grpc::StatusCode::INVALID_ARGUMENT, "expected a number of bytes from 0 to 2^31"};
     }
     const MutexLock lock(mutex_);
     std::string& parameter = parameters_[size];
@@ -64,9 +66,9 @@ class Service final : public Echo::Service {
   std::map<int64_t, std::string> parameters_ ABSL_GUARDED_BY(mutex_);
 };
 
-class GrpcMember final : public Participant {
+class GrpcMember final : public BenchProcess {
  public:
-  std::string listen(const Place&) override {
+  std::string listen(const Endpoint&) override {
     int port = 0;
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(-1).SetMaxSendMessageSize(-1);
@@ -77,9 +79,9 @@ class GrpcMember final : public Participant {
     return absl::StrCat("127.0.0.1:", port);
   }
 
-  void join(const Place& place) override {
-    place_ = place;
-    for (const std::string& address : place.addresses) {
+  void join(const Endpoint& endpoint) override {
+    endpoint_ = endpoint;
+    for (const std::string& address : endpoint.addresses) {
       grpc::ChannelArguments arguments;
       arguments.SetMaxReceiveMessageSize(-1);
       arguments.SetMaxSendMessageSize(-1);
@@ -110,7 +112,7 @@ class GrpcMember final : public Participant {
           },
           [&](int64_t) { reply = call(0, &Echo::Stub::Echo, source); },
           [&](int64_t i) {
-            if (reply.data().size() != size) throw std::runtime_error("wrong size");
+            if (reply.data().size() != size) throw std::runtime_error("wrong size of a reply from gRPC");
             check_pattern(reply.data().data(), size, static_cast<uint64_t>(i));
           });
     }
@@ -134,11 +136,11 @@ class GrpcMember final : public Participant {
           timing, [&](int64_t) { reply.Clear(); },
           [&](int64_t) { reply = call(0, &Echo::Stub::Pull, absl::StrCat(size)); },
           [&](int64_t) {
-            if (reply.data().size() != size) throw std::runtime_error("wrong size");
+            if (reply.data().size() != size) throw std::runtime_error("wrong size of a reply from gRPC");
             check_pattern(reply.data().data(), size, 0);
           });
     }
-    throw std::invalid_argument("gRPC has no case " + task.case_name);
+    throw std::invalid_argument("gRPC cannot run the case " + task.case_name);
   }
 
  private:
@@ -148,7 +150,7 @@ class GrpcMember final : public Participant {
     if (!status.ok()) throw std::runtime_error("gRPC: " + status.error_message());
   }
 
-  // The data is copied into the message: a caller's tensor is no std::string.
+  // Copies the data into the message, as a caller must do whose tensor is not a std::string.
   Bytes call(int to, Method method, const std::string& data) const {
     Bytes request;
     request.set_data(data);
@@ -180,8 +182,8 @@ class GrpcMember final : public Participant {
     return measure(
         timing, [&](int64_t i) { add.change(i); },
         [&](int64_t i) {
-          const int step = 1 + static_cast<int>(i % (place_.size - 1));
-          const int to = all ? (place_.rank + step) % place_.size : 0;
+          const int step = 1 + static_cast<int>(i % (endpoint_.size - 1));
+          const int to = all ? (endpoint_.rank + step) % endpoint_.size : 0;
           add.reply = call(to, &Echo::Stub::Add, add.request.data());
         },
         [&](int64_t) { add.check(); });
@@ -220,11 +222,11 @@ class GrpcMember final : public Participant {
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::unique_ptr<Echo::Stub>> stubs_;
-  Place place_;
+  Endpoint endpoint_;
 };
 
 }  // namespace
 
-std::unique_ptr<Participant> make_grpc() { return std::make_unique<GrpcMember>(); }
+std::unique_ptr<BenchProcess> make_grpc() { return std::make_unique<GrpcMember>(); }
 
 }  // namespace gradwire::bench

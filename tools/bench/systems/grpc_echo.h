@@ -2,11 +2,12 @@
 
 #include <memory>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// gRPC over TCP: synchronous server, blocking unary calls, insecure credentials.
-std::unique_ptr<Participant> make_grpc();
+// gRPC over TCP, with a synchronous server, blocking unary calls (asynchronous ones in inflight_add2) and
+// insecure credentials.
+std::unique_ptr<BenchProcess> make_grpc();
 
 }  // namespace gradwire::bench

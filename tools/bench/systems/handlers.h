@@ -7,20 +7,20 @@
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/rpc/rref.h"
 
-// What Gradwire's side of the bench calls: registered in handlers.cc.
+// The functions and classes that Gradwire's calls in the bench use. handlers.cc registers them.
 namespace gradwire::bench {
 
-// Sleeps, and returns how long.
+// Sleeps for the given time and returns it.
 int64_t nap(int64_t microseconds);
-// The process that serves this call.
+// Returns the id of the process that serves this call.
 int64_t process_id();
-// Fetches what is behind a reference that it did not have before, and lets go of it.
+// Fetches the value of a reference and releases the reference.
 at::Tensor fetch(const rpc::RRef<at::Tensor>& shared);
-// Returns what it received.
+// Returns its argument.
 at::Tensor echo(at::Tensor x);
-// Reads every element.
+// Returns the sum of all elements.
 double sum(const at::Tensor& x);
-// A resident parameter of this many floats.
+// Returns the resident parameter with this number of floats.
 at::Tensor pull_resident(int64_t floats);
 
 class ParameterServer {
@@ -33,7 +33,7 @@ class ParameterServer {
   at::Tensor parameters_;
 };
 
-// The parameter server of the worker that is asked.
+// Returns the parameter server of the called worker.
 rpc::RRef<ParameterServer> parameter_server();
 
 }  // namespace gradwire::bench

@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
-// The suite store: member 0 holds the table, the last member sets a key and gets it.
+// The systems of the suite store: member 0 hosts the store; the last member sets and gets a key.
 namespace gradwire::bench {
 
-std::unique_ptr<Participant> make_gradwire_store();
-std::unique_ptr<Participant> make_torch_store();
+std::unique_ptr<BenchProcess> make_gradwire_store();
+std::unique_ptr<BenchProcess> make_torch_store();
 
 }  // namespace gradwire::bench

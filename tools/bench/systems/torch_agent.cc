@@ -20,16 +20,17 @@ namespace trpc = torch::distributed::rpc;
 
 namespace {
 
-// torch's own, but for a bug that ends the owner of a reference when a holder that is not the last one lets
-// go: it looks at a value that is not there. Its Python front end does the same as this.
+// The callback of torch, with a workaround for a bug: when a holder that is not the last one releases a
+// reference, torch's handleRRefDelete() reads an absent optional value, and the owner process dies. The
+// callback of torch's Python front end has the same override.
 class RequestCallback final : public trpc::RequestCallbackNoPython {
   void handleRRefDelete(c10::intrusive_ptr<trpc::RRef>& /*none_of_python*/) const override {}
 };
 
 }  // namespace
 
-std::string TorchAgent::listen(const Place& place) {
-  if (place.rank != 0) return "";
+std::string TorchAgent::listen(const Endpoint& endpoint) {
+  if (endpoint.rank != 0) return "";
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
@@ -40,34 +41,34 @@ std::string TorchAgent::listen(const Place& place) {
   return address;
 }
 
-void TorchAgent::join(const Place& place) {
+void TorchAgent::join(const Endpoint& endpoint) {
   if (!store_) {
     c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(std::stoi(place.addresses.at(0)));
+    options.port = static_cast<std::uint16_t>(std::stoi(endpoint.addresses.at(0)));
     options.waitWorkers = false;
     store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
   std::optional<std::vector<std::string>> transports;
   std::optional<std::vector<std::string>> channels;
-  if (place.transport == "tcp") {
+  if (endpoint.transport == "tcp") {
     transports = {"uv"};
     channels = {"mpt_uv", "basic"};
   }
   trpc::TensorPipeRpcBackendOptions options(16, transports, channels, /*rpc_timeout=*/60, "env://");
   agent_ = std::make_shared<trpc::TensorPipeAgent>(
-      c10::make_intrusive<c10d::PrefixStore>("rpc", store_), absl::StrCat("w", place.rank),
-      static_cast<trpc::worker_id_t>(place.rank), place.size, options,
+      c10::make_intrusive<c10d::PrefixStore>("rpc", store_), absl::StrCat("w", endpoint.rank),
+      static_cast<trpc::worker_id_t>(endpoint.rank), endpoint.size, options,
       std::unordered_map<std::string, trpc::DeviceMap>(), std::vector<c10::Device>(),
       std::make_unique<RequestCallback>());
-  // Without these three the first call ends the process.
+  // These three steps are required: without them the first call aborts the process.
   agent_->setTypeResolver(std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) {
     torch::jit::ScriptTypeParser parser;
     return c10::StrongTypePtr(nullptr, parser.parseType(name.qualifiedName()));
   }));
-  torch::distributed::autograd::DistAutogradContainer::init(place.rank);
+  torch::distributed::autograd::DistAutogradContainer::init(endpoint.rank);
   trpc::RpcAgent::setCurrentRpcAgent(agent_);
   agent_->start();
-  for (int i = 0; i < place.size; ++i) workers_.push_back(agent_->getWorkerInfo(absl::StrCat("w", i)));
+  for (int i = 0; i < endpoint.size; ++i) workers_.push_back(agent_->getWorkerInfo(absl::StrCat("w", i)));
 }
 
 std::shared_ptr<torch::jit::Operator> TorchAgent::operation(const std::string& name,

@@ -7,28 +7,31 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// A worker of torch's RPC in this process, and what it takes to call operators with it. Member `rank` is
-// "w<rank>", member 0 holds the store. The process must end without running its destructors.
+// A worker of torch's RPC in this process, with functions to call operators. Its name is "w<rank>"; member 0
+// hosts the store. The process must end without running destructors.
 class TorchAgent {
  public:
-  std::string listen(const Place& place);
-  // transport "shm": what torch chooses by itself on one host; "tcp": its uv transport alone.
-  void join(const Place& place);
+  std::string listen(const Endpoint& endpoint);
+  // Transport "shm": torch chooses its transports itself, as by default. Transport "tcp": only its transport
+  // uv.
+  void join(const Endpoint& endpoint);
 
   torch::distributed::rpc::RpcAgent& agent() const { return *agent_; }
   const torch::distributed::rpc::WorkerInfo& worker(int rank) const {
     return workers_.at(static_cast<std::size_t>(rank));
   }
-  // The overload with this schema name: ("aten::add", "Tensor"). torch calls operators of aten alone.
+  // Returns the operator with this name and overload, for example ("aten::add", "Tensor"). torch can call
+  // only operators of the namespace aten. Throws std::runtime_error if there is no such operator.
   static std::shared_ptr<torch::jit::Operator> operation(const std::string& name,
                                                          const std::string& overload = "");
+  // Begins a call of the operator at member `to`.
   c10::intrusive_ptr<c10::ivalue::Future> call(int to, const std::shared_ptr<torch::jit::Operator>& op,
                                                std::vector<c10::IValue> arguments) const;
-  // Waits; throws what the call failed with.
+  // Waits for the result of a call. Throws the error of the call if it failed.
   static c10::IValue result(c10::ivalue::Future& future);
 
  private:

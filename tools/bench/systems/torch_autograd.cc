@@ -22,20 +22,20 @@ namespace tautograd = torch::distributed::autograd;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 using ContextPtr = tautograd::ContextPtr;
 
-// What torch's Python front end does for `with dist_autograd.context()`, calls inside it, and backward().
-// torch has the fast mode alone.
-class TorchAutograd final : public Participant {
+// Performs the steps of torch's Python front end for `with dist_autograd.context()`, for calls inside it, and
+// for backward(). torch has only the fast mode.
+class TorchAutograd final : public BenchProcess {
  public:
-  std::string listen(const Place& place) override { return torch_.listen(place); }
-  void join(const Place& place) override {
+  std::string listen(const Endpoint& endpoint) override { return torch_.listen(endpoint); }
+  void join(const Endpoint& endpoint) override {
     at::set_num_threads(1);
-    place_ = place;
+    endpoint_ = endpoint;
     add_ = TorchAgent::operation("aten::add", "Tensor");
     add_along_ = TorchAgent::operation("aten::gradwire_bench_add_along");
     make_layer_ = TorchAgent::operation("aten::gradwire_bench_make_layer");
     layer_ = TorchAgent::operation("aten::gradwire_bench_layer");
     sgd_step_ = TorchAgent::operation("aten::gradwire_bench_sgd_step");
-    torch_.join(place);
+    torch_.join(endpoint);
   }
 
   Measurement run(const Task& task) override {
@@ -44,13 +44,13 @@ class TorchAutograd final : public Participant {
     if (operation == "chain") return chain(task);
     if (operation == "fanout") return fanout(task);
     if (operation == "mlp") return mlp(task);
-    throw std::invalid_argument("no case " + task.case_name);
+    throw std::invalid_argument("unknown case " + task.case_name);
   }
 
  private:
-  int workers() const { return place_.size - 1; }
+  int workers() const { return endpoint_.size - 1; }
 
-  // As torch does for a built-in operator: recorded where an argument requires grad.
+  // Calls aten::add as torch calls a built-in operator: the call is recorded if an argument requires grad.
   FuturePtr add(int to) const {
     auto message = torch::distributed::rpc::ScriptCall(add_, {leaves_.x(), leaves_.y(), 1}).toMessage();
     return tautograd::sendMessageWithAutograd(torch_.agent(), torch_.worker(to), std::move(message));
@@ -58,7 +58,8 @@ class TorchAutograd final : public Participant {
   static void backward(const ContextPtr& context, const at::Tensor& loss) {
     tautograd::DistEngine::getInstance().execute(context->contextId(), {loss}, /*retainGraph=*/false);
   }
-  // forward() in a context of its own, the sum of what it returns run backward, y's gradient.
+  // Opens a context, runs forward(), and runs the backward pass of the sum of its result. Returns the
+  // gradient of y.
   template <class Forward>
   at::Tensor gradient_of(Forward forward) const {
     tautograd::DistAutogradContainer& container = tautograd::DistAutogradContainer::getInstance();
@@ -76,7 +77,7 @@ class TorchAutograd final : public Participant {
         task,
         {.run = [&](bool) { gradient = gradient_of([&] { return TorchAgent::result(*add(0)).toTensor(); }); },
          .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), 1); },
-         .local = [&] { leaves_.add_up_here(1); }});
+         .local = [&] { leaves_.add_up_locally(1); }});
   }
 
   Measurement chain(const Task& task) const {
@@ -89,7 +90,7 @@ class TorchAutograd final : public Participant {
     const auto want = static_cast<float>(workers());
     return run_training(task, {.run = [&](bool) { gradient = gradient_of(forward); },
                                .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), want); },
-                               .local = [&] { leaves_.add_up_here(workers()); },
+                               .local = [&] { leaves_.add_up_locally(workers()); },
                                .hops = workers()});
   }
 
@@ -106,7 +107,7 @@ class TorchAutograd final : public Participant {
     const auto want = static_cast<float>(workers());
     return run_training(task, {.run = [&](bool) { gradient = gradient_of(forward); },
                                .check = [&] { check_gradient(std::exchange(gradient, at::Tensor()), want); },
-                               .local = [&] { leaves_.fan_out_here(workers()); },
+                               .local = [&] { leaves_.fan_out_locally(workers()); },
                                .hops = workers()});
   }
 
@@ -134,7 +135,7 @@ class TorchAutograd final : public Participant {
     return run_training(task, {.run = step, .check = [&] { check.next(got); }});
   }
 
-  Place place_;
+  Endpoint endpoint_;
   TorchAgent torch_;
   std::shared_ptr<torch::jit::Operator> add_, add_along_, make_layer_, layer_, sgd_step_;
   Leaves leaves_;
@@ -142,6 +143,6 @@ class TorchAutograd final : public Participant {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_torch_autograd() { return std::make_unique<TorchAutograd>(); }
+std::unique_ptr<BenchProcess> make_torch_autograd() { return std::make_unique<TorchAutograd>(); }
 
 }  // namespace gradwire::bench

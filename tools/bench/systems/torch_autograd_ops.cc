@@ -1,5 +1,5 @@
-// What torch's side of the suite autograd calls. Without Python a worker of torch serves operators of the
-// namespace aten only, so that is where the callees are.
+// The operators that torch's calls in the suite autograd use. Without Python a worker of torch serves only
+// operators of the namespace aten, so they are registered there.
 #include "gradwire/tools/bench/systems/torch_autograd_ops.h"
 
 #include <torch/csrc/distributed/autograd/context/container.h>
@@ -42,8 +42,8 @@ at::Tensor add_along(const at::Tensor& x, const at::Tensor& y, int64_t additions
   return TorchAgent::result(*answer).toTensor();
 }
 
-// The layer of this process and what steps it: the counterpart of torch.distributed.optim's _LocalOptimizer,
-// which hands the context's gradients to a functional optimizer of the same arithmetic.
+// The layer of this process and its optimizer. The counterpart of _LocalOptimizer in torch.distributed.optim,
+// which passes the gradients of the context to a functional optimizer with the same arithmetic.
 struct ResidentLayer {
   MlpLayer layer;
   torch::optim::SGD optimizer;
@@ -54,9 +54,11 @@ struct ResidentLayer {
 std::mutex layer_mutex;
 std::shared_ptr<ResidentLayer> resident_layer;
 
-std::shared_ptr<ResidentLayer> layer_here() {
+std::shared_ptr<ResidentLayer> local_layer() {
   const std::lock_guard<std::mutex> lock(layer_mutex);
-  if (resident_layer == nullptr) throw std::runtime_error("no layer has been made here");
+  if (resident_layer == nullptr) {
+    throw std::runtime_error("this worker has no layer; call gradwire_bench_make_layer first");
+  }
   return resident_layer;
 }
 
@@ -67,10 +69,10 @@ int64_t make_layer(int64_t number) {
   return number;
 }
 
-at::Tensor layer_forward(const at::Tensor& x) { return layer_here()->layer.forward(x); }
+at::Tensor layer_forward(const at::Tensor& x) { return local_layer()->layer.forward(x); }
 
 int64_t sgd_step(int64_t context) {
-  const std::shared_ptr<ResidentLayer> layer = layer_here();
+  const std::shared_ptr<ResidentLayer> layer = local_layer();
   const c10::Dict<at::Tensor, at::Tensor> gradients =
       tautograd::DistAutogradContainer::getInstance().retrieveContext(context)->getGradients();
   for (const at::Tensor& parameter : layer->layer.parameters()) {

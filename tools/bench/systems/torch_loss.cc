@@ -5,14 +5,14 @@
 namespace gradwire::bench {
 namespace {
 
-// The operators are registered in torch_rpc.cc. The agent has no word for a worker that is gone.
-class TorchLoss final : public Participant, private LossObserver {
+// torch_rpc.cc registers the operators. torch's agent has no function that reports a lost worker.
+class TorchLoss final : public BenchProcess, private LossObserver {
  public:
-  std::string listen(const Place& place) override { return torch_.listen(place); }
-  void join(const Place& place) override {
+  std::string listen(const Endpoint& endpoint) override { return torch_.listen(endpoint); }
+  void join(const Endpoint& endpoint) override {
     process_ = TorchAgent::operation("aten::gradwire_bench_process_id");
     nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
-    torch_.join(place);
+    torch_.join(endpoint);
   }
   Measurement run(const Task& task) override { return run_loss(*this, task); }
 
@@ -23,7 +23,7 @@ class TorchLoss final : public Participant, private LossObserver {
   absl::AnyInvocable<void()> nap_async(int rank, int64_t microseconds) override {
     return [future = torch_.call(rank, nap_, {microseconds})] { TorchAgent::result(*future); };
   }
-  bool can_notice() const override { return false; }
+  bool can_detect_loss() const override { return false; }
   bool is_lost(int /*rank*/) override { return false; }
 
   TorchAgent torch_;
@@ -32,6 +32,6 @@ class TorchLoss final : public Participant, private LossObserver {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_torch_loss() { return std::make_unique<TorchLoss>(); }
+std::unique_ptr<BenchProcess> make_torch_loss() { return std::make_unique<TorchLoss>(); }
 
 }  // namespace gradwire::bench

@@ -2,15 +2,15 @@
 
 #include <memory>
 
-#include "gradwire/tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/bench_process.h"
 
 namespace gradwire::bench {
 
-// torch::distributed::rpc::TensorPipeAgent, from C++: the suites rpc and scale; its RRefs; a worker that is
-// lost; its distributed autograd.
-std::unique_ptr<Participant> make_torch_rpc();
-std::unique_ptr<Participant> make_torch_rref();
-std::unique_ptr<Participant> make_torch_loss();
-std::unique_ptr<Participant> make_torch_autograd();
+// torch::distributed::rpc::TensorPipeAgent, used from C++. In this order: the suites rpc and scale; the suite
+// rref; its cases in which a worker is lost; the suite autograd.
+std::unique_ptr<BenchProcess> make_torch_rpc();
+std::unique_ptr<BenchProcess> make_torch_rref();
+std::unique_ptr<BenchProcess> make_torch_loss();
+std::unique_ptr<BenchProcess> make_torch_autograd();
 
 }  // namespace gradwire::bench

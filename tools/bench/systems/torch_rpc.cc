@@ -19,7 +19,7 @@ at::Tensor echo_operator(const at::Tensor& x) { return x; }
 
 at::Tensor server_parameters() { return resident_parameter(kServerFloats); }
 
-// torch wants exactly one result of an operator that is called remotely.
+// Returns a number because torch requires exactly one result of an operator that is called remotely.
 int64_t push_operator(const at::Tensor& gradient) {
   server_parameters().sub_(gradient);
   return gradient.numel();
@@ -27,8 +27,8 @@ int64_t push_operator(const at::Tensor& gradient) {
 
 }  // namespace
 
-// Without Python a worker of torch serves operators of the namespace aten only, so that is where the callees
-// are.
+// Without Python a worker of torch serves only operators of the namespace aten, so the operators are
+// registered there.
 TORCH_LIBRARY_FRAGMENT(aten, library) {
   library.def("gradwire_bench_nap(int microseconds) -> int", &sleep_for);
   library.def("gradwire_bench_process_id() -> int", &own_process);
@@ -40,12 +40,12 @@ TORCH_LIBRARY_FRAGMENT(aten, library) {
 
 namespace {
 
-class TorchRpc final : public Participant, private TensorRpc {
+class TorchRpc final : public BenchProcess, private TensorRpc {
  public:
-  std::string listen(const Place& place) override { return torch_.listen(place); }
-  void join(const Place& place) override {
+  std::string listen(const Endpoint& endpoint) override { return torch_.listen(endpoint); }
+  void join(const Endpoint& endpoint) override {
     at::set_num_threads(1);
-    place_ = place;
+    endpoint_ = endpoint;
     add_ = TorchAgent::operation("aten::add", "Tensor");
     sum_ = TorchAgent::operation("aten::sum");
     nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
@@ -53,12 +53,12 @@ class TorchRpc final : public Participant, private TensorRpc {
     resident_ = TorchAgent::operation("aten::gradwire_bench_resident");
     push_ = TorchAgent::operation("aten::gradwire_bench_push");
     pull_ = TorchAgent::operation("aten::gradwire_bench_pull");
-    torch_.join(place);
+    torch_.join(endpoint);
     before_contact_ = footprint();
   }
   Measurement run(const Task& task) override {
-    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, place_.size - 1);
-    return run_tensor_case(*this, place_, task);
+    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, endpoint_.size - 1);
+    return run_tensor_case(*this, endpoint_, task);
   }
 
  private:
@@ -72,7 +72,7 @@ class TorchRpc final : public Participant, private TensorRpc {
     return [future = torch_.call(to, nap_, {microseconds})] { return TorchAgent::result(*future).toInt(); };
   }
   at::Tensor echo(int to, const at::Tensor& x) override { return tensor(to, echo_, {x}); }
-  // torch reads the caller's memory whenever it gets to it; there are no three ways.
+  // torch has only one way to pass a tensor: it reads the caller's memory at an undefined time.
   double sum(int to, const at::Tensor& x) override {
     return tensor(to, sum_, {x, c10::IValue()}).item<double>();
   }
@@ -90,13 +90,13 @@ class TorchRpc final : public Participant, private TensorRpc {
   }
 
   TorchAgent torch_;
-  Place place_;
+  Endpoint endpoint_;
   Footprint before_contact_;
   std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, resident_, push_, pull_;
 };
 
 }  // namespace
 
-std::unique_ptr<Participant> make_torch_rpc() { return std::make_unique<TorchRpc>(); }
+std::unique_ptr<BenchProcess> make_torch_rpc() { return std::make_unique<TorchRpc>(); }
 
 }  // namespace gradwire::bench

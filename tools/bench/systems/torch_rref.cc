@@ -15,31 +15,33 @@ namespace {
 
 namespace trpc = torch::distributed::rpc;
 
-// libtorch alone brings no operator that takes a reference, and c10's registration knows no such type.
+// Registers an operator with a reference as argument. libtorch has no such operator, and the registration of
+// c10 does not support this type, so this uses the registration of torch::jit.
 const torch::jit::RegisterOperators fetch_operator({torch::jit::Operator(
     "aten::gradwire_bench_fetch(RRef(Tensor) shared) -> Tensor",
     [](torch::jit::Stack& stack) {
       const auto shared = torch::jit::pop(stack).toRRef();
       const auto user = c10::dynamic_intrusive_pointer_cast<trpc::UserRRef>(shared);
-      if (!user) throw std::runtime_error("shared with its own owner");
+      if (!user) throw std::runtime_error("gradwire_bench_fetch was called at the owner of the reference");
       torch::jit::push(stack, user->toHere());
     },
     c10::AliasAnalysisKind::FROM_SCHEMA)});
 
-// What torch's Python front end does for rpc.remote() of an operator, to_here() and the end of the handle.
-class TorchRref final : public Participant {
+// Performs the steps of torch's Python front end for rpc.remote() of an operator, for to_here(), and for the
+// release of the handle.
+class TorchRref final : public BenchProcess {
  public:
-  std::string listen(const Place& place) override { return torch_.listen(place); }
-  void join(const Place& place) override {
+  std::string listen(const Endpoint& endpoint) override { return torch_.listen(endpoint); }
+  void join(const Endpoint& endpoint) override {
     add_ = TorchAgent::operation("aten::add", "Tensor");
     fetch_ = TorchAgent::operation("aten::gradwire_bench_fetch");
-    torch_.join(place);
+    torch_.join(endpoint);
   }
 
   Measurement run(const Task& task) override {
     if (task.case_name == "cycle") return cycle(task);
     if (task.case_name == "share") return share(task);
-    throw std::invalid_argument("no case " + task.case_name);
+    throw std::invalid_argument("unknown case " + task.case_name);
   }
 
  private:
@@ -62,7 +64,7 @@ class TorchRref final : public Participant {
   Measurement share(const Task& task) const {
     const at::Tensor x = at::empty({2}, at::kFloat).fill_(3);
     const auto shared = remote(0, {x, x, 1});
-    // The first answer says that the owner knows of it.
+    // After the first answer the owner knows the reference.
     (void)shared->toHere();
     at::Tensor got;
     return measure(
@@ -96,6 +98,6 @@ class TorchRref final : public Participant {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_torch_rref() { return std::make_unique<TorchRref>(); }
+std::unique_ptr<BenchProcess> make_torch_rref() { return std::make_unique<TorchRref>(); }
 
 }  // namespace gradwire::bench

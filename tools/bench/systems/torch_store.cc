@@ -8,10 +8,10 @@
 namespace gradwire::bench {
 namespace {
 
-class TorchStore final : public Participant {
+class TorchStore final : public BenchProcess {
  public:
-  std::string listen(const Place& place) override {
-    if (place.rank != 0) return "";
+  std::string listen(const Endpoint& endpoint) override {
+    if (endpoint.rank != 0) return "";
     c10d::TCPStoreOptions options;
     options.port = 0;
     options.isServer = true;
@@ -20,16 +20,16 @@ class TorchStore final : public Participant {
     return absl::StrCat(store_->getPort());
   }
 
-  void join(const Place& place) override {
+  void join(const Endpoint& endpoint) override {
     if (store_) return;
     c10d::TCPStoreOptions options;
-    options.port = static_cast<std::uint16_t>(std::stoi(place.addresses.at(0)));
+    options.port = static_cast<std::uint16_t>(std::stoi(endpoint.addresses.at(0)));
     options.waitWorkers = false;
     store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   }
 
   Measurement run(const Task& task) override {
-    if (task.case_name != "set_get") throw std::invalid_argument("no case " + task.case_name);
+    if (task.case_name != "set_get") throw std::invalid_argument("unknown case " + task.case_name);
     std::vector<uint8_t> value;
     std::vector<uint8_t> got;
     return measure(
@@ -53,6 +53,6 @@ class TorchStore final : public Participant {
 
 }  // namespace
 
-std::unique_ptr<Participant> make_torch_store() { return std::make_unique<TorchStore>(); }
+std::unique_ptr<BenchProcess> make_torch_store() { return std::make_unique<TorchStore>(); }
 
 }  // namespace gradwire::bench

@@ -13,7 +13,7 @@ namespace gradwire::tools {
 
 absl::StatusOr<Pipe> make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return errno_status("cannot make a pipe", errno);
+  if (pipe2(ends, O_CLOEXEC) != 0) return errno_status("cannot create a pipe", errno);
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
@@ -33,6 +33,7 @@ ssize_t write_retrying(int fd, const void* data, size_t size) {
   return put;
 }
 
+// For blocking descriptors: it would return false when a non-blocking one is full.
 bool write_all(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = write_retrying(fd, bytes.data(), bytes.size());
@@ -47,14 +48,15 @@ absl::StatusOr<Pipe> make_terminal() {
   terminal.read_end = Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   const int master = terminal.read_end.get();
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
-    return errno_status("cannot make a pseudo terminal", errno);
+    return errno_status("cannot create a pseudo terminal", errno);
   }
-  // By the descriptor and not by its name: /dev/pts may belong to another instance here.
+  // Open it by the descriptor, not by its name: /dev/pts may belong to another instance here.
   terminal.write_end = Descriptor(ioctl(master, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   termios mode{};
   if (!terminal.write_end.valid() || tcgetattr(terminal.write_end.get(), &mode) != 0) {
     return errno_status("cannot open a pseudo terminal", errno);
   }
+  // Raw mode: the terminal must not change the bytes, for example newlines into carriage return and newline.
   cfmakeraw(&mode);
   if (tcsetattr(terminal.write_end.get(), TCSANOW, &mode) != 0) {
     return errno_status("cannot set up a pseudo terminal", errno);

@@ -8,26 +8,28 @@
 
 namespace gradwire::tools {
 
+// The two ends of a pipe, or of a pseudo terminal.
 struct Pipe {
   Descriptor read_end;
   Descriptor write_end;
 };
 
-// A pipe whose ends a worker does not inherit unless they are given to it.
+// Creates a pipe. A worker does not inherit its ends unless they are given to it.
 absl::StatusOr<Pipe> make_pipe();
 
-// Reads or writes again when a signal interrupted; otherwise as read(2) and write(2).
+// As read(2) and write(2), but repeated if a signal interrupts them.
 ssize_t read_retrying(int fd, void* data, size_t size);
 ssize_t write_retrying(int fd, const void* data, size_t size);
-// False when not all could be written; errno says why.
+// Writes all bytes. Returns false if that failed; errno is then set.
 bool write_all(int fd, absl::string_view bytes);
 
-// A pseudo terminal in the place of a pipe: a program whose standard output is a terminal writes each line
-// when it is complete, and not some kilobytes later. Bytes pass unchanged, there is no echo and no control
-// character; who writes to the write end may not read from it. The read end is at its end (EIO) when nobody
-// has the write end any more.
+// Creates a pseudo terminal for use instead of a pipe. A program whose standard output is a terminal writes
+// each line when it is complete, instead of some kilobytes at a time. Bytes pass unchanged: there is no echo,
+// and control characters have no effect. The write end cannot be read. A read of the read end fails with EIO
+// when no process has the write end any more.
 //
-// Unavailable where the system makes no pseudo terminal (a container without /dev/ptmx, too many of them).
+// Unavailable if the system cannot create a pseudo terminal (a container without /dev/ptmx, too many of
+// them).
 absl::StatusOr<Pipe> make_terminal();
 
 }  // namespace gradwire::tools

@@ -15,6 +15,7 @@ void append_wrapped(std::string& text, absl::string_view words, size_t indent, s
     const auto space = [&] { return column > indent ? 1 : 0; };
     while (column + space() + columns(word) > width) {
       if (column == indent) {
+        // The word is longer than a line. Do not cut in the middle of a UTF-8 character.
         size_t cut = width - indent;
         while (cut > 1 && (word[cut] & 0xc0) == 0x80) --cut;
         absl::StrAppend(&text, word.substr(0, cut));
@@ -29,13 +30,13 @@ void append_wrapped(std::string& text, absl::string_view words, size_t indent, s
   text += '\n';
 }
 
-LinePrefixer LinePrefixer::passing_on() {
+LinePrefixer LinePrefixer::pass_through() {
   LinePrefixer lines("");
-  lines.passing_on_ = true;
+  lines.pass_through_ = true;
   return lines;
 }
 
-void LinePrefixer::pass_on(absl::string_view bytes, std::string& lines) {
+void LinePrefixer::feed_unchanged(absl::string_view bytes, std::string& lines) {
   const size_t end = bytes.find_last_of("\n\r");
   const size_t whole = end == absl::string_view::npos ? 0 : end + 1;
   if (whole > 0) {
@@ -48,8 +49,10 @@ void LinePrefixer::pass_on(absl::string_view bytes, std::string& lines) {
   partial_.clear();
 }
 
+// Each turn of the loop takes one of three cases: a newline within the limit ends a line; a line that
+// reaches the limit is ended here; the rest of the bytes is kept for the next call.
 void LinePrefixer::feed(absl::string_view bytes, std::string& lines) {
-  if (passing_on_) return pass_on(bytes, lines);
+  if (pass_through_) return feed_unchanged(bytes, lines);
   while (!bytes.empty()) {
     const size_t room = kMaxLine - partial_.size();
     const size_t newline = bytes.substr(0, room + 1).find('\n');
@@ -68,7 +71,7 @@ void LinePrefixer::feed(absl::string_view bytes, std::string& lines) {
 
 void LinePrefixer::finish(std::string& lines) {
   if (partial_.empty()) return;
-  if (!passing_on_) return emit("", lines);
+  if (!pass_through_) return emit("", lines);
   lines += partial_;
   partial_.clear();
 }

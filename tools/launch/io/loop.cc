@@ -24,12 +24,14 @@ void EventLoop::remove(int fd) {
 
 void EventLoop::run_once(absl::Duration timeout) {
   epoll_event events[64];
-  // Rounded up: waking a moment too early would spin until the deadline.
+  // Round up: waking a moment too early would make the caller spin until its deadline.
   const int64_t milliseconds = absl::ToInt64Milliseconds(
       absl::Ceil(std::clamp(timeout, absl::ZeroDuration(), absl::Hours(1)), absl::Milliseconds(1)));
   for (const epoll_event& event : epoll_.wait(absl::MakeSpan(events), static_cast<int>(milliseconds))) {
     const auto found = callbacks_.find(static_cast<int>(event.data.u64));
     if (found == callbacks_.end()) continue;
+    // The reference keeps the callback alive if it removes its own descriptor. A callback that an earlier
+    // one of this batch has removed is not found above.
     const std::shared_ptr<Callback> callback = found->second;
     (*callback)(event.events);
   }

@@ -14,21 +14,21 @@
 namespace gradwire::tools {
 namespace {
 
-// More than a pipe or a pseudo terminal holds.
-constexpr size_t kMostAtTheEnd = 1 << 20;
+// More bytes than a pipe or a pseudo terminal can hold.
+constexpr size_t kMaxBytesAtClose = 1 << 20;
 
 }  // namespace
 
 StreamPump::StreamPump(EventLoop& loop, Descriptor pipe, Targets targets)
     : loop_(loop), pipe_(std::move(pipe)), targets_(std::move(targets)) {
-  // The reader's end alone is non-blocking; the worker's own end keeps the mode it expects.
+  // Only the launcher's end is made non-blocking. The worker's end keeps the mode that the worker expects.
   fcntl(pipe_.get(), F_SETFL, fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);
-  listen();
+  start_reading();
 }
 
-void StreamPump::listen() {
+void StreamPump::start_reading() {
   const absl::Status added = loop_.add(pipe_.get(), EPOLLIN, [this](uint32_t) { read_some(); });
-  if (!added.ok()) log(LogLevel::kError, "a worker's output is lost: ", added.message());
+  if (!added.ok()) log(LogLevel::kError, "cannot read a worker's output, it is lost: ", added.message());
 }
 
 StreamPump::~StreamPump() { close(); }
@@ -36,14 +36,16 @@ StreamPump::~StreamPump() { close(); }
 void StreamPump::resume() {
   if (!open() || !paused_) return;
   paused_ = false;
-  listen();
+  start_reading();
 }
 
+// Back pressure: while the sink is full the pump does not read, so the worker blocks in write(), as it would
+// with a slow terminal. resume() continues when the sink has room. Reads at most one buffer for each event,
+// so that one noisy worker does not delay the others.
 void StreamPump::read_some() {
   if (targets_.sink != nullptr && targets_.sink->full()) {
     paused_ = true;
-    // Removed, since a hang-up, which cannot be left out of what is waited for, would wake the loop without
-    // end.
+    // Remove the descriptor: epoll always reports a hang-up, which would wake the loop all the time.
     loop_.remove(pipe_.get());
     return;
   }
@@ -57,10 +59,12 @@ void StreamPump::read_some() {
   take(absl::string_view(buffer, got));
 }
 
+// A log file that cannot be written, for example on a full disk, must not end the job: it is closed, and the
+// error is logged once.
 void StreamPump::take(absl::string_view bytes) {
   if (targets_.file.valid() && !write_all(targets_.file.get(), bytes)) {
     log(LogLevel::kError,
-        "a worker's log file ends here: ", errno_status("cannot write it", errno).message());
+        "a worker's log file is incomplete: ", errno_status("cannot write", errno).message());
     targets_.file.reset();
   }
   if (targets_.sink == nullptr) return;
@@ -71,8 +75,8 @@ void StreamPump::take(absl::string_view bytes) {
 
 void StreamPump::close() {
   char buffer[1 << 16];
-  // Bounded, whoever goes on writing.
-  for (size_t taken = 0; open() && taken < kMostAtTheEnd;) {
+  // Bounded, because a process may go on writing to the pipe.
+  for (size_t taken = 0; open() && taken < kMaxBytesAtClose;) {
     const ssize_t got = read_retrying(pipe_.get(), buffer, sizeof(buffer));
     if (got <= 0) break;
     take(absl::string_view(buffer, got));

@@ -7,17 +7,17 @@
 
 namespace gradwire::tools {
 
-// Carries one stream of one worker from its pipe or pseudo terminal into its log file, byte for byte, and
-// line by line into a sink.
+// Carries one output stream of one worker from its pipe or pseudo terminal into its log file, byte for byte,
+// and into a sink, line by line.
 //
-// States: open; closed, when every writer of the pipe has gone or close() was called. On the loop's thread.
-// Owns the pipe's end and the file; loop and sink outlive it.
+// States: open; closed, when no process has the write end of the pipe any more or close() was called. Use on
+// the loop's thread only. Owns the pipe's end and the file. Loop and sink must outlive the pump.
 class StreamPump {
  public:
   struct Targets {
-    Descriptor file;                                  // not valid: no file
-    OutputSink* sink = nullptr;                       // nullptr: no sink
-    LinePrefixer lines = LinePrefixer::passing_on();  // for the sink
+    Descriptor file;                                    // Not valid without a file.
+    OutputSink* sink = nullptr;                         // Null without a sink.
+    LinePrefixer lines = LinePrefixer::pass_through();  // For the sink.
   };
   StreamPump(EventLoop& loop, Descriptor pipe, Targets targets);
   ~StreamPump();
@@ -25,14 +25,13 @@ class StreamPump {
   StreamPump& operator=(const StreamPump&) = delete;
 
   bool open() const { return pipe_.valid(); }
-  // Reads on after the sink was full.
+  // Resumes reading after the sink was full.
   void resume();
-  // Takes what is in the pipe at this moment and reads no further: another process may hold the pipe
-  // indefinitely.
+  // Reads what is in the pipe now and closes it, because another process may hold the write end indefinitely.
   void close();
 
  private:
-  void listen();
+  void start_reading();
   void read_some();
   void take(absl::string_view bytes);
   void finish();

@@ -28,7 +28,7 @@ TEST(LinePrefixer, LinesCutAnywhereComeOutWhole) {
   }
 }
 
-TEST(LinePrefixer, LineOfTheGreatestLengthStaysWhole) {
+TEST(LinePrefixer, LineOfTheMaximumLengthStaysWhole) {
   LinePrefixer prefixer("");
   std::string lines;
   prefixer.feed(std::string(LinePrefixer::kMaxLine, 'x'), lines);
@@ -45,10 +45,10 @@ TEST(LinePrefixer, LongerLineIsCutAndLosesNothing) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
 }
 
-TEST(LinePrefixer, LinesThatArePassedOnStayAsTheyAre) {
+TEST(LinePrefixer, LinesThatPassThroughAreUnchanged) {
   const std::string text = "one\n\n10%\r20%\rlast";
   for (size_t cut = 0; cut <= text.size(); ++cut) {
-    LinePrefixer prefixer = LinePrefixer::passing_on();
+    LinePrefixer prefixer = LinePrefixer::pass_through();
     std::string lines;
     prefixer.feed(text.substr(0, cut), lines);
     prefixer.feed(text.substr(cut), lines);
@@ -56,16 +56,16 @@ TEST(LinePrefixer, LinesThatArePassedOnStayAsTheyAre) {
     prefixer.finish(lines);
     EXPECT_EQ(lines, text);
   }
-  LinePrefixer endless = LinePrefixer::passing_on();
+  LinePrefixer endless = LinePrefixer::pass_through();
   std::string lines;
   for (int i = 0; i < 25; ++i) endless.feed(std::string(100000, 'x'), lines);
-  // What has no end is not held for one.
+  // A line without an end is not kept until its end.
   EXPECT_GT(lines.size(), LinePrefixer::kMaxLine);
   endless.finish(lines);
   EXPECT_EQ(lines.size(), 2500000u);
 }
 
-// A reader that takes nothing until it is asked to.
+// A fixture whose output pipe is read only when the test calls take().
 class Pumping : public testing::Test {
  protected:
   Pumping() : loop_(*EventLoop::create()), output_(*make_pipe()), input_(*make_pipe()) {
@@ -99,7 +99,8 @@ TEST_F(Pumping, SlowReaderHoldsTheWriterBackAndLosesNothing) {
       ++written;
     loop_.run_once(absl::ZeroDuration());
   }
-  // Now the pump pauses: with the pipe full as well the writer cannot go on, however often the loop turns.
+  // Now the pump is paused. When the pipe is full as well, the writer cannot continue, however often the loop
+  // runs.
   while (write_retrying(input_.write_end.get(), line.data(), line.size()) ==
          static_cast<ssize_t>(line.size()))
     ++written;
@@ -118,7 +119,7 @@ TEST_F(Pumping, SlowReaderHoldsTheWriterBackAndLosesNothing) {
     ASSERT_EQ(each, absl::StrCat("[a0]:", std::string(99, 'x')));
 }
 
-TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
+TEST_F(Pumping, ReaderThatEndsStopsNobody) {
   OutputSink sink(loop_, output_.write_end.get());
   StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   output_.read_end.reset();
@@ -127,7 +128,7 @@ TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
   while (pump.open() || !sink.empty()) loop_.run_once(absl::Seconds(10));
 }
 
-TEST_F(Pumping, ClosingTakesWhatIsThereAndWaitsForNobody) {
+TEST_F(Pumping, CloseTakesWhatIsThereAndDoesNotWait) {
   OutputSink sink(loop_, output_.write_end.get());
   StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   ASSERT_TRUE(write_all(input_.write_end.get(), "last words"));

@@ -12,7 +12,7 @@ namespace gradwire::tools {
 OutputSink::OutputSink(EventLoop& loop, int fd) : loop_(loop), fd_(fd) {
   const absl::Status added = loop_.add(fd_, 0, [this](uint32_t) { write_some(); });
   plain_file_ = !added.ok();
-  // Waited for only while something is pending: a reader that has gone would wake the loop without end.
+  // Wait for it only while something is pending: a reader that has ended would wake the loop all the time.
   loop_.remove(fd_);
 }
 
@@ -28,14 +28,16 @@ void OutputSink::append(absl::string_view lines) {
   wait_for_room(true);
 }
 
-// A ready pipe takes PIPE_BUF bytes without blocking and in one piece. The descriptor itself is left in
-// blocking mode, since that mode belongs to everyone who has it open, the workers too.
+// A ready pipe accepts PIPE_BUF bytes in one piece and without blocking. So the descriptor can stay in
+// blocking mode; the mode is shared by all processes that have it open, including the workers.
 size_t OutputSink::next_piece() const {
   const size_t size = std::min<size_t>(pending_.size() - written_, PIPE_BUF);
   const size_t newline = absl::string_view(pending_).substr(written_, size).rfind('\n');
   return newline == absl::string_view::npos ? size : newline + 1;
 }
 
+// One write for each event. If the reader has ended, the pending text is dropped. The written text is erased
+// only when all is written or a large part is: erasing it each time would move the whole rest each time.
 void OutputSink::write_some() {
   const bool was_full = full();
   const ssize_t put = empty() ? 0 : write_retrying(fd_, pending_.data() + written_, next_piece());

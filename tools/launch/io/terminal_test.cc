@@ -10,11 +10,11 @@
 namespace gradwire::tools {
 namespace {
 
-TEST(Terminal, BytesPassUnchangedAndWhatWasWrittenOutlivesItsWriter) {
+TEST(Terminal, BytesPassUnchangedAlsoAfterTheWriterHasClosed) {
   absl::StatusOr<Pipe> terminal = make_terminal();
   ASSERT_TRUE(terminal.ok()) << terminal.status();
   EXPECT_TRUE(isatty(terminal->write_end.get()));
-  // Among them all that a terminal would take for a command or for the end of a line.
+  // The bytes include all control characters and line ends of a terminal.
   std::string text;
   for (int byte = 0; byte < 256; ++byte) text.push_back(static_cast<char>(byte));
   text += "a\nb\r\nc\td";

@@ -20,6 +20,8 @@ void set_variable(std::vector<std::string>& environment, const std::string& name
   environment.push_back(absl::StrCat(name, "=", value));
 }
 
+// The launcher's own variables replace those of the environment: a launcher may itself run as a worker of
+// another job.
 std::vector<std::string> worker_environment(const std::vector<std::string>& base, const WorkerPlace& place,
                                             const JobAddress& job, const std::string& error_file) {
   std::map<std::string, std::string> set = {
@@ -37,7 +39,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& base
       {"TORCHELASTIC_RESTART_COUNT", absl::StrCat(job.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(job.max_restarts)},
       {"TORCHELASTIC_RUN_ID", job.run_id},
-      // The store runs in the launcher: rank 0 connects to it like everyone else.
+      // The launcher serves the store; rank 0 connects to it like all other ranks.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", error_file},
       {"GRADWIRE_ROUND", absl::StrCat(job.round)},

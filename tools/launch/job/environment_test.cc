@@ -19,7 +19,7 @@ std::map<std::string, std::string> as_map(const std::vector<std::string>& enviro
   return result;
 }
 
-TEST(LayOutRanks, NodesOfTwoRolesAndSizesAreNumberedThrough) {
+TEST(LayOutRanks, RanksRunThroughNodesOfTwoRolesAndSizes) {
   const std::vector<NodeEntry> nodes = {{"a", "a", {{"ps", 1}}},
                                         {"b", "b", {{"trainer", 3}}},
                                         {"c", "c", {{"ps", 2}}},
@@ -124,7 +124,7 @@ TEST(WorkerEnvironment, EveryVariableOfTorchrunIsSet) {
   EXPECT_EQ(environment, expected);
 }
 
-TEST(WorkerEnvironment, ErrorFileOfTheLauncherIsNotTheWorkers) {
+TEST(WorkerEnvironment, ErrorFileOfTheLauncherIsNotPassedOn) {
   const auto environment = as_map(worker_environment({"TORCHELASTIC_ERROR_FILE=/outer/error.json"}, {}, {}));
   EXPECT_EQ(environment.count("TORCHELASTIC_ERROR_FILE"), 0u);
 }

@@ -20,9 +20,9 @@
 namespace gradwire::tools {
 namespace {
 
-// Between two tries to find the place where the launchers meet.
-constexpr absl::Duration kTryAgain = absl::Milliseconds(500);
-// The same signal to the launcher and, a moment later, to all that it started is one request.
+// Pause between two attempts to open the stores of the rendezvous.
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(500);
+// A signal to the launcher and, a moment later, to all processes that it started counts as one request.
 constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 std::string environment_or(const char* name, const char* otherwise) {
@@ -37,6 +37,8 @@ std::string choose_run_id(const LaunchOptions& options) {
 
 }  // namespace
 
+// The reaper is forked first, while the process has one thread and no descriptors that the reaper would keep
+// open.
 absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
   GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper, ProcessReaper::start());
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
@@ -62,7 +64,9 @@ absl::StatusOr<int> LaunchJob::run() {
     if (interrupted_by_ != 0) return 128 + interrupted_by_;
     return entered;
   }
-  // The supervisor is asked first: its round may be what the rendezvous waits for.
+  // Each turn: advance the workers' state, decide whether the run is over, and serve events (signals,
+  // updates of the rendezvous, output, ends of workers) for at most next_wait().
+  // Advance the supervisor first: the rendezvous may be waiting for the end of its round.
   while (true) {
     if (supervisor_ && supervisor_->advance()) finish_round();
     if (over()) break;
@@ -81,34 +85,35 @@ absl::Status LaunchJob::prepare() {
                              environment_or("PYTHON_EXEC", "python3"));
   if (!command_.ok()) {
     if (options_.max_nodes == 1) return command_.status();
-    // Those would wait for this one in vain.
-    outputs_.say(
-        absl::StrCat(command_.status().message(), "; the other nodes are told as soon as they are there"));
+    // Join the rendezvous nevertheless: the other nodes would otherwise wait for this one.
+    outputs_.print(
+        absl::StrCat(command_.status().message(), "; reporting it to the other nodes when they have joined"));
   }
-  for (const std::string& note : options_.notes) outputs_.say(note);
+  for (const std::string& note : options_.notes) outputs_.print(note);
   return absl::OkStatus();
 }
 
-absl::Status LaunchJob::open_meeting() {
+absl::Status LaunchJob::open_stores() {
   const absl::Time deadline = Clock::system().now() + options_.conf.join_timeout;
-  bool told = false;
+  bool reported = false;
   while (true) {
-    if (interrupted_by_ != 0) return absl::CancelledError("a signal came");
+    if (interrupted_by_ != 0) return absl::CancelledError("interrupted by a signal");
     absl::StatusOr<std::unique_ptr<RendezvousStores>> opened = RendezvousStores::open(options_, run_id_);
     if (opened.ok()) {
       stores_ = *std::move(opened);
       return absl::OkStatus();
     }
-    // Where hosts are started together (the pods of a Kubernetes Job) their names are known a while later.
+    // When hosts are started together (as the pods of a Kubernetes Job), their names can be resolved only
+    // after a while.
     if (!absl::IsUnavailable(opened.status()) || Clock::system().now() >= deadline) return opened.status();
-    if (!told) outputs_.say(absl::StrCat(opened.status().message(), "; trying again"));
-    told = true;
-    loop_.run_once(kTryAgain);
+    if (!reported) outputs_.print(absl::StrCat(opened.status().message(), "; retrying"));
+    reported = true;
+    loop_.run_once(kRetryInterval);
   }
 }
 
 absl::Status LaunchJob::enter() {
-  GRADWIRE_RETURN_IF_ERROR(open_meeting());
+  GRADWIRE_RETURN_IF_ERROR(open_stores());
   rendezvous::ClientOptions client;
   rendezvous::Options& node = client.node;
   node.self = {.host = host_, .address = stores_->own_address(), .roles = options_.roles};
@@ -128,12 +133,16 @@ absl::Status LaunchJob::enter() {
   client.store_timeout = options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
   GRADWIRE_ASSIGN_OR_RETURN(client_,
                             rendezvous::RendezvousClient::start(std::move(client), stores_->opener()));
-  said_at_ = Clock::system().now();
-  // A signal may have come before there was anybody to tell.
+  logged_at_ = Clock::system().now();
+  // A signal may have arrived before the client existed.
   if (interrupted_by_ != 0) client_->leave(absl::StrCat("was stopped by ", signal_name(interrupted_by_)));
   return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->update()); });
 }
 
+// 1. Pass the signal to the workers, if any run.
+// 2. The first signal makes the node leave the rendezvous, so that the other nodes learn of it at once and
+//    do not have to detect a lost node.
+// 3. A second signal, unless it belongs to the same request, ends all waiting.
 void LaunchJob::on_signal(int signal) {
   if (supervisor_) supervisor_->on_signal(signal);
   const absl::Time now = Clock::system().now();
@@ -146,6 +155,8 @@ void LaunchJob::on_signal(int signal) {
   if (client_) client_->leave(absl::StrCat("was stopped by ", signal_name(signal)));
 }
 
+// An update may be repeated, and updates may be skipped, because only the newest one is kept. So a round is
+// served and started only once (`served_`, `started_`).
 void LaunchJob::follow(const rendezvous::RendezvousUpdate& update) {
   using Kind = rendezvous::RendezvousUpdate::Kind;
   update_ = update;
@@ -159,7 +170,7 @@ void LaunchJob::follow(const rendezvous::RendezvousUpdate& update) {
       if (started_ < update_.round.round && interrupted_by_ == 0) start_round(update_.round);
       return;
     case Kind::kStop:
-      // That they ended well counts no more: the round has failed elsewhere.
+      // The round has failed on another node, so it does not count if this node's workers ended with 0.
       succeeded_ = false;
       if (supervisor_) return supervisor_->end();
       return client_->ready();
@@ -179,16 +190,18 @@ void LaunchJob::serve_round(int64_t round) {
                                                    address.status().message())});
 }
 
+// If a worker cannot be started, those that were started are ended as after a failure of a worker, and the
+// failure is reported to the other nodes.
 void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
   started_ = round.round;
   logged_ = true;
   failures_.clear();
   succeeded_ = false;
   not_started_ = false;
-  supervisor_.emplace(Supervisor::HostInfo{.loop = loop_, .clock = Clock::system(), .reaper = reaper_},
-                      options_.grace_period,
-                      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
-                                            .failed = [this](const Worker& worker) { on_failure(worker); }});
+  supervisor_.emplace(
+      Supervisor::HostInfo{.loop = loop_, .clock = Clock::system(), .reaper = reaper_}, options_.grace_period,
+      Supervisor::Callbacks{.print = [this](const std::string& line) { outputs_.print(line); },
+                            .failed = [this](const Worker& worker) { on_failure(worker); }});
   if (const absl::Status started = start_workers(round); !started.ok()) {
     not_started_ = true;
     failures_ = {
@@ -206,24 +219,26 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   const std::vector<NodeEntry>& nodes = round.nodes;
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places, lay_out_ranks(nodes, round.group_rank));
   if (static_cast<int>(places.size()) != options_.nproc_per_node) {
-    return absl::InvalidArgumentError(absl::StrCat("what the nodes have agreed on gives this one ",
-                                                   places.size(), " workers, and it has ",
-                                                   options_.nproc_per_node));
+    return absl::InvalidArgumentError(
+        absl::StrCat("number of workers of this node differs from the rendezvous: got ",
+                     options_.nproc_per_node, ", expected ", places.size()));
   }
   if (!prepared_) {
     GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(round.run_id));
     if (!has_variable(environment_, "OMP_NUM_THREADS")) {
-      outputs_.say("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
+      outputs_.print("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
     }
     prepared_ = true;
   } else {
-    outputs_.say(absl::StrCat(
+    outputs_.print(absl::StrCat(
         "round ", round.round, " begins: ", nodes.size(), nodes.size() == 1 ? " node, " : " nodes, ",
         places.front().world_size, " workers; restart ", round.restarts_used, " of ", round.max_restarts,
-        round.ended_before ? absl::StrCat("; before: ", rendezvous::describe(*round.ended_before)) : ""));
+        round.ended_before
+            ? absl::StrCat("; the previous round ended: ", rendezvous::describe(*round.ended_before))
+            : ""));
   }
-  // A worker's group is never the terminal's foreground group: reading from the terminal would stop it for
-  // ever.
+  // A worker's group is never the foreground group of the terminal: a read from the terminal would stop the
+  // worker indefinitely.
   Descriptor no_input;
   if (isatty(STDIN_FILENO)) no_input = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const rendezvous::Address store = stores_->workers_store(round);
@@ -237,11 +252,11 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
     std::vector<std::string> environment =
         worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
-    // For programs that would move a cursor or choose colours.
+    // Keeps programs from moving the cursor or using colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");
     GRADWIRE_ASSIGN_OR_RETURN(Worker worker,
                               Worker::start(reaper_, place,
-                                            {.command = command_->of(place.local_rank),
+                                            {.command = command_->for_local_rank(place.local_rank),
                                              .environment = std::move(environment),
                                              .stdin_fd = no_input.get(),
                                              .stdout_fd = streams.out.get(),
@@ -253,14 +268,16 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   return absl::OkStatus();
 }
 
+// A worker that ended with 0 in the middle of the job often makes others fail: they lose a peer. Reporting
+// the failed one would hide the cause, so the worker that left first is reported instead.
 void LaunchJob::on_failure(const Worker& worker) {
-  const Worker* const left = who_left();
+  const Worker* const left = first_to_leave();
   rendezvous::Failure failure = failure_of(left != nullptr ? *left : worker);
-  if (options_.max_restarts > 0) outputs_.say(rendezvous::describe(failure));
+  if (options_.max_restarts > 0) outputs_.print(rendezvous::describe(failure));
   client_->workers_failed(std::move(failure));
 }
 
-const Worker* LaunchJob::who_left() const {
+const Worker* LaunchJob::first_to_leave() const {
   const Worker* first = nullptr;
   for (const Worker* worker : supervisor_->ended_well()) {
     const absl::StatusOr<ErrorRecord> record =
@@ -285,8 +302,13 @@ rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
           .message = record.ok() ? record->message : ""};
 }
 
+// 1. Read the rest of the output, so that it stands before the launcher's own messages.
+// 2. Record the failures, which need the error files and the supervisor's workers, then destroy the
+//    supervisor.
+// 3. Report the result to the rendezvous. If it has asked for the end of the round, the round has failed
+//    elsewhere, and only ready() is wanted: the next round may begin.
 void LaunchJob::finish_round() {
-  let_output_through();
+  drain_output();
   succeeded_ = !not_started_ && supervisor_->succeeded();
   for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
   supervisor_.reset();
@@ -295,7 +317,7 @@ void LaunchJob::finish_round() {
     succeeded_ = false;
     client_->ready();
   }
-  said_at_ = Clock::system().now();
+  logged_at_ = Clock::system().now();
   logged_ = false;
 }
 

@@ -19,42 +19,43 @@
 
 namespace gradwire::tools {
 
-// One run of the launcher on this node, from the command line's meaning to the exit code: meet the other
-// launchers, and then, as the rendezvous has it, start the workers of a round, watch them, end them, once for
-// every round.
+// One run of the launcher on this node, from the parsed command line to the exit code. It joins the
+// rendezvous of the launchers, and then, as the rendezvous decides, starts, watches and ends the workers of
+// each round.
 //
-// One thread calls run(), once; other threads belong to the stores and to the rendezvous.
+// One thread calls run(), once. Other threads belong to the stores and to the rendezvous.
 class LaunchJob {
  public:
-  // Takes over the process's signals. Call it while the process has one thread.
+  // Takes over the signals of the process. Must be called while the process has one thread.
   static absl::StatusOr<std::unique_ptr<LaunchJob>> create(LaunchOptions options);
 
-  // The exit code. An error, of whatever code, means that no worker runs; a NotFound, PermissionDenied or
-  // InvalidArgument lies in the command line.
+  // Returns the exit code. After any error no worker runs. NotFound, PermissionDenied and InvalidArgument are
+  // errors of the command line.
   absl::StatusOr<int> run();
 
  private:
   LaunchJob(LaunchOptions options, ProcessReaper reaper, LaunchSignals signals, EventLoop loop);
 
   absl::Status prepare();
-  // Tries for join_timeout to find the hosts it needs; a signal ends that.
-  absl::Status open_meeting();
+  // Opens the stores of the rendezvous. Retries for join_timeout if a host cannot be found; a signal ends
+  // that.
+  absl::Status open_stores();
   absl::Status enter();
   void on_signal(int signal);
 
-  // What the rendezvous wants now.
+  // Acts on an update of the rendezvous.
   void follow(const rendezvous::RendezvousUpdate& update);
   void serve_round(int64_t round);
   void start_round(const rendezvous::RoundInfo& round);
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
   rendezvous::Failure failure_of(const Worker& worker) const;
-  // The worker that others have failed because of, as far as this node can tell: the first to end with 0 and
-  // without leaving its group; nullptr: none.
-  const Worker* who_left() const;
-  // All workers of the round have ended, and what they started.
+  // The worker that probably made others fail: the first one that ended with 0 but without leaving its group.
+  // Null if no worker on this node did so.
+  const Worker* first_to_leave() const;
+  // Called when all workers of the round, and the processes that they started, have ended.
   void finish_round();
-  void let_output_through();
+  void drain_output();
 
   bool over();
   absl::Duration next_wait() const;
@@ -68,30 +69,30 @@ class LaunchJob {
   LaunchSignals signals_;
   EventLoop loop_;
   WorkerOutputs outputs_;
-  // What the workers are to execute. Of one of several nodes an error counts only once there is a round,
-  // which it ends.
+  // The command for the workers. With several nodes an error in it is reported only when a round starts; it
+  // then ends the round, so that all nodes learn of it.
   absl::StatusOr<Command> command_;
   std::vector<std::string> environment_;
   std::unique_ptr<RendezvousStores> stores_;
   std::unique_ptr<rendezvous::RendezvousClient> client_;
 
   rendezvous::RendezvousUpdate update_;
-  // The workers of round started_; none when they have ended.
+  // The workers of round started_; nullopt after they have ended.
   std::optional<Supervisor> supervisor_;
   int64_t started_ = -1;
   int64_t served_ = -1;
-  bool prepared_ = false;     // where output and errors go
-  bool not_started_ = false;  // not all of the round's workers could be
-  // Of the last round that failed here, the first one first.
+  bool prepared_ = false;     // Whether the targets of output and errors are set up.
+  bool not_started_ = false;  // Whether some workers of the round could not be started.
+  // The failures of the last round that failed on this node, in order.
   std::vector<rendezvous::Failure> failures_;
-  bool succeeded_ = false;  // the last round's workers have all ended with 0
+  bool succeeded_ = false;  // Whether all workers of the last round have ended with 0.
 
   int interrupted_by_ = 0;
   absl::Time interrupted_at_;
-  bool force_kill_ = false;  // a signal has come once more
-  // When the launcher goes although others may still need it.
+  bool force_kill_ = false;  // Whether a second signal has arrived.
+  // When the launcher ends even if other launchers may still need it.
   absl::Time give_up_at_ = absl::InfiniteFuture();
-  absl::Time said_at_;
+  absl::Time logged_at_;
   bool logged_ = false;
 };
 

@@ -1,4 +1,4 @@
-// How a launcher's run ends, and what it waits for until then.
+// The part of LaunchJob that decides when the run ends, and with which exit code.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -10,15 +10,17 @@
 namespace gradwire::tools {
 namespace {
 
-// How long what the launcher cannot end may keep a worker's pipe before it is cut off.
-constexpr absl::Duration kDrain = absl::Seconds(2);
-// For the other nodes to hear that this one leaves.
-constexpr absl::Duration kGoodbye = absl::Seconds(3);
-// Before the user is told what is waited for.
-constexpr absl::Duration kQuiet = absl::Seconds(5);
+// How long a process that the launcher cannot end may keep a worker's pipe open before its output is cut off.
+constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
+// How long the launcher may take to report to the other nodes that it leaves.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(3);
+// Silence after which the launcher prints what it waits for.
+constexpr absl::Duration kLogAfter = absl::Seconds(5);
 
 }  // namespace
 
+// The run is over when the rendezvous has ended for this node and no other node needs its store. A limit
+// keeps it from waiting indefinitely; the limit begins when the job has ended, or after a signal.
 bool LaunchJob::over() {
   if (supervisor_) return false;
   const absl::Time now = Clock::system().now();
@@ -28,7 +30,7 @@ bool LaunchJob::over() {
     if (ended) {
       give_up_at_ = now + options_.conf.close_timeout;
     } else if (interrupted_by_ != 0) {
-      give_up_at_ = now + kGoodbye;
+      give_up_at_ = now + kLeaveTimeout;
     }
   }
   return force_kill_ || now >= give_up_at_ || (ended && client_->done());
@@ -37,48 +39,55 @@ bool LaunchJob::over() {
 absl::Duration LaunchJob::next_wait() const {
   if (supervisor_) return supervisor_->next_wait();
   const bool silent = logged_ || options_.max_nodes == 1;
-  const absl::Time next = silent ? give_up_at_ : std::min(give_up_at_, said_at_ + kQuiet);
+  const absl::Time next = silent ? give_up_at_ : std::min(give_up_at_, logged_at_ + kLogAfter);
   return std::max(next - Clock::system().now(), absl::ZeroDuration());
 }
 
 void LaunchJob::log_progress() {
-  if (logged_ || supervisor_ || options_.max_nodes == 1 || Clock::system().now() < said_at_ + kQuiet) return;
+  if (logged_ || supervisor_ || options_.max_nodes == 1 || Clock::system().now() < logged_at_ + kLogAfter)
+    return;
   logged_ = true;
   if (update_.kind == rendezvous::RendezvousUpdate::Kind::kEnded) {
-    outputs_.say("the job is over; serving the store until the other nodes know");
+    outputs_.print("the job is over; serving the store until the other nodes know");
   } else if (succeeded_) {
-    outputs_.say("this node's workers have ended well; waiting for the other nodes'");
+    outputs_.print("this node's workers have succeeded; waiting for those of the other nodes");
   } else {
     const std::string most = options_.elastic() ? absl::StrCat(" to ", options_.max_nodes) : "";
-    outputs_.say(
-        absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to meet in the ", stores_->place()));
+    outputs_.print(absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to join in the ",
+                                stores_->location()));
   }
 }
 
-void LaunchJob::let_output_through() {
+void LaunchJob::drain_output() {
   Clock& clock = Clock::system();
-  const absl::Time cut_off = clock.now() + kDrain;
+  const absl::Time cut_off = clock.now() + kDrainTimeout;
   while (outputs_.pumps_open() && !force_kill_ && clock.now() < cut_off)
     loop_.run_once(cut_off - clock.now());
   outputs_.close_pumps();
-  // As long as its reader takes, as a program that writes to a slow reader waits too; after a signal only for
-  // a moment.
+  // Wait until the launcher's output has been read, as any program waits for a slow reader; after a signal
+  // only for a moment.
   while (!outputs_.flushed() && !force_kill_ && (interrupted_by_ == 0 || clock.now() < cut_off)) {
     loop_.run_once(interrupted_by_ == 0 ? absl::InfiniteDuration() : cut_off - clock.now());
   }
 }
 
+// The exit code, in this order of precedence:
+// 1. After a signal 128 + its number, as in a shell, unless the workers had succeeded before.
+// 2. 0 if the job has succeeded.
+// 3. The code of the failure that all nodes agree on. Every node prints it, so the cause can be found on any
+//    of them.
+// 4. Without a failure, the error of the rendezvous, which main() turns into a code.
 absl::StatusOr<int> LaunchJob::conclude() {
   const rendezvous::Outcome& outcome = update_.outcome;
   if (interrupted_by_ != 0) return succeeded_ ? 0 : 128 + interrupted_by_;
   if (outcome.status.ok()) return 0;
-  // What the nodes agree was first; what failed here may have followed from it.
+  // The nodes agree which failure was the first; failures on this node may be its consequences.
   std::vector<rendezvous::Failure> others = failures_;
   std::optional<rendezvous::Failure> first = outcome.failure;
   if (!first && !others.empty()) first = others.front();
   if (!first) {
-    // It may be another job's store.
-    if (absl::IsInvalidArgument(outcome.status)) return with_context(outcome.status, stores_->place());
+    // The store may belong to another job: add its location.
+    if (absl::IsInvalidArgument(outcome.status)) return with_context(outcome.status, stores_->location());
     return outcome.status;
   }
   others.erase(std::remove_if(others.begin(), others.end(),
@@ -87,11 +96,11 @@ absl::StatusOr<int> LaunchJob::conclude() {
                               }),
                others.end());
   if (first->rank < 0) {
-    outputs_.say(rendezvous::describe(*first));
+    outputs_.print(rendezvous::describe(*first));
   } else {
-    outputs_.say_lines(failure_summary(options_.program, *first, others));
+    outputs_.print_lines(failure_summary(options_.program, *first, others));
   }
-  let_output_through();
+  drain_output();
   const int code = first->signal != 0 ? 128 + first->signal : first->exit_code;
   return code != 0 ? code : 1;
 }

@@ -27,7 +27,7 @@ absl::Status make_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error)
-    return absl::UnavailableError(absl::StrCat("cannot make log directory ", path, ": ", error.message()));
+    return absl::UnavailableError(absl::StrCat("cannot create log directory ", path, ": ", error.message()));
   return absl::OkStatus();
 }
 
@@ -36,10 +36,11 @@ absl::StatusOr<std::string> make_temporary_directory() {
   const std::string parent = set != nullptr && *set != '\0' ? set : "/tmp";
   std::string directory = absl::StrCat(parent, "/gradwire_launch_XXXXXX");
   if (mkdtemp(directory.data()) != nullptr) return directory;
-  return errno_status(absl::StrCat("cannot make a log directory in ", parent), errno);
+  return errno_status(absl::StrCat("cannot create a log directory in ", parent), errno);
 }
 
-// A new directory for one run under `log_dir`, which is made if it is missing; empty: under a temporary one.
+// Creates a new directory for one run in `log_dir`, which is created if it is missing. If `log_dir` is empty,
+// creates it in a new temporary directory.
 absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& run_id) {
   std::string parent = log_dir;
   if (parent.empty()) {
@@ -47,8 +48,9 @@ absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const
   }
   GRADWIRE_RETURN_IF_ERROR(make_directories(parent));
   std::string directory = absl::StrCat(parent, "/", run_id);
+  // mkdir() fails if the directory exists, so two launchers cannot choose the same one.
   while (mkdir(directory.c_str(), 0777) != 0) {
-    if (errno != EEXIST) return errno_status(absl::StrCat("cannot make log directory ", directory), errno);
+    if (errno != EEXIST) return errno_status(absl::StrCat("cannot create log directory ", directory), errno);
     directory = absl::StrFormat("%s/%s_%08x", parent, run_id, random_id() & 0xffffffff);
   }
   return directory;
@@ -78,23 +80,26 @@ WorkerOutputs::~WorkerOutputs() {
 
 absl::Status WorkerOutputs::prepare(const std::string& run_id) {
   if (!options_.streams.any_file(options_.nproc_per_node)) {
-    // Error files can be done without.
+    // The launcher can work without error files, so ignore an error.
     directory_ = make_temporary_directory().value_or("");
     temporary_ = !directory_.empty();
     return absl::OkStatus();
   }
   GRADWIRE_ASSIGN_OR_RETURN(directory_, make_run_directory(options_.log_dir, run_id));
-  say(absl::StrCat("the workers' output is in ", directory_));
+  print(absl::StrCat("the workers' output is in ", directory_));
   return absl::OkStatus();
 }
 
+// If both streams go to the same place through a pseudo terminal, they share that terminal, which keeps
+// their lines in the order in which the worker wrote them.
 absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank) {
   const Stream out{round, local_rank, options_.streams.out_of(local_rank), /*is_error=*/false};
   const Stream err{round, local_rank, options_.streams.err_of(local_rank), /*is_error=*/true};
   WorkerStreams streams;
   GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
-  const bool to_one_place = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
-  if (to_one_place && streams.terminal) {
+  const bool same_target = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
+  if (same_target && streams.terminal) {
+    // At least 3, because the numbers 0 to 2 are the standard streams.
     streams.err = Descriptor(fcntl(streams.out.get(), F_DUPFD_CLOEXEC, 3));
     if (!streams.err.valid()) return errno_status("cannot duplicate a descriptor", errno);
   } else {
@@ -140,7 +145,7 @@ std::string WorkerOutputs::error_file(int64_t round, int local_rank) const {
 absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
   GRADWIRE_ASSIGN_OR_RETURN(const std::string directory, make_directory(stream.round, stream.local_rank));
   const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
-  // Appending, so that a worker that opens the file once more does not write over its own lines.
+  // Append, so that a worker that opens the file again does not overwrite its own lines.
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
   return file;
@@ -148,14 +153,15 @@ absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
 
 Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) {
   if (!options_.line_buffered || stream.is_error) return Descriptor();
-  // The launcher's own terminal serves as well.
+  // No pseudo terminal is needed if the launcher's own output is a terminal.
   if (!stream.route.file && isatty(STDOUT_FILENO)) return Descriptor();
   absl::StatusOr<Pipe> terminal = make_terminal_();
   if (!terminal.ok()) {
     if (!warned_) {
-      say(absl::StrCat(
-          "workers that buffer their standard output lose what they have not flushed when they are killed: ",
-          terminal.status().message(), "; --line_buffered=false silences this"));
+      print(absl::StrCat(
+          "cannot make the workers' standard output line buffered: ", terminal.status().message(),
+          "; output that is not flushed is lost if a worker is killed (--line_buffered=false silences "
+          "this)"));
     }
     warned_ = true;
     return Descriptor();
@@ -166,8 +172,8 @@ Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) 
 
 void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor file) {
   StreamPump::Targets targets;
-  // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker
-  // wrote it.
+  // A teed line gets the worker's name as prefix. A line that goes only to the launcher's own stream is not
+  // changed.
   if (stream.route.console) {
     targets.sink = &sink(stream.is_error);
     if (file.valid()) {
@@ -178,9 +184,9 @@ void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor fil
   pumps_.push_back(std::make_unique<StreamPump>(loop_, std::move(source), std::move(targets)));
 }
 
-void WorkerOutputs::say(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }
+void WorkerOutputs::print(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }
 
-void WorkerOutputs::say_lines(absl::string_view lines) { sink(true).append(lines); }
+void WorkerOutputs::print_lines(absl::string_view lines) { sink(true).append(lines); }
 
 bool WorkerOutputs::pumps_open() const {
   for (const auto& pump : pumps_) {

@@ -15,54 +15,55 @@
 
 namespace gradwire::tools {
 
-// What a worker gets as its standard output and error; not valid: the launcher's own.
+// A worker's standard output and error. A descriptor that is not valid means the launcher's own stream.
 struct WorkerStreams {
   Descriptor out;
   Descriptor err;
-  bool terminal = false;  // one of them is a pseudo terminal
+  bool terminal = false;  // Whether one of them is a pseudo terminal.
 };
 
-// Where the workers' output goes: the launcher's own streams, files, both (teed) or nowhere. Files lie under
-// the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out;
-// a run id whose directory is there already gets a suffix, so that no run writes into the files of another.
+// The targets of the workers' output: the launcher's own streams, files, both (teed) or /dev/null. The files
+// are in the log directory, as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as with torchrun.
+// If the directory of a run id exists already, it gets a suffix, so that no run writes into the files of
+// another.
 //
-// The same directories hold what workers die of (tools/launch/process/error_file.h). Where nothing else goes
-// to files they are temporary and go with this object.
+// The same directories have the workers' error files (tools/launch/process/error_file.h). If nothing else
+// goes to files, the directories are temporary and are deleted with this object.
 //
-// With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless the launcher's
-// own, which it would get, is a terminal: a program then writes whole lines at once, and none is lost with a
-// worker that is killed. Standard error is not buffered, and a pseudo terminal only where both streams go to
-// the same pipe or file: one for both keeps their order.
+// With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless it is the
+// launcher's own output and that is a terminal. A program then writes each line at once, so that no line is
+// lost when a worker is killed. Standard error is not buffered; it is a pseudo terminal only if both streams
+// go to the same pipe or file, because one terminal for both keeps their order.
 //
-// On the loop's thread, which outlives it. Owns pumps and sinks.
+// Use on the thread of the loop, which must outlive this object. Owns the pumps and sinks.
 class WorkerOutputs {
  public:
-  // `make_terminal`: where pseudo terminals come from.
+  // `make_terminal` creates pseudo terminals.
   WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
                 std::function<absl::StatusOr<Pipe>()> make_terminal = &tools::make_terminal);
   ~WorkerOutputs();
 
-  // Makes the log directory if any worker needs it. Unavailable if that cannot be done.
+  // Creates the log directory if any worker needs it. Unavailable if that fails.
   absl::Status prepare(const std::string& run_id);
-  // The streams of one worker, with their files and pumps. Give them to the worker and drop them: while the
-  // launcher has them too their end is not seen.
+  // Opens the streams of one worker, with their files and pumps. Give them to the worker and close them here:
+  // their end is noticed only when the launcher does not have them open any more.
   absl::StatusOr<WorkerStreams> open(int64_t round, int local_rank);
 
-  // The launcher's own word to the user: one line, prefixed with "launch: ", not mixed into a worker's teed
+  // Prints a line of the launcher itself, prefixed with "launch: ". It is not mixed into a worker's teed
   // line.
-  void say(absl::string_view text);
-  // Whole lines without the prefix.
-  void say_lines(absl::string_view lines);
+  void print(absl::string_view text);
+  // Prints whole lines without the prefix.
+  void print_lines(absl::string_view lines);
 
-  // Where a worker may leave what it dies of. Empty where nothing can be written: then its last words are in
-  // its output alone.
+  // The path of a worker's error file. Empty if no file can be written; then only the worker's output shows
+  // the reason of a failure.
   std::string error_file(int64_t round, int local_rank) const;
 
   const std::string& directory() const { return directory_; }
   bool pumps_open() const;
-  // Takes what is in the pipes and closes them: of the rounds so far.
+  // Reads what is in the pipes of all rounds so far, and closes them.
   void close_pumps();
-  // Whether everything that is to appear has been written.
+  // Whether all output has been written.
   bool flushed() const;
 
  private:
@@ -73,11 +74,12 @@ class WorkerOutputs {
     bool is_error;
   };
 
-  // Of one worker. Unavailable if it cannot be made.
+  // Creates the directory of one worker. Unavailable if that fails.
   absl::StatusOr<std::string> make_directory(int64_t round, int local_rank) const;
   absl::StatusOr<Descriptor> open_stream(const Stream& stream, bool& terminal);
   absl::StatusOr<Descriptor> open_file(const Stream& stream);
-  // Not valid: a pseudo terminal is not wanted for it, or cannot be made.
+  // Returns a descriptor that is not valid if a pseudo terminal is not wanted for the stream, or cannot be
+  // created.
   Descriptor open_terminal(const Stream& stream, Descriptor& file);
   void pump(const Stream& stream, Descriptor source, Descriptor file);
   OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
@@ -85,11 +87,11 @@ class WorkerOutputs {
   EventLoop& loop_;
   const LaunchOptions& options_;
   const std::function<absl::StatusOr<Pipe>()> make_terminal_;
-  bool warned_ = false;  // that no pseudo terminal can be made
+  bool warned_ = false;  // Whether the user was warned that no pseudo terminal can be created.
   std::string directory_;
-  bool temporary_ = false;  // directory_ is this object's own
+  bool temporary_ = false;  // Whether to delete directory_ at the end.
   OutputSink output_sink_;
-  // None when standard output and error are the same pipe: one sink then keeps their lines whole.
+  // Null if standard output and error are the same pipe: one sink for both then keeps their lines whole.
   std::unique_ptr<OutputSink> error_sink_;
   std::vector<std::unique_ptr<StreamPump>> pumps_;
 };

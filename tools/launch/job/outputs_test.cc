@@ -15,7 +15,8 @@
 namespace gradwire::tools {
 namespace {
 
-// The test's own standard output goes to a file meanwhile, as a launcher's may.
+// A fixture that redirects the test's standard error to a file, from which printed() reads the launcher's
+// lines.
 class Outputs : public testing::Test {
  protected:
   Outputs() : loop_(*EventLoop::create()), path_(testing::TempDir() + "/outputs.err") {
@@ -31,7 +32,7 @@ class Outputs : public testing::Test {
   }
   ~Outputs() override { dup2(saved_.get(), STDERR_FILENO); }
 
-  std::string said() const {
+  std::string printed() const {
     std::ifstream file(path_);
     std::stringstream text;
     text << file.rdbuf();
@@ -46,7 +47,7 @@ class Outputs : public testing::Test {
 
 absl::StatusOr<Pipe> no_terminal() { return absl::UnavailableError("none here"); }
 
-TEST_F(Outputs, WithoutTerminalsThereAreOneWarningAndTheFile) {
+TEST_F(Outputs, WithoutTerminalsWarnsOnceAndWritesTheFile) {
   WorkerOutputs outputs(loop_, options_, &no_terminal);
   ASSERT_TRUE(outputs.prepare("no_terminal").ok());
   for (int rank = 0; rank < 2; ++rank) {
@@ -60,12 +61,12 @@ TEST_F(Outputs, WithoutTerminalsThereAreOneWarningAndTheFile) {
     std::string line;
     EXPECT_TRUE(std::getline(file, line) && line == "text") << line;
   }
-  const std::string text = said();
+  const std::string text = printed();
   EXPECT_TRUE(absl::StrContains(text, "none here")) << text;
   EXPECT_EQ(text.find("none here"), text.rfind("none here")) << text;
 }
 
-TEST_F(Outputs, WithoutLogsErrorFilesAreInADirectoryThatGoesWithIt) {
+TEST_F(Outputs, WithoutLogsErrorFilesAreInATemporaryDirectory) {
   options_.streams.redirects = {};
   std::string directory;
   {
@@ -80,7 +81,7 @@ TEST_F(Outputs, WithoutLogsErrorFilesAreInADirectoryThatGoesWithIt) {
   EXPECT_FALSE(std::filesystem::exists(directory)) << directory;
 }
 
-TEST_F(Outputs, ErrorFilesAreBesideLogsAndStay) {
+TEST_F(Outputs, ErrorFilesAreBesideLogsAndAreKept) {
   std::string path;
   {
     WorkerOutputs outputs(loop_, options_);

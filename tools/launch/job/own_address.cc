@@ -20,7 +20,7 @@ absl::StatusOr<std::string> address_towards(const std::string& host, int port) {
                             transport::resolve_addresses(transport::join_host_port(host, port)));
   int error = 0;
   for (const transport::SocketAddress& each : targets) {
-    // A datagram socket's connect sends nothing: it only chooses the way.
+    // connect() of a datagram socket sends nothing; it only selects the route.
     const Descriptor socket(::socket(each.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     transport::SocketAddress own;
     own.length = sizeof(own.storage);
@@ -32,9 +32,9 @@ absl::StatusOr<std::string> address_towards(const std::string& host, int port) {
     }
     error = errno;
   }
-  return errno_status(
-      absl::StrCat("no way to ", host, " (--local_addr says at which address others reach this machine)"),
-      error);
+  return errno_status(absl::StrCat("no route to ", host,
+                                   "; set --local_addr to the address at which others reach this machine"),
+                      error);
 }
 
 }  // namespace gradwire::tools

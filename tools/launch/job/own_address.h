@@ -6,9 +6,9 @@
 
 namespace gradwire::tools {
 
-// The address from which this machine would speak to `host`, and so the one at which machines on that side
-// reach it; nothing is sent. "127.0.0.1" for a host that is this machine alone. Unavailable when the name is
-// not known or there is no way to it.
+// Returns the local address of the route to `host`, at which machines on that side can reach this one. Sends
+// nothing. Returns "127.0.0.1" if `host` is a loopback name or address. Unavailable if the name cannot be
+// resolved or no route exists.
 absl::StatusOr<std::string> address_towards(const std::string& host, int port);
 
 }  // namespace gradwire::tools

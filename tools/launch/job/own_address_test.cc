@@ -11,7 +11,7 @@ TEST(OwnAddress, TowardsThisMachineAloneIsLoopback) {
   }
 }
 
-TEST(OwnAddress, AHostThatNobodyKnowsIsNamed) {
+TEST(OwnAddress, UnknownHostIsNamed) {
   const absl::Status status = address_towards("no-such-host.invalid", 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("no-such-host.invalid"), absl::string_view::npos) << status;

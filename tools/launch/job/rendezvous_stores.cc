@@ -14,7 +14,8 @@
 namespace gradwire::tools {
 namespace {
 
-// Towards the first that can be found: of a cluster's members some may be gone.
+// Returns the local address of the route to the first endpoint that can be resolved; some members of a
+// cluster may be gone.
 absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& endpoints) {
   absl::StatusOr<std::string> own;
   for (const std::string& each : endpoints) {
@@ -29,49 +30,53 @@ absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& 
 
 absl::StatusOr<std::unique_ptr<RendezvousStores>> RendezvousStores::open(const LaunchOptions& options,
                                                                          std::string run_id) {
-  std::unique_ptr<RendezvousStores> meeting(new RendezvousStores(options, std::move(run_id)));
+  std::unique_ptr<RendezvousStores> stores(new RendezvousStores(options, std::move(run_id)));
   if (!options.local_addr.empty()) {
-    meeting->own_address_ = options.local_addr;
+    stores->own_address_ = options.local_addr;
   } else if (options.max_nodes == 1 && options.backend != RendezvousBackend::kEtcd) {
-    meeting->own_address_ = "127.0.0.1";
+    stores->own_address_ = "127.0.0.1";
   } else if (options.backend == RendezvousBackend::kEtcd) {
-    GRADWIRE_ASSIGN_OR_RETURN(meeting->own_address_, address_towards_any(options.endpoints));
+    GRADWIRE_ASSIGN_OR_RETURN(stores->own_address_, address_towards_any(options.endpoints));
   } else {
-    GRADWIRE_ASSIGN_OR_RETURN(meeting->own_address_,
+    GRADWIRE_ASSIGN_OR_RETURN(stores->own_address_,
                               address_towards(options.master_addr, options.master_port));
   }
-  // Last: what can fail and be tried again must not take a store away that others have found.
-  if (options.backend != RendezvousBackend::kEtcd) GRADWIRE_RETURN_IF_ERROR(meeting->serve_if_ours());
-  return meeting;
+  // Serve the store as the last step: a retry after a failure must not close a store that others have already
+  // found.
+  if (options.backend != RendezvousBackend::kEtcd) GRADWIRE_RETURN_IF_ERROR(stores->serve_if_host());
+  return stores;
 }
 
-absl::StatusOr<bool> RendezvousStores::is_ours() const {
+// The launchers do not talk to each other yet, so each decides by itself. With --rdzv_conf is_host the user
+// decides, for hosts that do not know the name under which others reach them.
+absl::StatusOr<bool> RendezvousStores::is_host() const {
   if (options_.max_nodes == 1) return true;
   if (options_.conf.is_host) return *options_.conf.is_host;
   if (options_.backend == RendezvousBackend::kStatic) return options_.node_rank == 0;
   return store::is_this_machine(options_.master_addr);
 }
 
-absl::Status RendezvousStores::serve_if_ours() {
-  GRADWIRE_ASSIGN_OR_RETURN(const bool ours, is_ours());
-  if (!ours) return absl::OkStatus();
+absl::Status RendezvousStores::serve_if_host() {
+  GRADWIRE_ASSIGN_OR_RETURN(const bool host_here, is_host());
+  if (!host_here) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> server =
       store::TcpStoreServer::start({.host = options_.master_addr, .port = options_.master_port});
   if (server.ok()) {
     server_ = *std::move(server);
     return absl::OkStatus();
   }
-  // Another launcher of the job on this machine may have come first; whether it is one shows when it is
-  // asked.
-  const bool may_be_one_of_ours = absl::IsFailedPrecondition(server.status()) && options_.max_nodes > 1 &&
-                                  options_.backend == RendezvousBackend::kStore &&
-                                  !options_.conf.is_host.value_or(false);
-  if (may_be_one_of_ours) return absl::OkStatus();
-  // Not the command line's fault: the port may be free the next time.
+  // Another launcher of the job on this machine may already have the port. Whether it does shows when this
+  // launcher connects.
+  const bool may_be_same_job = absl::IsFailedPrecondition(server.status()) && options_.max_nodes > 1 &&
+                               options_.backend == RendezvousBackend::kStore &&
+                               !options_.conf.is_host.value_or(false);
+  if (may_be_same_job) return absl::OkStatus();
+  // Not InvalidArgument: the port may be free the next time.
   return absl::FailedPreconditionError(absl::StrCat(
       "cannot serve the store at ", options_.master_addr, ":", options_.master_port, ": ",
       server.status().message(),
-      options_.max_nodes == 1 ? " (--master_port chooses another, --standalone a free one)" : ""));
+      options_.max_nodes == 1 ? "; choose another port with --master_port, or a free one with --standalone"
+                              : ""));
 }
 
 rendezvous::RendezvousClient::OpenStore RendezvousStores::opener() const {
@@ -89,7 +94,7 @@ rendezvous::RendezvousClient::OpenStore RendezvousStores::opener() const {
       return std::make_shared<store::HashStore>();
     };
   }
-  // Who serves it need not be able to reach himself by the name that the others use.
+  // The launcher that serves the store may not be able to reach itself by the name that the others use.
   const bool loopback = server_ == nullptr || store::is_loopback(options_.master_addr);
   const std::string host = loopback ? options_.master_addr : "127.0.0.1";
   const int port = store_port();
@@ -98,6 +103,7 @@ rendezvous::RendezvousClient::OpenStore RendezvousStores::opener() const {
   };
 }
 
+// The old server ends first: no worker of the previous round runs any more, because all nodes were ready.
 absl::StatusOr<rendezvous::Address> RendezvousStores::serve_round() {
   round_server_.reset();
   GRADWIRE_ASSIGN_OR_RETURN(round_server_, store::TcpStoreServer::start({.host = own_address_, .port = 0}));
@@ -109,7 +115,7 @@ rendezvous::Address RendezvousStores::workers_store(const rendezvous::RoundInfo&
   return {.host = options_.master_addr, .port = store_port()};
 }
 
-std::string RendezvousStores::place() const {
+std::string RendezvousStores::location() const {
   if (options_.backend == RendezvousBackend::kEtcd) {
     return absl::StrCat("etcd at ", absl::StrJoin(options_.endpoints, ","), ", job ", run_id_);
   }

@@ -10,45 +10,45 @@
 
 namespace gradwire::tools {
 
-// The stores of a job, as this launcher has to do with them: the one in which the launchers meet, and the one
-// in which the workers of a round do.
+// The stores of a job that this launcher serves or uses: the launchers' store, in which the launchers form
+// the rendezvous, and the workers' store of each round.
 //
-//   one node    the launchers' store is in memory; the workers' is served here
-//   static      node 0's launcher serves one for both
-//   store       the launcher at the endpoint serves one for both: of several on that machine the one that has
-//               the port
-//   etcd        the launchers' is etcd; the workers' is served, for each round, by the launcher of group rank
-//               0, so that no host has to last
+//   one node    the launchers' store is in memory; this launcher serves the workers' store
+//   static      the launcher of node 0 serves one store for both
+//   store       the launcher on the endpoint's host serves one store for both; if several launchers run
+//               there, the one that gets the port
+//   etcd        the launchers' store is etcd; the launcher of group rank 0 serves the workers' store of each
+//               round, so that no host has to live as long as the job
 //
-// One thread. Owns what it serves.
+// For one thread only. Owns the stores that it serves.
 class RendezvousStores {
  public:
-  // Serves the store if that is this launcher's part. FailedPrecondition: the port is taken. Unavailable: a
-  // host is not known, or there is no way to it, which may change.
+  // Serves the store if that is this launcher's task. FailedPrecondition: the port is in use. Unavailable: a
+  // host cannot be resolved, or has no route; a retry may succeed.
   static absl::StatusOr<std::unique_ptr<RendezvousStores>> open(const LaunchOptions& options,
                                                                 std::string run_id);
 
-  // Opens the store in which the launchers meet. May outlive the RendezvousStores.
+  // Returns a function that opens the launchers' store. It may outlive the RendezvousStores.
   rendezvous::RendezvousClient::OpenStore opener() const;
-  // Whether other launchers need this one for that.
+  // Whether this launcher serves the launchers' store for others.
   bool hosts_store() const { return server_ != nullptr && options_.max_nodes > 1; }
-  // Whether each round has a store of its own, served with serve_round().
+  // Whether each round has a workers' store of its own, served with serve_round().
   bool round_store() const { return options_.backend == RendezvousBackend::kEtcd; }
-  // At which other nodes reach this one.
+  // The address at which other nodes reach this one.
   const std::string& own_address() const { return own_address_; }
 
-  // Ends the store of the round before.
+  // Serves the workers' store of a round. Ends the store of the previous round.
   absl::StatusOr<rendezvous::Address> serve_round();
-  // Where the workers of a round find their store.
+  // The address of the workers' store of a round.
   rendezvous::Address workers_store(const rendezvous::RoundInfo& round) const;
   // "store at host:29400", for messages.
-  std::string place() const;
+  std::string location() const;
 
  private:
   explicit RendezvousStores(const LaunchOptions& options, std::string run_id)
       : options_(options), run_id_(std::move(run_id)) {}
-  absl::Status serve_if_ours();
-  absl::StatusOr<bool> is_ours() const;
+  absl::Status serve_if_host();
+  absl::StatusOr<bool> is_host() const;
   int store_port() const { return server_ == nullptr ? options_.master_port : server_->port(); }
 
   const LaunchOptions& options_;

@@ -13,16 +13,16 @@ namespace gradwire::tools {
 namespace {
 
 constexpr size_t kWidth = 110;
-// Columns that the labels take.
+// Width of the labels.
 constexpr size_t kIndent = 12;
-// More than that many others say nothing new.
+// Limit for the other failures in the table.
 constexpr size_t kMaxOthers = 32;
 
-// The start and the end of a name that is too long: host names differ at either.
+// Shortens a name in the middle, because host names may differ at either end.
 std::string shorten(absl::string_view name, size_t size) {
   const std::string clean = clean_line(name, 4 * kWidth);
   if (columns(clean) <= size) return clean;
-  // Not to be cut inside a character.
+  // Characters of several bytes must not be cut in the middle, so cut at the end.
   if (columns(clean) != clean.size()) return clean_line(clean, size);
   const size_t tail = (size - 2) / 2;
   return absl::StrCat(clean.substr(0, size - 2 - tail), "..", clean.substr(clean.size() - tail));
@@ -51,7 +51,7 @@ Row row_of(const rendezvous::Failure& failure, absl::TimeZone zone) {
           absl::FormatTime("%H:%M:%E3S", failure.time, zone)};
 }
 
-// A table whose columns are as wide as what is in them; the message takes the rest of the line.
+// Appends a table whose columns fit their contents. The message takes the rest of the line.
 void append_table(std::string& text, const std::vector<rendezvous::Failure>& failures, absl::TimeZone zone) {
   std::vector<Row> rows = {{"rank", "local", "role", "host", "pid", "ended by", "time"}};
   const size_t shown = std::min(failures.size(), kMaxOthers);
@@ -81,6 +81,8 @@ void append_table(std::string& text, const std::vector<rendezvous::Failure>& fai
 
 }  // namespace
 
+// Text in a failure may come from workers of other nodes. It is cleaned and bounded here, so it cannot
+// control the terminal or hide the rest.
 std::string failure_summary(absl::string_view program, const rendezvous::Failure& first,
                             const std::vector<rendezvous::Failure>& others, absl::TimeZone zone) {
   std::string text = rule('=');

@@ -9,10 +9,10 @@
 
 namespace gradwire::tools {
 
-// What the launcher prints at the end of a failed job: the first failure in full and the others, in the order
-// given, a line each; all of them workers'. Lines are at most 110 columns wide and end in '\n'; names that
-// would break the columns are cut in the middle. What comes from other hosts is made fit for a terminal.
-// Times are those of `zone`.
+// Returns the text that the launcher prints at the end of a failed job: the first failure of a worker in
+// full, and the others in the order given, in one line each. Lines have at most 110 columns and end in '\n'.
+// Names that are too long are cut in the middle. Text from other hosts is made safe for a terminal. Times
+// are in the time zone `zone`.
 std::string failure_summary(absl::string_view program, const rendezvous::Failure& first,
                             const std::vector<rendezvous::Failure>& others,
                             absl::TimeZone zone = absl::LocalTimeZone());

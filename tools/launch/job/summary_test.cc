@@ -25,10 +25,10 @@ rendezvous::Failure failure(int rank) {
           .pid = 4711 + rank,
           .exit_code = 1,
           .time = kTime,
-          .message = "UNAVAILABLE: the peer is gone"};
+          .message = "UNAVAILABLE: the peer has left"};
 }
 
-TEST(FailureSummary, FirstFailureStandsInFullAndTheOthersInATable) {
+TEST(FailureSummary, FirstFailureIsInFullAndTheOthersInATable) {
   rendezvous::Failure killed = failure(12);
   killed.exit_code = 0;
   killed.signal = SIGSEGV;
@@ -40,12 +40,12 @@ TEST(FailureSummary, FirstFailureStandsInFullAndTheOthersInATable) {
   host      gpu1, pid 4714
   ended by  exit code 1
   time      2023-11-14 22:13:20.123 +00:00
-  message   UNAVAILABLE: the peer is gone
+  message   UNAVAILABLE: the peer has left
 ------------------------------------------------------------------------
 then
   rank  local  role     host   pid  ended by     time          message
     12      4  trainer  gpu1  4723  SIGSEGV      22:13:20.123
-     2      2  trainer  gpu1  4713  exit code 1  22:13:20.123  UNAVAILABLE: the peer is gone
+     2      2  trainer  gpu1  4713  exit code 1  22:13:20.123  UNAVAILABLE: the peer has left
 ========================================================================
 )");
 }

@@ -10,36 +10,36 @@
 
 namespace gradwire::tools {
 
-// Looks up an environment variable; none for one that is not set or empty.
+// Returns the value of an environment variable; nullopt if it is not set or empty.
 using Variables = std::function<std::optional<std::string>(const std::string& name)>;
 
-// What the system that started this launcher says about the job, for what the command line leaves open. Unset
-// is what the system does not say.
+// The information about the job from the system that started this launcher. Used where the command line does
+// not give a value. A field is unset if the system does not provide it.
 struct ClusterPlace {
-  std::string system;  // "Slurm", "Open MPI", "Kubernetes"; for messages
+  std::string system;  // "Slurm", "Open MPI" or "Kubernetes", for messages.
   std::optional<int> nnodes;
   std::optional<int> node_rank;
-  std::optional<std::string> master_addr;  // node 0's host
+  std::optional<std::string> master_addr;  // The host of node 0.
   std::optional<std::string> run_id;
-  // How many launchers the system has started on a node. With more than one, nnodes and node_rank are unset:
-  // they would be those of launchers.
+  // Number of launchers that the system has started on each node. If more than one, nnodes and node_rank are
+  // unset, because the system counts launchers instead of nodes.
   int launchers_per_node = 1;
-  // A word for the user whose launcher is alone in an allocation of several nodes.
+  // A hint for the user if the launcher is alone in an allocation of several nodes.
   std::string note;
 };
 
-// None where no such system is at work. Read in this order:
-//   Open MPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE: this launcher was started by mpirun. It does not
-//                say where node 0 is. Before Slurm, since mpirun uses srun for itself.
-//   Slurm        only inside a step, which srun makes (SLURM_STEP_ID): SLURM_STEP_NUM_NODES, SLURM_NODEID,
-//                SLURM_STEP_NODELIST, SLURM_JOB_ID. In a batch script or under salloc the variables of the
-//                whole allocation are there too, but the launcher is alone: that is one node, and a note.
-//   Kubernetes   JOB_COMPLETION_INDEX, of an indexed Job's pods: the node's rank and nothing else.
-// InvalidArgument names a variable that is not understood.
+// Returns nullopt if no such system started the launcher. The systems are checked in this order:
+//   Open MPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE, if mpirun started this launcher. The address of
+//                node 0 is not provided. Checked before Slurm, because mpirun may itself use srun.
+//   Slurm        SLURM_STEP_NUM_NODES, SLURM_NODEID, SLURM_STEP_NODELIST, SLURM_JOB_ID, but only inside a
+//                step, which srun creates (SLURM_STEP_ID). In a batch script, or under salloc, the variables
+//                of the whole allocation are set, but the launcher is alone: then one node, with a note.
+//   Kubernetes   JOB_COMPLETION_INDEX, in the pods of an indexed Job. Provides only the node's rank.
+// InvalidArgument, which names the variable: a value is malformed.
 absl::StatusOr<std::optional<ClusterPlace>> read_cluster(const Variables& variables);
 
-// The hosts of a list as Slurm writes it: "gpu[001-003,7],login1", several brackets in a name too.
-// InvalidArgument for what is no such list, and for more than 65536 hosts.
+// Expands a list of hosts in Slurm's format, for example "gpu[001-003,7],login1". A name may have several
+// brackets. InvalidArgument for a malformed list, and for more than 65536 hosts.
 absl::StatusOr<std::vector<std::string>> expand_host_list(absl::string_view list);
 
 }  // namespace gradwire::tools

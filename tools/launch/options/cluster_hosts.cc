@@ -1,3 +1,6 @@
+// Expands Slurm's lists of hosts: "n[01-03,7]x,login" is n01x, n02x, n03x, n7x, login. The list comes from
+// the environment, so every number is bounded before memory is allocated for it.
+
 #include <cstdint>
 
 #include "absl/strings/ascii.h"
@@ -29,7 +32,7 @@ bool is_number(absl::string_view text) {
   return true;
 }
 
-// "001-003,7" becomes 001 002 003 7: numbers are as wide as the first of their range.
+// Expands "001-003,7" to 001, 002, 003, 7. The numbers of a range are as wide as its first number.
 absl::StatusOr<std::vector<std::string>> expand_ranges(absl::string_view ranges) {
   std::vector<std::string> numbers;
   for (absl::string_view range : absl::StrSplit(ranges, ',')) {
@@ -39,7 +42,8 @@ absl::StatusOr<std::vector<std::string>> expand_ranges(absl::string_view ranges)
         !absl::SimpleAtoi(ends.back(), &last) || last < first) {
       return not_a_list(range);
     }
-    if (last - first >= kMaxHosts - numbers.size()) return absl::InvalidArgumentError("too many hosts");
+    if (last - first >= kMaxHosts - numbers.size())
+      return absl::InvalidArgumentError("the list has too many hosts");
     const int width = static_cast<int>(ends.front().size());
     for (uint32_t number = first; number <= last; ++number) {
       numbers.push_back(absl::StrFormat("%0*d", width, number));
@@ -48,7 +52,7 @@ absl::StatusOr<std::vector<std::string>> expand_ranges(absl::string_view ranges)
   return numbers;
 }
 
-// One name with its brackets: each multiplies what there is by what it holds.
+// Expands one name with its brackets. Each bracket multiplies the names so far by its numbers.
 absl::StatusOr<std::vector<std::string>> expand_name(absl::string_view name) {
   const absl::string_view whole = name;
   std::vector<std::string> hosts = {""};
@@ -64,7 +68,8 @@ absl::StatusOr<std::vector<std::string>> expand_name(absl::string_view name) {
     if (close == absl::string_view::npos) return not_a_list(whole);
     GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> numbers,
                               expand_ranges(name.substr(open + 1, close - open - 1)));
-    if (hosts.size() * numbers.size() > kMaxHosts) return absl::InvalidArgumentError("too many hosts");
+    if (hosts.size() * numbers.size() > kMaxHosts)
+      return absl::InvalidArgumentError("the list has too many hosts");
     std::vector<std::string> longer;
     for (const std::string& host : hosts) {
       for (const std::string& number : numbers) longer.push_back(host + number);
@@ -79,10 +84,10 @@ absl::StatusOr<std::vector<std::string>> expand_name(absl::string_view name) {
 
 absl::StatusOr<std::vector<std::string>> expand_host_list(absl::string_view list) {
   constexpr size_t kMaxLength = size_t{1} << 20;
-  if (list.size() > kMaxLength) return absl::InvalidArgumentError("too many hosts");
+  if (list.size() > kMaxLength) return absl::InvalidArgumentError("the list has too many hosts");
   std::vector<std::string> all;
   while (true) {
-    // The end of one name is a comma outside of brackets.
+    // A name ends at a comma outside of brackets.
     bool in_brackets = false;
     size_t end = 0;
     for (; end < list.size() && (in_brackets || list[end] != ','); ++end) {
@@ -91,7 +96,8 @@ absl::StatusOr<std::vector<std::string>> expand_host_list(absl::string_view list
     }
     if (end == 0 || end > size_t{16} * kMaxName) return not_a_list(list.substr(0, end));
     GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, expand_name(list.substr(0, end)));
-    if (all.size() + hosts.size() > kMaxHosts) return absl::InvalidArgumentError("too many hosts");
+    if (all.size() + hosts.size() > kMaxHosts)
+      return absl::InvalidArgumentError("the list has too many hosts");
     all.insert(all.end(), hosts.begin(), hosts.end());
     if (end == list.size()) return all;
     list.remove_prefix(end + 1);

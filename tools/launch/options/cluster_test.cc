@@ -18,7 +18,7 @@ absl::StatusOr<std::optional<ClusterPlace>> read(const Environment& environment)
   });
 }
 
-// The place that must be there.
+// Reads a place; fails the test if no system is found.
 ClusterPlace place_of(const Environment& environment) {
   absl::StatusOr<std::optional<ClusterPlace>> place = read(environment);
   EXPECT_TRUE(place.ok()) << place.status();
@@ -26,7 +26,7 @@ ClusterPlace place_of(const Environment& environment) {
   return place.ok() ? place->value_or(ClusterPlace{}) : ClusterPlace{};
 }
 
-// What srun gives each of its tasks.
+// The variables that srun sets for each of its tasks.
 const Environment kStep = {{"SLURM_JOB_ID", "4711"},
                            {"SLURM_STEP_ID", "2"},
                            {"SLURM_NNODES", "8"},
@@ -42,12 +42,12 @@ Environment with(Environment environment, const Environment& changes) {
   return environment;
 }
 
-TEST(ReadCluster, NothingIsNone) {
+TEST(ReadCluster, NoSystemGivesNullopt) {
   EXPECT_FALSE(read({{"RANK", "3"}})->has_value());
   EXPECT_FALSE(read({{"SLURM_JOB_ID", ""}})->has_value());
 }
 
-TEST(ReadCluster, SlurmsStepSaysAll) {
+TEST(ReadCluster, SlurmStepProvidesAll) {
   const ClusterPlace place = place_of(kStep);
   EXPECT_EQ(place.system, "Slurm");
   EXPECT_EQ(place.nnodes, 3);
@@ -57,7 +57,7 @@ TEST(ReadCluster, SlurmsStepSaysAll) {
   EXPECT_EQ(place.note, "");
 }
 
-TEST(ReadCluster, OlderNamesOfSlurmServe) {
+TEST(ReadCluster, OlderNamesOfSlurmAreRead) {
   const ClusterPlace place = place_of({{"SLURM_JOB_ID", "7"},
                                        {"SLURM_STEPID", "0"},
                                        {"SLURM_JOB_NUM_NODES", "2"},
@@ -74,7 +74,7 @@ TEST(ReadCluster, ListOfAnotherLengthGivesNoAddress) {
 }
 
 TEST(ReadCluster, LauncherAloneInAnAllocationIsOneNodeWithANote) {
-  // A batch script's variables, where SLURM_NODEID and SLURM_PROCID are 0.
+  // The variables of a batch script, in which SLURM_NODEID and SLURM_PROCID are 0.
   const ClusterPlace place = place_of({{"SLURM_JOB_ID", "4711"},
                                        {"SLURM_NNODES", "4"},
                                        {"SLURM_NTASKS", "4"},
@@ -89,7 +89,7 @@ TEST(ReadCluster, LauncherAloneInAnAllocationIsOneNodeWithANote) {
   EXPECT_NE(place.note.find("srun"), std::string::npos);
 }
 
-TEST(ReadCluster, SeveralLaunchersOnANodeAreNoNodes) {
+TEST(ReadCluster, SeveralLaunchersOnANodeAreNotNodes) {
   const ClusterPlace slurm = place_of(with(kStep, {{"SLURM_STEP_NUM_TASKS", "6"}}));
   EXPECT_EQ(slurm.launchers_per_node, 2);
   EXPECT_FALSE(slurm.nnodes.has_value());
@@ -99,7 +99,7 @@ TEST(ReadCluster, SeveralLaunchersOnANodeAreNoNodes) {
   EXPECT_FALSE(mpi.node_rank.has_value());
 }
 
-TEST(ReadCluster, OpenMpiSaysRankAndSizeAlsoInsideSlurm) {
+TEST(ReadCluster, OpenMpiProvidesRankAndSizeAlsoInsideSlurm) {
   const ClusterPlace place = place_of(with(
       kStep,
       {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}));
@@ -109,7 +109,7 @@ TEST(ReadCluster, OpenMpiSaysRankAndSizeAlsoInsideSlurm) {
   EXPECT_FALSE(place.master_addr.has_value());
 }
 
-TEST(ReadCluster, KubernetesSaysTheRankAlone) {
+TEST(ReadCluster, KubernetesProvidesOnlyTheRank) {
   const ClusterPlace place = place_of({{"JOB_COMPLETION_INDEX", "2"}});
   EXPECT_EQ(place.system, "Kubernetes");
   EXPECT_EQ(place.node_rank, 2);
@@ -148,7 +148,7 @@ TEST(ExpandHostList, NamesRangesAndBracketsAreExpandedInOrder) {
   }
 }
 
-TEST(ExpandHostList, WhatIsNoListIsRefused) {
+TEST(ExpandHostList, MalformedListIsRefused) {
   for (const char* list :
        {"", ",", "a,", ",a", "a[", "a[]", "a]", "a[1-]", "a[-1]", "a[3-1]", "a[1-2-3]", "a[x]", "a[1[2]]",
         "a b", "a\x1b[1]", "a[1-9999999999]", "a[0-99999]", "a[0-999][0-999]", "a[0-65535],b"}) {

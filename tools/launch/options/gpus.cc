@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxGpus = 1024;
 
-// The entries of `directory` that are `prefix` and a number, or all of them.
+// Counts the entries of `directory` whose name is `prefix` and a number; all entries if `prefix` is empty.
 int count_entries(const std::string& directory, absl::string_view prefix) {
   std::error_code error;
   int count = 0;
@@ -33,6 +33,7 @@ int count_entries(const std::string& directory, absl::string_view prefix) {
   return std::min(count, kMaxGpus);
 }
 
+// Counts as the CUDA runtime does: an invalid entry hides itself and all entries after it.
 int count_chosen(absl::string_view list, int devices) {
   std::set<std::string> chosen;
   for (absl::string_view entry : absl::StrSplit(list, ',')) {
@@ -42,7 +43,7 @@ int count_chosen(absl::string_view list, int devices) {
     const bool names_a_device = is_index ? index >= 0 && index < devices
                                          : absl::StartsWith(entry, "GPU-") || absl::StartsWith(entry, "MIG-");
     if (!names_a_device) break;
-    // CUDA sees nothing at all when a device is named twice.
+    // CUDA sees no device if one is named twice.
     if (!chosen.insert(is_index ? absl::StrCat(index) : std::string(entry)).second) return 0;
   }
   return std::min(static_cast<int>(chosen.size()), kMaxGpus);
@@ -68,8 +69,8 @@ absl::StatusOr<std::string> choose_device(int gpus, int local_rank, int local_wo
   if (local_world_size > gpus || local_rank >= gpus) {
     return absl::InvalidArgumentError(
         absl::StrCat("this node has ", local_world_size, " workers and ", gpus,
-                     " visible GPUs, and each worker needs one of its own: start fewer (--nproc_per_node=gpu "
-                     "starts one per GPU) or see to CUDA_VISIBLE_DEVICES"));
+                     " visible GPUs, but each worker needs a GPU of its own: start fewer workers "
+                     "(--nproc_per_node=gpu starts one per GPU) or check CUDA_VISIBLE_DEVICES"));
   }
   return absl::StrCat("cuda:", local_rank);
 }

@@ -8,7 +8,7 @@
 namespace gradwire::tools {
 namespace {
 
-// Directories that look as the driver's do.
+// A fixture with directories like those of the driver.
 class CountVisibleGpus : public testing::Test {
  protected:
   CountVisibleGpus() {
@@ -28,7 +28,7 @@ class CountVisibleGpus : public testing::Test {
   const std::string devices_ = root_ + "/dev", driver_ = root_ + "/proc";
 };
 
-TEST_F(CountVisibleGpus, NoDriverIsNone) {
+TEST_F(CountVisibleGpus, WithoutADriverThereAreNone) {
   EXPECT_EQ(count(), 0);
   EXPECT_EQ(count("0,1"), 0);
   EXPECT_EQ(count_visible_gpus(std::nullopt, root_ + "/absent", root_ + "/absent"), 0);
@@ -40,13 +40,13 @@ TEST_F(CountVisibleGpus, DeviceFilesAreCounted) {
   EXPECT_EQ(count(), 3);
 }
 
-TEST_F(CountVisibleGpus, DriversEntriesServeWhileThereAreNoFiles) {
+TEST_F(CountVisibleGpus, DriversEntriesAreCountedWithoutDeviceFiles) {
   std::filesystem::create_directories(driver_ + "/0000:01:00.0");
   std::filesystem::create_directories(driver_ + "/0000:02:00.0");
   EXPECT_EQ(count(), 2);
 }
 
-TEST_F(CountVisibleGpus, VariableChoosesAsCudaReadsIt) {
+TEST_F(CountVisibleGpus, VariableSelectsAsInCuda) {
   for (const char* name : {"nvidia0", "nvidia1", "nvidia2", "nvidia3"}) add_device(name);
   EXPECT_EQ(count("0,2"), 2);
   EXPECT_EQ(count(" 3 , 1 "), 2);

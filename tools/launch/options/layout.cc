@@ -13,6 +13,8 @@ int NodeEntry::local_world_size() const {
   return size;
 }
 
+// Ranks follow the nodes, and on each node the roles. Every node computes its own part from the same list,
+// so the nodes need not exchange ranks. Sums are 64 bits wide, because the counts come from other nodes.
 absl::StatusOr<std::vector<WorkerPlace>> lay_out_ranks(const std::vector<NodeEntry>& nodes, int node_rank) {
   constexpr int64_t kMaxWorkers = int64_t{1} << 30;
   int64_t world_size = 0, first_rank = 0;
@@ -27,7 +29,8 @@ absl::StatusOr<std::vector<WorkerPlace>> lay_out_ranks(const std::vector<NodeEnt
     }
   }
   if (world_size > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat(world_size, " workers are too many for one job"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("too many workers in one job: got ", world_size, ", the limit is ", kMaxWorkers));
   }
   const NodeEntry& self = nodes.at(node_rank);
   std::vector<WorkerPlace> places;

@@ -7,24 +7,24 @@
 
 namespace gradwire::tools {
 
-// Some workers of one node that do the same.
+// A group of workers of one node with the same role.
 struct RoleCount {
   std::string name;
   int count = 0;
   bool operator==(const RoleCount&) const = default;
 };
 
-// One launcher, as the others know it, and what it brings to the job. Its local ranks run through the roles
-// in their order.
+// One launcher (node) of the job, as the others know it, with its workers. Its local ranks run through the
+// roles in order.
 struct NodeEntry {
-  std::string host;     // for people
-  std::string address;  // at which the others reach it
+  std::string host;     // For messages.
+  std::string address;  // The address at which the others reach it.
   std::vector<RoleCount> roles;
   int local_world_size() const;
   bool operator==(const NodeEntry&) const = default;
 };
 
-// Where one worker stands in the job. Group is torchrun's word for node.
+// The ranks of one worker in the job. "Group" is torchrun's term for a node.
 struct WorkerPlace {
   int rank = 0;
   int world_size = 0;
@@ -37,13 +37,13 @@ struct WorkerPlace {
   int role_world_size = 0;
 };
 
-// The places of the workers of node `node_rank`: ranks run through the nodes in order, role ranks through all
-// workers of the same role in the order of their ranks. Nodes may differ in size. InvalidArgument if the job
-// would have more than 2^30 workers.
+// Returns the places of the workers of node `node_rank`. Ranks run through the nodes in order. Role ranks run
+// through all workers of the same role, in the order of their ranks. Nodes may have different numbers of
+// workers. InvalidArgument if the job would have more than 2^30 workers.
 absl::StatusOr<std::vector<WorkerPlace>> lay_out_ranks(const std::vector<NodeEntry>& nodes, int node_rank);
 
-// How a worker's lines are marked when they are teed, "trainer1": its role and its number among this node's
-// workers of that role, which is the local rank where all have one role.
+// Returns the name of a worker in the prefix of teed lines, for example "trainer1": its role, and its number
+// among this node's workers of that role (its local rank if all have one role).
 std::string local_name(const std::vector<RoleCount>& roles, int local_rank);
 
 }  // namespace gradwire::tools

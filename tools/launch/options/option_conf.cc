@@ -18,7 +18,7 @@ template <auto member>
 absl::Status read_duration(absl::string_view value, RendezvousConf& conf) {
   absl::Duration time;
   GRADWIRE_RETURN_IF_ERROR(parse_seconds(value, time));
-  if (time <= absl::ZeroDuration()) return absl::InvalidArgumentError("0 is no time at all");
+  if (time <= absl::ZeroDuration()) return absl::InvalidArgumentError("the time must be positive, got 0");
   conf.*member = time;
   return absl::OkStatus();
 }
@@ -26,7 +26,7 @@ absl::Status read_duration(absl::string_view value, RendezvousConf& conf) {
 template <std::string store::EtcdSecurity::*member>
 absl::Status read_text(absl::string_view value, RendezvousConf& conf) {
   conf.etcd.*member = std::string(value);
-  return value.empty() ? absl::InvalidArgumentError("a value is wanted") : absl::OkStatus();
+  return value.empty() ? absl::InvalidArgumentError("the value is empty") : absl::OkStatus();
 }
 
 absl::Status read_last_call(absl::string_view value, RendezvousConf& conf) {
@@ -66,10 +66,10 @@ absl::Status read_part(absl::string_view part, RendezvousConf& conf) {
   const std::vector<absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
   const absl::string_view name = absl::StripAsciiWhitespace(pair[0]);
   if (pair.size() != 2) {
-    // It may be the rest of a password that holds a comma.
+    // Do not print a part after a password: it may be the rest of a password that contains a comma.
     return absl::InvalidArgumentError(
         absl::StrCat(conf.etcd.password.empty() ? absl::StrCat("\"", name, "\"") : "a part",
-                     " is not NAME=VALUE (a value cannot hold a comma)"));
+                     " is not NAME=VALUE (a value cannot contain a comma)"));
   }
   for (const ConfRow& row : kRows) {
     if (row.name == name) return with_context(row.read(absl::StripAsciiWhitespace(pair[1]), conf), name);

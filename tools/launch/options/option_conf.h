@@ -9,23 +9,23 @@
 
 namespace gradwire::tools {
 
-// How the launchers' rendezvous behaves: --rdzv_conf.
+// Settings of the launchers' rendezvous: --rdzv_conf.
 struct RendezvousConf {
-  absl::Duration join_timeout = absl::Seconds(600);      // for the smallest number of nodes to come
-  absl::Duration last_call_timeout = absl::Seconds(30);  // for more nodes, once the smallest number is there
-  absl::Duration close_timeout = absl::Seconds(30);      // for the others to learn that the job is over
+  absl::Duration join_timeout = absl::Seconds(600);      // For the minimum number of nodes to join.
+  absl::Duration last_call_timeout = absl::Seconds(30);  // For more nodes, after the minimum has joined.
+  absl::Duration close_timeout = absl::Seconds(30);      // For the others to learn that the job is over.
   absl::Duration keep_alive_interval = absl::Seconds(5);
-  int keep_alive_max_attempt = 3;  // intervals without a sign of life after which a node is lost
-  // How long the store may not answer before it is lost. None: 60 s for etcd, which may be started again, and
-  // 10 s for a launcher's, whose content is gone with it.
+  int keep_alive_max_attempt = 3;  // A node is lost after so many intervals without a beat.
+  // How long the store may be unreachable before it is lost. By default 60 s for etcd, which may be
+  // restarted, and 10 s for a launcher's store, whose contents are lost with the launcher.
   std::optional<absl::Duration> read_timeout;
-  std::optional<bool> is_host;  // whether this launcher serves the store; none: it finds out by the endpoint
+  std::optional<bool> is_host;  // Whether this launcher serves the store; if unset, decided by the endpoint.
 
   store::EtcdSecurity etcd;
 };
 
-// Reads "name=value,..." into `conf`; what is not named stays. InvalidArgument names the part that is wrong,
-// without the values of those that may be secret.
+// Parses "name=value,..." into `conf`. Settings that are not named stay unchanged. InvalidArgument names the
+// invalid part, but not values that may be secret.
 absl::Status parse_rendezvous_conf(absl::string_view text, RendezvousConf& conf);
 
 }  // namespace gradwire::tools

@@ -1,3 +1,6 @@
+// Fills in the options that were not given, from the scheduler's environment and from defaults, and checks
+// that the options fit together. Each option by itself was checked when it was parsed (option_table.cc).
+
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +11,7 @@
 namespace gradwire::tools {
 namespace {
 
-// torchrun's, and etcd's own.
+// The default ports of torchrun and of etcd.
 constexpr int kStorePort = 29400;
 constexpr int kEtcdPort = 2379;
 
@@ -20,7 +23,7 @@ absl::Status resolve_roles(OptionDraft& draft) {
     total += role.count;
   }
   if (counted == 0) {
-    // The last label counts, as with any option that is given twice.
+    // The last role counts, as with any option that is given twice.
     options.nproc_per_node = draft.workers.value_or(1);
     options.roles = {{draft.roles.empty() ? "default" : draft.roles.back().name, options.nproc_per_node}};
     return absl::OkStatus();
@@ -28,26 +31,26 @@ absl::Status resolve_roles(OptionDraft& draft) {
   for (auto role = draft.roles.begin(); role != draft.roles.end(); ++role) {
     if (role->count == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("option --role: \"", role->name, "\" has no count, and others do"));
+          absl::StrCat("option --role: \"", role->name, "\" has no count, but other roles have one"));
     }
     if (std::any_of(draft.roles.begin(), role, [&](const RoleCount& r) { return r.name == role->name; })) {
       return absl::InvalidArgumentError(absl::StrCat("option --role: \"", role->name, "\" is given twice"));
     }
   }
   if (draft.workers && *draft.workers != total) {
-    return absl::InvalidArgumentError(absl::StrCat("the counts of --role make ", total,
-                                                   " workers and --nproc_per_node says ", *draft.workers));
+    return absl::InvalidArgumentError(absl::StrCat("the counts of --role add up to ", total,
+                                                   " workers, but --nproc_per_node=", *draft.workers));
   }
   if (total > kMaxWorkersPerNode) {
     return absl::InvalidArgumentError(
-        absl::StrCat("option --role: ", total, " workers are more than ", kMaxWorkersPerNode));
+        absl::StrCat("option --role: got ", total, " workers, the limit is ", kMaxWorkersPerNode));
   }
   options.nproc_per_node = total;
   options.roles = draft.roles;
   return absl::OkStatus();
 }
 
-// Fills in what the scheduler knows, as far as it speaks of the nodes that the command line means.
+// Fills in the values from the scheduler, as far as they are about the nodes that the command line means.
 absl::Status apply_cluster(OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (options.standalone) return absl::OkStatus();
@@ -56,10 +59,10 @@ absl::Status apply_cluster(OptionDraft& draft) {
   if (!cluster) return absl::OkStatus();
   if (cluster->launchers_per_node > 1) {
     if (draft.nodes_given) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(cluster->system, " has started ", cluster->launchers_per_node,
-                     " launchers on a node: start one on each, and --nproc_per_node workers under it (or say "
-                     "--standalone, or --nnodes, to have a job of each)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        cluster->system, " has started ", cluster->launchers_per_node,
+        " launchers on a node: start one launcher per node, which starts --nproc_per_node workers "
+        "(or use --standalone or --nnodes if each launcher runs a job of its own)"));
   }
   if (!draft.nodes_given && cluster->nnodes) options.min_nodes = options.max_nodes = *cluster->nnodes;
   if (!draft.nodes_given && !cluster->note.empty()) options.notes.push_back(cluster->note);
@@ -67,8 +70,8 @@ absl::Status apply_cluster(OptionDraft& draft) {
     GRADWIRE_RETURN_IF_ERROR(
         with_context(parse_run_id(*cluster->run_id, options.run_id), "the scheduler's job id"));
   }
-  // It does not know the nodes of a job of another size, and one node needs no address of a network. With
-  // ranks chosen by hand node 0 may be any.
+  // The scheduler's values do not apply to a job with another number of nodes, or with node ranks that the
+  // user chose. A job with one node needs no address.
   const bool same_nodes = cluster->nnodes.value_or(options.max_nodes) == options.max_nodes;
   const bool same_rank = !options.node_rank || options.node_rank == cluster->node_rank;
   if (!same_nodes || !same_rank || options.max_nodes == 1) return absl::OkStatus();
@@ -81,13 +84,13 @@ absl::Status apply_cluster(OptionDraft& draft) {
     options.node_rank = cluster->node_rank;
     if (options.node_rank.value_or(0) >= options.max_nodes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(cluster->system, " says that this is node ", *options.node_rank,
-                       ", and the nodes of --nnodes=", options.max_nodes, " are 0..", options.max_nodes - 1));
+          absl::StrCat("node rank out of range: ", cluster->system, " reports node ", *options.node_rank,
+                       ", expected 0..", options.max_nodes - 1, " (--nnodes=", options.max_nodes, ")"));
     }
     if (!draft.master_addr) {
-      return absl::InvalidArgumentError(absl::StrCat(cluster->system, " does not say where node 0 of the ",
-                                                     options.max_nodes,
-                                                     " nodes is: give --master_addr or --rdzv_endpoint"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(cluster->system, " does not report the address of node 0 of the ", options.max_nodes,
+                       " nodes: give --master_addr or --rdzv_endpoint"));
     }
   }
   return absl::OkStatus();
@@ -98,13 +101,13 @@ RendezvousBackend default_backend(const OptionDraft& draft) {
                                                              : RendezvousBackend::kStore;
 }
 
-// Where the store is: the endpoint, else --master_addr and --master_port.
+// Sets the address of the store: the endpoint, else --master_addr and --master_port.
 absl::Status resolve_store(OptionDraft& draft, int default_port) {
   LaunchOptions& options = draft.options;
   if (draft.endpoints.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("option --rdzv_endpoint: ", draft.endpoints.size(),
-                                                   " endpoints are for etcd (--rdzv_backend=etcd); one store "
-                                                   "has one"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("option --rdzv_endpoint: got ", draft.endpoints.size(),
+                     " endpoints, expected one (several are possible only with --rdzv_backend=etcd)"));
   }
   if (!draft.endpoints.empty()) {
     options.master_addr = draft.endpoints.front().host;
@@ -121,7 +124,7 @@ absl::Status resolve_backend(OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (options.standalone) {
     if (options.max_nodes != 1) {
-      return absl::InvalidArgumentError("--standalone means one node; leave it out with --nnodes above 1");
+      return absl::InvalidArgumentError("--standalone is for one node: omit it with --nnodes above 1");
     }
     options.backend = RendezvousBackend::kStore;
     options.master_addr = "localhost";
@@ -137,26 +140,26 @@ absl::Status resolve_backend(OptionDraft& draft) {
       if (options.elastic()) {
         return absl::InvalidArgumentError(
             absl::StrCat("--nnodes=", options.min_nodes, ":", options.max_nodes,
-                         " needs a backend whose nodes may come and go: store or etcd, not static"));
+                         " needs --rdzv_backend=store or etcd: static has a fixed number of nodes"));
       }
       if (!options.node_rank) options.node_rank = 0;
       return resolve_store(draft, 29500);
     case RendezvousBackend::kStore:
       if (several && !located) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "up to ", options.max_nodes,
-            " nodes have to know where to meet: give --rdzv_endpoint=HOST:PORT, the same on each"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the rendezvous of up to ", options.max_nodes,
+                         " nodes needs an endpoint: give the same --rdzv_endpoint=HOST:PORT on each node"));
       }
       return resolve_store(draft, located ? kStorePort : 0);
     case RendezvousBackend::kEtcd:
       if (draft.endpoints.empty()) {
         return absl::InvalidArgumentError("etcd's address is missing: give --rdzv_endpoint=HOST:PORT");
       }
-      // An id that all jobs share would not last longer than the first of them.
+      // etcd keeps the record of a finished job, so an id can be used for one job only.
       if (several && options.run_id.empty()) {
         return absl::InvalidArgumentError(
-            "etcd remembers jobs that are over, so each needs an id of its own: give --rdzv_id=ID, the same "
-            "on each node");
+            "etcd keeps the records of finished jobs, so each job needs an id of its own: give the same "
+            "--rdzv_id=ID on each node");
       }
       for (store::Endpoint endpoint : draft.endpoints) {
         if (endpoint.port == kNoPort) endpoint.port = kEtcdPort;
@@ -176,7 +179,8 @@ absl::Status check_nodes(const LaunchOptions& options) {
   if (options.backend != RendezvousBackend::kEtcd) {
     if (options.max_nodes > 1 && options.master_port == 0) {
       return absl::InvalidArgumentError(
-          "0 (a free port) cannot be known to other nodes: give a port by --master_port or --rdzv_endpoint");
+          "port 0 (a free port) is possible only with one node: give a port with --master_port or "
+          "--rdzv_endpoint");
     }
     const store::EtcdSecurity& etcd = options.conf.etcd;
     if (!etcd.authority_file.empty() || !etcd.certificate_file.empty() || !etcd.user.empty()) {
@@ -190,12 +194,11 @@ absl::Status check_nodes(const LaunchOptions& options) {
 absl::Status check_program(const LaunchOptions& options) {
   if (options.program.empty()) return absl::InvalidArgumentError("no program to run; see --help");
   if (options.module && options.no_python) {
-    return absl::InvalidArgumentError("--module needs python3 and --no_python forbids it: give one of them");
+    return absl::InvalidArgumentError("--module and --no_python exclude each other: python3 runs a module");
   }
   if (options.run_path && (options.module || options.no_python)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--run_path runs a program in a way of its own: leave out ",
-                     options.module ? "--module" : "--no_python"));
+        absl::StrCat("--run_path cannot be combined with ", options.module ? "--module" : "--no_python"));
   }
   return absl::OkStatus();
 }
@@ -216,6 +219,8 @@ absl::Status check_streams(const LaunchOptions& options) {
 
 }  // namespace
 
+// The order matters: the scheduler fills in only what the user left open, and the backend depends on the
+// number of nodes that results. The checks come after all values are known.
 absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
   GRADWIRE_RETURN_IF_ERROR(check_program(draft.options));
   GRADWIRE_RETURN_IF_ERROR(resolve_roles(draft));
@@ -225,7 +230,7 @@ absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
   GRADWIRE_RETURN_IF_ERROR(check_nodes(draft.options));
   LaunchOptions options = std::move(draft.options);
   if (options.elastic()) {
-    // Ranks follow from who is there.
+    // The ranks of an elastic job are assigned when the nodes join.
     options.node_rank.reset();
   } else {
     options.conf.last_call_timeout = absl::ZeroDuration();

@@ -25,13 +25,14 @@ absl::Status parse_workers(OptionDraft& draft, absl::string_view text) {
   const int gpus = text == "gpu" || text == "auto" ? draft.host_info->visible_gpus() : 0;
   if (text == "gpu" && gpus == 0) {
     return absl::InvalidArgumentError(
-        "\"gpu\" is one worker per visible GPU, and there is none (NVIDIA's driver, CUDA_VISIBLE_DEVICES)");
+        "\"gpu\" starts one worker per visible GPU: got 0 GPUs, expected 1 or more; check NVIDIA's driver "
+        "and CUDA_VISIBLE_DEVICES");
   }
   int workers = 0;
   if (text == "auto" || text == "cpu" || text == "gpu") {
     workers = std::clamp(gpus > 0 ? gpus : draft.host_info->cores, 1, kMaxWorkersPerNode);
   } else if (absl::Status status = parse_int(text, 1, kMaxWorkersPerNode, workers); !status.ok()) {
-    return with_context(status, "neither a number of workers nor auto, cpu or gpu");
+    return with_context(status, "expected a number of workers, auto, cpu or gpu");
   }
   draft.workers = workers;
   return absl::OkStatus();
@@ -47,8 +48,7 @@ absl::Status parse_backend(OptionDraft& draft, absl::string_view text) {
     draft.backend = RendezvousBackend::kStatic;
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text,
-        "\" is not one of store, etcd, static (nor c10d, etcd-v2, older names of the first two)"));
+        "\"", text, "\" is not one of store, etcd, static (or c10d, etcd-v2, older names of the first two)"));
   }
   return absl::OkStatus();
 }
@@ -66,9 +66,10 @@ absl::Status assign(absl::StatusOr<T> result, T& value) {
 }
 
 constexpr OptionRow kOptions[] = {
-    // The first: the environment is read in this order, and places_nodes depends on it.
+    // Must be first: the environment is read in the order of this table, and with --standalone the rows with
+    // places_nodes are ignored.
     {"standalone", 0, Value::kNone, "",
-     "one node, localhost, a free port unless --master_port is given; where nodes meet is not looked at",
+     "one node, localhost, a free port unless --master_port is given; other rendezvous options are ignored",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.standalone, v); }},
     {"nnodes", 0, Value::kWanted, "N | MIN:MAX",
      "nodes of the job, each with a launcher of its own (default 1)", true,
@@ -81,11 +82,11 @@ constexpr OptionRow kOptions[] = {
      "is one, else cpu) (default 1)",
      false, &parse_workers},
     {"rdzv_backend", 0, Value::kWanted, "NAME",
-     "where launchers meet: static (node 0, ranks given), store (the endpoint's launcher; c10d is the same) "
-     "or etcd (etcd-v2 is the same) (default store with --standalone or --rdzv_endpoint, else static)",
+     "the store of the rendezvous: static (on node 0, with node ranks), store (on the endpoint; also c10d) "
+     "or etcd (also etcd-v2) (default store with --standalone or --rdzv_endpoint, else static)",
      true, &parse_backend},
     {"rdzv_endpoint", 0, Value::kWanted, "HOST[:PORT]",
-     "the node that serves the store (port 29400 unless given), or etcd's members, comma separated (port "
+     "the node that serves the store (default port 29400), or etcd's members, comma separated (default port "
      "2379)",
      true,
      [](OptionDraft& d, absl::string_view v) {
@@ -101,7 +102,7 @@ constexpr OptionRow kOptions[] = {
      "keep_alive_interval (5), read_timeout (10, of etcd 60); keep_alive_max_attempt (3); is_host (true, "
      "false); for etcd cacert, cert, key (files), user, password",
      true, [](OptionDraft& d, absl::string_view v) { return parse_rendezvous_conf(v, d.options.conf); }},
-    {"max_restarts", 0, Value::kWanted, "N", "how often a failed job is started again (default 0)", false,
+    {"max_restarts", 0, Value::kWanted, "N", "how often a failed job is restarted (default 0)", false,
      [](OptionDraft& d, absl::string_view v) {
        return parse_int(v, 0, std::numeric_limits<int>::max(), d.options.max_restarts);
      }},
@@ -117,7 +118,7 @@ constexpr OptionRow kOptions[] = {
        return parse_choice(v, {"spawn", "fork", "forkserver"});
      }},
     {"role", 0, Value::kWanted, "NAME[:COUNT]",
-     "what this node's workers are; with counts, repeatable, groups that make up nproc_per_node (default "
+     "role of this node's workers; with counts, repeatable: groups that make up nproc_per_node (default "
      "\"default\")",
      false, [](OptionDraft& d, absl::string_view v) { return parse_roles(v, d.roles); }},
     {"module", 'm', Value::kNone, "", "the program is the name of a Python module (python3 -m)", false,
@@ -127,42 +128,45 @@ constexpr OptionRow kOptions[] = {
     {"run_path", 0, Value::kNone, "",
      "run the program by Python's runpy.run_path: a script, directory or archive", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.run_path, v); }},
-    {"log_dir", 0, Value::kWanted, "DIR", "where the workers' files go (default: a new temporary directory)",
-     false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.log_dir); }},
+    {"log_dir", 0, Value::kWanted, "DIR",
+     "directory of the workers' files (default: a new temporary directory)", false,
+     [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.log_dir); }},
     {"redirects", 'r', Value::kWanted, "WHAT",
      "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or 0:1,1:3 by local rank", false,
      [](OptionDraft& d, absl::string_view v) {
        return assign(StreamSpec::parse(v), d.options.streams.redirects);
      }},
     {"tee", 't', Value::kWanted, "WHAT",
-     "streams that go to files and, with a prefix, to the launcher's own (as --redirects)", false,
+     "streams that go to files and, with a prefix, to the launcher's own streams (as --redirects)", false,
      [](OptionDraft& d, absl::string_view v) { return assign(StreamSpec::parse(v), d.options.streams.tee); }},
     {"local_ranks_filter", 0, Value::kWanted, "RANKS",
-     "local ranks whose streams reach the launcher's own, 0,2 for example; files are as without it", false,
+     "local ranks whose streams go to the launcher's own, for example 0,2; does not affect files", false,
      [](OptionDraft& d, absl::string_view v) { return parse_ranks(v, d.options.streams.shown.emplace()); }},
     {"line_buffered", 0, Value::kOptional, "BOOL",
-     "each line that a worker prints comes at once, since its standard output is a pseudo terminal (the "
-     "default); =false: when the program flushes",
+     "a worker's standard output is a pseudo terminal, so that each line appears at once (the default); "
+     "=false: lines appear when the program flushes",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.line_buffered, v); }},
     {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0)", true,
      [](OptionDraft& d, absl::string_view v) {
        return parse_int(v, 0, kMaxNodes - 1, d.options.node_rank.emplace());
      }},
-    {"master_addr", 0, Value::kWanted, "HOST", "where the launcher of node 0 runs (default 127.0.0.1)", true,
+    {"master_addr", 0, Value::kWanted, "HOST", "host of node 0 (default 127.0.0.1)", true,
      [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.master_addr.emplace()); }},
     {"master_port", 0, Value::kWanted, "PORT",
-     "where it serves the store; 0 with one node: a free port (default 29500)", true,
+     "port of the store on node 0; 0, with one node: a free port (default 29500)", true,
      [](OptionDraft& d, absl::string_view v) { return parse_int(v, 0, 65535, d.master_port.emplace()); }},
-    {"local_addr", 0, Value::kWanted, "HOST", "where the other nodes reach this one (default: found out)",
-     true, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.local_addr); }},
+    {"local_addr", 0, Value::kWanted, "HOST",
+     "address at which other nodes reach this one (default: found automatically)", true,
+     [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.local_addr); }},
     {"use_env", 0, Value::kOptional, "BOOL",
-     "ranks in the environment (the default); =false: --local_rank=N too, as the program's first argument",
+     "ranks are in the environment (the default); =false: also --local_rank=N as the program's first "
+     "argument",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.use_env, v); }},
     {"grace_period", 0, Value::kWanted, "SECONDS",
-     "from the signal that asks workers to end to SIGKILL (default 30)", false,
+     "time between SIGTERM and SIGKILL when workers are ended (default 30)", false,
      [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.grace_period); }},
     {"join_timeout", 0, Value::kWanted, "SECONDS",
-     "how long to wait for the other nodes' launchers, as in --rdzv_conf (default 600)", true,
+     "how long to wait for the other nodes, as in --rdzv_conf (default 600)", true,
      [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.conf.join_timeout); }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
@@ -170,13 +174,13 @@ constexpr OptionRow kOptions[] = {
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.version, v); }},
 };
 
-// torchrun's options for what this launcher does in another way, and that way.
-constexpr std::pair<absl::string_view, absl::string_view> kElsewhere[] = {
-    {"event_log_handler", "the launcher says on standard error what happens"},
+// Options of torchrun that this launcher does not have, each with its replacement.
+constexpr std::pair<absl::string_view, absl::string_view> kReplacements[] = {
+    {"event_log_handler", "the launcher logs to standard error"},
     {"logs_specs", "use --log_dir, --redirects and --tee"},
     {"numa_binding", "start the launcher by numactl"},
-    {"signals_to_handle", "SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on"},
-    {"virtual_local_rank", "each worker sees all GPUs and takes that of its local rank"},
+    {"signals_to_handle", "SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the workers"},
+    {"virtual_local_rank", "each worker sees all GPUs and uses the one of its local rank"},
 };
 
 std::string key_of(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
@@ -201,9 +205,9 @@ const OptionRow* find_option(char letter) {
   return nullptr;
 }
 
-absl::string_view option_elsewhere(absl::string_view name) {
+absl::string_view replacement_of_option(absl::string_view name) {
   const std::string key = key_of(name);
-  for (const auto& [other, instead] : kElsewhere) {
+  for (const auto& [other, instead] : kReplacements) {
     if (other == key) return instead;
   }
   return "";

@@ -12,11 +12,11 @@
 
 namespace gradwire::tools {
 
-// The options as given so far; defaults may depend on other options.
+// The options given so far. Defaults are resolved later, because they may depend on other options.
 struct OptionDraft {
   const LaunchHostInfo* host_info = nullptr;
 
-  // Options that are final as soon as they are given.
+  // Options that need no resolution.
   LaunchOptions options;
 
   std::optional<int> workers;  // --nproc_per_node
@@ -28,6 +28,7 @@ struct OptionDraft {
   std::optional<int> master_port;
 };
 
+// One option of the command line.
 struct OptionRow {
   enum class Value {
     kNone,      // --standalone
@@ -36,27 +37,28 @@ struct OptionRow {
   };
 
   absl::string_view name;
-  char letter;  // 0: none
+  char letter;  // 0 without a short form.
   Value value;
-  absl::string_view value_name;  // how --help calls the value
+  absl::string_view value_name;  // Name of the value in --help.
   absl::string_view help;
-  // The option says where the nodes are and how they meet: --standalone, which stands before it in the table,
-  // says all of that, and then the environment is ignored.
+  // Whether the option is about the nodes and their rendezvous. With --standalone, which is before it in the
+  // table, its environment variable is ignored.
   bool places_nodes;
-  // A flag's value is "" where it was given without one.
+  // Applies the option. `value` is "" for a flag that was given without a value.
   absl::Status (*apply)(OptionDraft& draft, absl::string_view value);
 };
 
 absl::Span<const OptionRow> option_table();
 
-// The row of a name in either spelling or of a torchrun name for the same, or nullptr.
+// Returns the row of an option, by its name in either spelling, by torchrun's name for it, or by its letter;
+// or nullptr.
 const OptionRow* find_option(absl::string_view name);
 const OptionRow* find_option(char letter);
 
-// Why an option of torchrun is not there and what to do instead; empty for a name that nobody knows.
-absl::string_view option_elsewhere(absl::string_view name);
+// Returns what to use instead of an option that only torchrun has; empty for any other name.
+absl::string_view replacement_of_option(absl::string_view name);
 
-// Fills in what was not said, and checks all of it together.
+// Fills in the defaults, and checks all options together.
 absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft);
 
 }  // namespace gradwire::tools

@@ -19,7 +19,7 @@ absl::Status parse_host_port(absl::string_view text, store::Endpoint& endpoint) 
         absl::StrCat("\"", text, "\" is not HOST:PORT (write it without a scheme or path)"));
   }
   const bool in_brackets = absl::StartsWith(text, "[");
-  // More than one colon is an IPv6 address alone.
+  // Text with more than one colon is an IPv6 address without a port.
   const bool has_port =
       in_brackets ? !absl::EndsWith(text, "]") : std::count(text.begin(), text.end(), ':') == 1;
   if (has_port) {
@@ -31,7 +31,7 @@ absl::Status parse_host_port(absl::string_view text, store::Endpoint& endpoint) 
   return with_context(status, absl::StrCat("\"", text, "\""));
 }
 
-// Workers are named by their role and a number.
+// The name must leave room for a number, because workers are named by their role and a number.
 absl::Status parse_role_name(absl::string_view text, std::string& name) {
   constexpr std::size_t kDigits = 10;
   GRADWIRE_RETURN_IF_ERROR(check_name("role", text, kMaxNameLength - kDigits));
@@ -69,7 +69,7 @@ absl::Status parse_bool(absl::string_view text, bool& value) {
 
 absl::Status parse_name(absl::string_view text, std::string& value) {
   if (text.empty() || text.size() > 255 || absl::StrContains(text, '\n')) {
-    return absl::InvalidArgumentError("a name of 1..255 characters on one line is wanted");
+    return absl::InvalidArgumentError("expected a name of 1..255 characters on one line");
   }
   value = std::string(text);
   return absl::OkStatus();
@@ -78,7 +78,8 @@ absl::Status parse_name(absl::string_view text, std::string& value) {
 absl::Status parse_run_id(absl::string_view text, std::string& value) {
   if (text.empty() || text.size() > 128 || text == "." || text == ".." || absl::StrContains(text, '/') ||
       absl::StrContains(text, '\n')) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" cannot name a directory"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" cannot be used as an id: it is not a valid name of a directory"));
   }
   value = std::string(text);
   return absl::OkStatus();
@@ -90,7 +91,7 @@ absl::Status parse_nodes(absl::string_view text, int& min_nodes, int& max_nodes)
   GRADWIRE_RETURN_IF_ERROR(parse_int(range.front(), 1, kMaxNodes, min_nodes));
   GRADWIRE_RETURN_IF_ERROR(parse_int(range.back(), 1, kMaxNodes, max_nodes));
   if (min_nodes > max_nodes) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" has more nodes at least than at most"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\": MIN is larger than MAX"));
   }
   return absl::OkStatus();
 }

@@ -12,16 +12,17 @@
 
 namespace gradwire::tools {
 
-// The kinds of values that options have. Each reads `text` into the other argument, which it leaves alone or
-// half-read when the text is wrong: InvalidArgument, saying why in words that go after the option's name.
+// Parsers for the kinds of values of options. Each parses `text` into the other argument. For malformed text
+// the other argument may have any value, and the error is InvalidArgument, with a message that fits after the
+// name of the option.
 
 inline constexpr int kMaxWorkersPerNode = 4096;
 inline constexpr int kMaxNodes = 65536;
 
 absl::Status parse_int(absl::string_view text, int low, int high, int& value);
-// Whole or not, 0 to 1e9.
+// A number of seconds from 0 to 1e9, with or without a fraction.
 absl::Status parse_seconds(absl::string_view text, absl::Duration& value);
-// true, yes, on, 1 and their opposites, in any case.
+// Accepts true, yes, on, 1 and false, no, off, 0, in upper or lower case.
 absl::Status parse_bool(absl::string_view text, bool& value);
 // A name of 1..255 characters on one line.
 absl::Status parse_name(absl::string_view text, std::string& value);
@@ -35,7 +36,7 @@ absl::Status parse_ranks(absl::string_view text, std::set<int>& ranks);
 // "trainer" (count 0) or "server:1,trainer:4"; adds to `roles`.
 absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles);
 
-// "HOST[:PORT],...", an IPv6 address with a port in brackets; kNoPort for a port that is not there.
+// "HOST[:PORT],..."; an IPv6 address with a port is in brackets. A missing port becomes kNoPort.
 inline constexpr int kNoPort = -1;
 absl::Status parse_host_ports(absl::string_view text, std::vector<store::Endpoint>& endpoints);
 

@@ -22,17 +22,17 @@ namespace {
 using Value = OptionRow::Value;
 
 absl::Status unknown_option(absl::string_view spelled) {
-  const absl::string_view instead = option_elsewhere(absl::StripPrefix(spelled, "--"));
+  const absl::string_view instead = replacement_of_option(absl::StripPrefix(spelled, "--"));
   if (!instead.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("option ", spelled, " is torchrun's alone: ", instead, "; see --help"));
+        absl::StrCat("option ", spelled, " is supported only by torchrun: ", instead, "; see --help"));
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown option ", spelled, "; see --help"));
 }
 
-// One argument taken apart: "--log-dir=x", "-t3", "-t=3".
+// A parsed argument: "--log-dir=x", "-t3", "-t=3".
 struct Split {
-  std::string spelled;  // "--log-dir", for messages
+  std::string spelled;  // As written, for messages: "--log-dir".
   const OptionRow* row = nullptr;
   bool has_value = false;
   absl::string_view value;
@@ -48,17 +48,19 @@ absl::StatusOr<Split> split_option(absl::string_view arg) {
   if (split.row == nullptr) return unknown_option(is_long ? split.spelled : arg);
   if (split.has_value && split.row->value == Value::kNone) {
     return absl::InvalidArgumentError(
-        absl::StrCat("option ", split.spelled, " takes no value (\"", arg, "\")"));
+        absl::StrCat("option ", split.spelled, ": got \"", arg, "\", expected no value"));
   }
   if (split.has_value && split.value.empty() && split.row->value == Value::kOptional) {
-    return absl::InvalidArgumentError(absl::StrCat("option ", split.spelled, ": a value is wanted after ="));
+    return absl::InvalidArgumentError(absl::StrCat("option ", split.spelled, ": expected a value after ="));
   }
   return split;
 }
 
 using Given = std::set<const OptionRow*>;
 
-// Reads the options and, where they end, the program.
+// Reads the options, and after them the program.
+// The first argument that is not an option is the program. All arguments after it belong to the program,
+// even if they are spelled like options of the launcher.
 absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& draft, Given& given) {
   size_t next = 0;
   while (next < args.size()) {
@@ -73,7 +75,7 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
     if (!split.has_value && split.row->value == Value::kWanted) {
       if (next == args.size()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("option ", split.spelled, " wants a value: ", split.row->value_name));
+            absl::StrCat("option ", split.spelled, " needs a value: ", split.row->value_name));
       }
       split.value = args[next++];
     }
@@ -89,7 +91,7 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
   return absl::OkStatus();
 }
 
-// PET_NNODES and so on, as torchrun has them, for what the arguments do not say.
+// Reads PET_NNODES and so on, as torchrun does, for options that are not among the arguments.
 absl::Status read_environment(OptionDraft& draft, const Given& given) {
   for (const OptionRow& row : option_table()) {
     if (given.count(&row) > 0 || row.name == "help" || row.name == "version") continue;
@@ -128,12 +130,11 @@ absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string
 std::string launch_usage() {
   std::string text =
       "usage: launch [options] program args...\n\n"
-      "Starts copies of a program on this machine, tells each its rank and where to meet the others in the\n"
-      "environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others, as torchrun does), "
-      "and\n"
-      "ends all of them when one fails. Options may be spelled with dashes or underscores. PET_<OPTION> in "
-      "the\n"
-      "environment (PET_NNODES, ...) stands for an option that is not given.\n\n";
+      "Starts copies of a program on this machine. The environment gives each copy its rank and the address\n"
+      "of the job's store (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others, as with\n"
+      "torchrun). When one copy fails, the launcher ends all of them. Options may be spelled with dashes or\n"
+      "underscores. PET_<OPTION> in the environment (PET_NNODES, ...) sets an option that is not "
+      "given.\n\n";
   constexpr size_t kIndent = 33, kWidth = 100;
   for (const OptionRow& row : option_table()) {
     std::string spelled = row.letter == 0 ? "    " : absl::StrFormat("-%c, ", row.letter);

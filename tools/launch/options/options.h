@@ -14,49 +14,49 @@
 
 namespace gradwire::tools {
 
-// The place in which the launchers of a job meet.
+// The kind of store that the launchers' rendezvous uses.
 enum class RendezvousBackend {
-  kStatic,  // in a store that the launcher of node 0 serves; every node has its rank from the start
-  kStore,   // in a store that the launcher at the endpoint serves
-  kEtcd,    // in etcd
+  kStatic,  // A store on node 0; every node has its rank from the start.
+  kStore,   // A store of the launcher at the endpoint.
+  kEtcd,    // etcd.
 };
 
-// The launcher's task: from the command line, PET_... variables, a cluster's scheduler and defaults, in this
-// order, and checked together.
+// The launcher's options. Each comes from the first of these sources that has it: the command line, the
+// PET_... variables, the cluster's scheduler, the defaults.
 struct LaunchOptions {
-  bool help = false;     // then nothing else is checked
-  bool version = false;  // the same
+  bool help = false;     // If set, nothing else is checked.
+  bool version = false;  // The same.
 
   int nproc_per_node = 1;
-  std::vector<RoleCount> roles = {{"default", 1}};  // nproc_per_node together
+  std::vector<RoleCount> roles = {{"default", 1}};  // The counts add up to nproc_per_node.
   int min_nodes = 1;
-  int max_nodes = 1;  // more than min_nodes: the job is elastic
-  // Only in a job that is not elastic: always with kStatic, and with the others if it was given.
+  int max_nodes = 1;  // If more than min_nodes, the job is elastic.
+  // Unset in an elastic job. Otherwise always set with kStatic, and with the other backends if it was given.
   std::optional<int> node_rank;
 
   RendezvousBackend backend = RendezvousBackend::kStatic;
-  // Where the store is served, with kStatic and kStore.
+  // The address of the store, with kStatic and kStore.
   std::string master_addr = "127.0.0.1";
-  int master_port = 29500;             // 0: the launcher chooses; then there is one node
-  std::vector<std::string> endpoints;  // with kEtcd: "host:port" each
+  int master_port = 29500;             // 0, with one node: the launcher chooses.
+  std::vector<std::string> endpoints;  // With kEtcd, "host:port" each.
   RendezvousConf conf;
   bool standalone = false;
-  std::string run_id;      // empty: the launcher chooses
-  std::string local_addr;  // where other nodes reach this one; empty: the launcher finds out
+  std::string run_id;      // If empty, the launcher chooses.
+  std::string local_addr;  // Address for other nodes; if empty, found automatically.
   int max_restarts = 0;
 
-  std::string log_dir;  // empty: a new temporary directory, if one is needed
+  std::string log_dir;  // If empty, a new temporary directory, if one is needed.
   StreamRoutes streams;
-  bool line_buffered = true;  // workers' standard output is a pseudo terminal (tools/launch/job/outputs.h)
+  bool line_buffered = true;  // See WorkerOutputs (tools/launch/job/outputs.h).
 
-  bool use_env = true;  // else programs get --local_rank=N as their first argument
+  bool use_env = true;  // If not, programs get --local_rank=N as first argument.
   bool no_python = false;
   bool module = false;
   bool run_path = false;
 
   absl::Duration grace_period = absl::Seconds(30);
 
-  // Lines for the user before the job starts.
+  // Lines to print before the job starts.
   std::vector<std::string> notes;
 
   std::string program;
@@ -65,18 +65,18 @@ struct LaunchOptions {
   bool elastic() const { return min_nodes < max_nodes; }
 };
 
-// The process and machine, as far as the launcher's options depend on them.
+// The properties of the process and machine that the options depend on.
 struct LaunchHostInfo {
   Variables variable;
-  int cores = 1;  // that this process may use
+  int cores = 1;  // Cores that this process may use.
   std::function<int()> visible_gpus;
 
   static LaunchHostInfo of_process();
 };
 
-// Reads the arguments after the program's own name. Dashes and underscores in an option's name are the same.
-// Options end at the first argument that is not one, the program; the rest belongs to it. InvalidArgument
-// names the argument or variable that is wrong.
+// Parses the arguments of the launcher (without its own name). Dashes and underscores in names of options are
+// equivalent. The first argument that is not an option is the program; the rest are its arguments.
+// InvalidArgument names the invalid argument or variable.
 absl::StatusOr<LaunchOptions> parse_launch_options(
     const std::vector<std::string>& args, const LaunchHostInfo& host_info = LaunchHostInfo::of_process());
 

@@ -16,7 +16,7 @@ using Args = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
 using Roles = std::vector<RoleCount>;
 
-// A machine of 6 cores and `gpus` GPUs.
+// Parses on a simulated machine with 6 cores and `gpus` GPUs.
 absl::StatusOr<LaunchOptions> parse(const Args& args, const Environment& environment = {}, int gpus = 0) {
   return parse_launch_options(args, {.variable = [&](const std::string& name) -> std::optional<std::string> {
                                        const auto found = environment.find(name);
@@ -43,7 +43,7 @@ void expect_understood(const std::vector<GoodRow>& rows) {
   }
 }
 
-bool meets_at(const LaunchOptions& o, RendezvousBackend backend, const std::string& host, int port) {
+bool has_store(const LaunchOptions& o, RendezvousBackend backend, const std::string& host, int port) {
   return o.backend == backend && o.master_addr == host && o.master_port == port;
 }
 
@@ -55,7 +55,7 @@ TEST(ParseLaunchOptions, GoodCommandLinesAreUnderstood) {
          return o.program == "p" && o.program_args.empty() && o.nproc_per_node == 1 && o.min_nodes == 1 &&
                 o.max_nodes == 1 && o.node_rank == 0 && o.use_env && !o.standalone && !o.module &&
                 !o.no_python && !o.run_path && o.roles == Roles{{"default", 1}} && o.max_restarts == 0 &&
-                meets_at(o, RendezvousBackend::kStatic, "127.0.0.1", 29500) &&
+                has_store(o, RendezvousBackend::kStatic, "127.0.0.1", 29500) &&
                 o.grace_period == absl::Seconds(30) && o.conf.join_timeout == absl::Seconds(600);
        }},
       {"underscores and equals",
@@ -77,12 +77,12 @@ TEST(ParseLaunchOptions, GoodCommandLinesAreUnderstood) {
        [](const LaunchOptions& o) { return o.nproc_per_node == 2; },
        {},
        2},
-      {"auto is by GPU where there is one",
+      {"auto is one worker per GPU",
        {"--nproc_per_node=auto", "p"},
        [](const LaunchOptions& o) { return o.nproc_per_node == 2; },
        {},
        2},
-      {"auto is by core elsewhere",
+      {"auto is one worker per core without GPUs",
        {"--nproc_per_node=auto", "p"},
        [](const LaunchOptions& o) { return o.nproc_per_node == 6; }},
       {"a range of one number",
@@ -144,11 +144,11 @@ TEST(ParseLaunchOptions, GoodCommandLinesAreUnderstood) {
       {"groups of roles in one value, and their sum",
        {"--role=server:1,trainer:4", "--nproc_per_node=5", "p"},
        [](const LaunchOptions& o) { return o.nproc_per_node == 5 && o.roles.size() == 2; }},
-      {"what has no effect",
+      {"options without effect",
        {"--monitor_interval=0.1", "--start-method=forkserver", "p"},
        [](const LaunchOptions& o) { return o.program == "p"; }},
       {"run_path", {"--run_path", "dir"}, [](const LaunchOptions& o) { return o.run_path; }},
-      {"an address of one's own",
+      {"an address of this node",
        {"--local_addr=10.0.0.3", "p"},
        [](const LaunchOptions& o) { return o.local_addr == "10.0.0.3"; }},
   });
@@ -161,19 +161,19 @@ TEST(ParseLaunchOptions, TorchrunsExamplesMeanTheSame) {
        {"--standalone", "--nnodes=1", "--nproc-per-node=4", "train.py", "--arg1"},
        [](const LaunchOptions& o) {
          return o.standalone && o.nproc_per_node == 4 &&
-                meets_at(o, RendezvousBackend::kStore, "localhost", 0) && o.program_args == Args{"--arg1"};
+                has_store(o, RendezvousBackend::kStore, "localhost", 0) && o.program_args == Args{"--arg1"};
        }},
       {"stacked single node",
        {"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1", "--nproc-per-node=4", "train.py"},
        [](const LaunchOptions& o) {
-         return meets_at(o, RendezvousBackend::kStore, "localhost", 0) && !o.node_rank;
+         return has_store(o, RendezvousBackend::kStore, "localhost", 0) && !o.node_rank;
        }},
       {"fault tolerant",
        {"--nnodes=3", "--nproc-per-node=4", "--max-restarts=3", "--rdzv-id=job", "--rdzv-backend=c10d",
         "--rdzv-endpoint=node1.example.com:29400", "train.py"},
        [](const LaunchOptions& o) {
          return o.min_nodes == 3 && o.max_nodes == 3 && o.max_restarts == 3 && o.run_id == "job" &&
-                !o.node_rank && meets_at(o, RendezvousBackend::kStore, "node1.example.com", 29400) &&
+                !o.node_rank && has_store(o, RendezvousBackend::kStore, "node1.example.com", 29400) &&
                 o.conf.last_call_timeout == absl::ZeroDuration();
        }},
       {"elastic",
@@ -181,31 +181,31 @@ TEST(ParseLaunchOptions, TorchrunsExamplesMeanTheSame) {
         "--rdzv-endpoint=node1.example.com", "train.py"},
        [](const LaunchOptions& o) {
          return o.elastic() && o.min_nodes == 1 && o.max_nodes == 4 &&
-                meets_at(o, RendezvousBackend::kStore, "node1.example.com", 29400) &&
+                has_store(o, RendezvousBackend::kStore, "node1.example.com", 29400) &&
                 o.conf.last_call_timeout == absl::Seconds(30);
        }},
       {"static",
        {"--nnodes=2", "--node-rank=1", "--master-addr=192.168.1.1", "--master-port=1234", "train.py"},
        [](const LaunchOptions& o) {
-         return o.node_rank == 1 && meets_at(o, RendezvousBackend::kStatic, "192.168.1.1", 1234);
+         return o.node_rank == 1 && has_store(o, RendezvousBackend::kStatic, "192.168.1.1", 1234);
        }},
       {"static at an endpoint",
        {"--nnodes=2", "--node-rank=1", "--rdzv-backend=static", "--rdzv-endpoint=h:1234", "train.py"},
        [](const LaunchOptions& o) {
-         return o.node_rank == 1 && meets_at(o, RendezvousBackend::kStatic, "h", 1234);
+         return o.node_rank == 1 && has_store(o, RendezvousBackend::kStatic, "h", 1234);
        }},
       {"an endpoint alone means the store",
        {"--nnodes=2", "--rdzv-endpoint=[fe80::1]:12", "train.py"},
-       [](const LaunchOptions& o) { return meets_at(o, RendezvousBackend::kStore, "fe80::1", 12); }},
+       [](const LaunchOptions& o) { return has_store(o, RendezvousBackend::kStore, "fe80::1", 12); }},
       {"an address of version 6 without a port",
        {"--nnodes=2", "--rdzv-endpoint=fe80::1", "train.py"},
-       [](const LaunchOptions& o) { return meets_at(o, RendezvousBackend::kStore, "fe80::1", 29400); }},
-      {"an endpoint and ranks of one's own",
+       [](const LaunchOptions& o) { return has_store(o, RendezvousBackend::kStore, "fe80::1", 29400); }},
+      {"an endpoint and node ranks",
        {"--nnodes=2", "--node-rank=1", "--rdzv-endpoint=h", "train.py"},
        [](const LaunchOptions& o) { return o.backend == RendezvousBackend::kStore && o.node_rank == 1; }},
       {"one node in a store of its own",
        {"--rdzv-backend=store", "train.py"},
-       [](const LaunchOptions& o) { return meets_at(o, RendezvousBackend::kStore, "127.0.0.1", 0); }},
+       [](const LaunchOptions& o) { return has_store(o, RendezvousBackend::kStore, "127.0.0.1", 0); }},
       {"etcd",
        {"--nnodes=2:8", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=e1:2379,e2,[fe80::1]", "--rdzv-id=job",
         "--rdzv-conf=cacert=/ca.pem,cert=/c.pem,key=/k.pem,user=u,password=p=w", "train.py"},
@@ -226,7 +226,7 @@ TEST(ParseLaunchOptions, TorchrunsExamplesMeanTheSame) {
                 o.conf.read_timeout == absl::Seconds(10) && o.conf.close_timeout == absl::Seconds(3) &&
                 o.conf.is_host == true;
        }},
-      {"our own name of one of them",
+      {"--join_timeout",
        {"--join_timeout=7", "p"},
        [](const LaunchOptions& o) { return o.conf.join_timeout == absl::Seconds(7); }},
       {"the old launcher",
@@ -236,15 +236,15 @@ TEST(ParseLaunchOptions, TorchrunsExamplesMeanTheSame) {
       {"the old launcher's flag",
        {"--use_env", "train.py"},
        [](const LaunchOptions& o) { return o.use_env; }},
-      {"standalone wins over where nodes meet",
+      {"standalone overrides the rendezvous options",
        {"--standalone", "--rdzv_backend=etcd", "--rdzv_endpoint=h:1", "--rdzv_id=job", "p"},
        [](const LaunchOptions& o) {
-         return meets_at(o, RendezvousBackend::kStore, "localhost", 0) && o.run_id == "job";
+         return has_store(o, RendezvousBackend::kStore, "localhost", 0) && o.run_id == "job";
        }},
   });
 }
 
-TEST(ParseLaunchOptions, EnvironmentSaysWhatArgumentsDoNot) {
+TEST(ParseLaunchOptions, EnvironmentIsReadForMissingArguments) {
   const Environment pet = {{"PET_NNODES", "2"},
                            {"PET_NODE_RANK", "1"},
                            {"PET_NPROC_PER_NODE", "4"},
@@ -259,7 +259,7 @@ TEST(ParseLaunchOptions, EnvironmentSaysWhatArgumentsDoNot) {
        {"p"},
        [](const LaunchOptions& o) {
          return o.max_nodes == 2 && o.node_rank == 1 && o.nproc_per_node == 4 && o.roles.size() == 2 &&
-                meets_at(o, RendezvousBackend::kStatic, "host0", 333) && o.no_python && o.run_id == "job" &&
+                has_store(o, RendezvousBackend::kStatic, "host0", 333) && o.no_python && o.run_id == "job" &&
                 o.streams.tee.of(3) == Streams{.out = true, .err = true};
        },
        pet},
@@ -269,7 +269,7 @@ TEST(ParseLaunchOptions, EnvironmentSaysWhatArgumentsDoNot) {
          return o.max_nodes == 3 && o.node_rank == 2 && o.roles == Roles{{"x", 4}};
        },
        pet},
-      {"standalone is about no other node",
+      {"standalone ignores variables about other nodes",
        {"--standalone", "p"},
        [](const LaunchOptions& o) { return o.max_nodes == 1 && o.master_port == 0 && o.nproc_per_node == 4; },
        pet},
@@ -291,34 +291,34 @@ const Environment kMpi = {
     {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
 const Environment kPod = {{"JOB_COMPLETION_INDEX", "2"}};
 
-TEST(ParseLaunchOptions, ClustersSayWhatNobodyElseDoes) {
+TEST(ParseLaunchOptions, SchedulerIsReadForMissingOptions) {
   expect_understood({
-      {"Slurm says all",
+      {"Slurm provides all",
        {"p"},
        [](const LaunchOptions& o) {
          return o.max_nodes == 4 && o.node_rank == 2 && o.run_id == "9.0" &&
-                meets_at(o, RendezvousBackend::kStatic, "n1", 29500);
+                has_store(o, RendezvousBackend::kStatic, "n1", 29500);
        },
        kStep},
       {"Slurm's nodes in a store",
        {"--rdzv_backend=store", "p"},
        [](const LaunchOptions& o) {
-         return o.max_nodes == 4 && !o.node_rank && meets_at(o, RendezvousBackend::kStore, "n1", 29400);
+         return o.max_nodes == 4 && !o.node_rank && has_store(o, RendezvousBackend::kStore, "n1", 29400);
        },
        kStep},
       {"Slurm's first node for an elastic job",
        {"--nnodes=2:4", "p"},
        [](const LaunchOptions& o) {
-         return o.elastic() && !o.node_rank && meets_at(o, RendezvousBackend::kStore, "n1", 29400);
+         return o.elastic() && !o.node_rank && has_store(o, RendezvousBackend::kStore, "n1", 29400);
        },
        kStep},
       {"an endpoint wins over Slurm's",
        {"--rdzv_endpoint=h:1", "p"},
        [](const LaunchOptions& o) {
-         return o.max_nodes == 4 && !o.node_rank && meets_at(o, RendezvousBackend::kStore, "h", 1);
+         return o.max_nodes == 4 && !o.node_rank && has_store(o, RendezvousBackend::kStore, "h", 1);
        },
        kStep},
-      {"what templates for torchrun say",
+      {"options of templates for torchrun",
        {"--nnodes=4", "--node_rank=2", "--master_addr=n1", "--rdzv_id=x", "p"},
        [](const LaunchOptions& o) { return o.node_rank == 2 && o.master_addr == "n1" && o.run_id == "x"; },
        kStep},
@@ -326,7 +326,7 @@ TEST(ParseLaunchOptions, ClustersSayWhatNobodyElseDoes) {
        {"--standalone", "p"},
        [](const LaunchOptions& o) { return o.max_nodes == 1 && o.master_addr == "localhost"; },
        kStep},
-      {"a job of one's own on one node of a step",
+      {"a separate job on one node of a step",
        {"--nnodes=1", "p"},
        [](const LaunchOptions& o) { return o.node_rank == 0 && o.master_addr == "127.0.0.1"; },
        kStep},
@@ -355,7 +355,7 @@ TEST(ParseLaunchOptions, ClustersSayWhatNobodyElseDoes) {
 
 struct BadRow {
   Args args;
-  std::vector<std::string> named;  // what the message must contain
+  std::vector<std::string> named;  // Texts that the message must contain.
   Environment environment = {};
 };
 
@@ -370,7 +370,7 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
       {{"--nproc_per_node=two", "p"}, {"--nproc_per_node", "\"two\""}},
       {{"--nproc_per_node=0", "p"}, {"--nproc_per_node", "1..4096"}},
       {{"--nproc_per_node=99999999999999", "p"}, {"--nproc_per_node"}},
-      {{"--nproc_per_node=gpu", "p"}, {"--nproc_per_node", "visible GPU", "none"}},
+      {{"--nproc_per_node=gpu", "p"}, {"--nproc_per_node", "visible GPU", "got 0 GPUs"}},
       {{"--nnodes=1:4", "p"}, {"4 nodes", "--rdzv_endpoint"}},
       {{"--nnodes=1:4", "--rdzv_backend=static", "p"}, {"--nnodes=1:4", "static"}},
       {{"--nnodes=4:1", "p"}, {"--nnodes", "4:1"}},
@@ -412,7 +412,7 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
       {{"--role=:2", "p"}, {"--role"}},
       {{"--role=a/b:2", "p"}, {"--role", "a/b", "A-Z"}},
       {{"--role=a b", "p"}, {"--role", "a b", "A-Z"}},
-      {{"--role=a:1,b:4", "--nproc_per_node=4", "p"}, {"5 workers", "--nproc_per_node says 4"}},
+      {{"--role=a:1,b:4", "--nproc_per_node=4", "p"}, {"5 workers", "--nproc_per_node=4"}},
       {{"--role=a:4000,b:4000", "p"}, {"--role", "8000", "4096"}},
       {{"--standalone=yes", "p"}, {"--standalone", "no value"}},
       {{"-m3", "p"}, {"-m", "no value"}},
@@ -457,13 +457,13 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
   }
 }
 
-TEST(ParseLaunchOptions, PasswordsAreNotRepeated) {
+TEST(ParseLaunchOptions, PasswordsAreNotPrinted) {
   const absl::Status status = parse({"--rdzv_conf=user=u,password=top,secret", "p"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message().find("secret"), absl::string_view::npos) << status;
 }
 
-TEST(LaunchUsage, EveryOptionStandsThere) {
+TEST(LaunchUsage, EveryOptionIsListed) {
   const std::string usage = launch_usage();
   for (const char* option :
        {"nnodes",     "nproc_per_node", "rdzv_backend",     "rdzv_endpoint", "rdzv_id", "rdzv_conf",

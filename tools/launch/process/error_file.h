@@ -9,35 +9,36 @@
 
 namespace gradwire::tools {
 
-// What a worker died of, left for the launcher in the file that TORCHELASTIC_ERROR_FILE names. JSON in
-// torchelastic's shape, which Python workers write too:
+// The error file: the reason why a worker failed, which the worker leaves for the launcher in the file that
+// TORCHELASTIC_ERROR_FILE names. It is JSON in torchelastic's format, which Python workers write too:
 //   {"message": {"message": "...", "extraInfo": {"timestamp": "<seconds since 1970>", ...}}}
-// Ours has the status's code as extraInfo.status and, of an error that came from another worker, that
-// worker's name as extraInfo.worker.
+// Gradwire's workers add the code of the status as extraInfo.status and, for an error that came from another
+// worker, that worker's name as extraInfo.worker.
 
-// Worker's side. Writes `status` to the file that TORCHELASTIC_ERROR_FILE names, if it names one, in one
-// step, over what is there. Failures are kept quiet: the program is ending for a reason of its own.
+// For workers. Atomically writes `status` to the file that TORCHELASTIC_ERROR_FILE names, if it is set, and
+// replaces an existing file. Errors are ignored, because the program is already ending for another reason.
 void write_error_file(const absl::Status& status);
 
-// From now on an exception that nobody catches is written so before the program ends as it would have. Of a
-// process and its forked children the one that called it writes. Later calls change nothing.
+// For workers. From now on an uncaught exception is written to the error file before the program ends as
+// usual. Only the process that called this writes, not its forked children. Further calls have no effect.
 void record_uncaught_exceptions();
 
-// Launcher's side.
+// For the launcher: the contents of an error file.
 struct ErrorRecord {
   // One line of at most kMaxErrorMessage bytes of UTF-8 without control characters.
   std::string message;
-  std::optional<absl::Time> time;  // as the worker says
-  // It ended well, but without leaving its group of workers (base/process/last_words.h).
+  std::optional<absl::Time> time;  // As the worker wrote it.
+  // Whether the worker ended normally, but without leaving its group (base/process/last_words.h).
   bool left_its_group = false;
 };
 inline constexpr size_t kMaxErrorMessage = 500;
 
-// NotFound: there is no such file. InvalidArgument: it is not what it should be, and why.
+// Reads an error file. NotFound: the file does not exist. InvalidArgument, which names the cause: the file is
+// malformed.
 absl::StatusOr<ErrorRecord> read_error_file(const std::string& path);
 
-// What a terminal may be shown of `text`: spaces for line ends and other control characters, one for several,
-// cut at `size` bytes, then with "..." at the end.
+// Makes `text` safe for one line of a terminal. Each run of line ends and other control characters becomes
+// one space. Text longer than `size` bytes is cut and ends with "...".
 std::string clean_line(absl::string_view text, size_t size);
 
 }  // namespace gradwire::tools

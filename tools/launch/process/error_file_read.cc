@@ -18,17 +18,18 @@ namespace {
 
 using nlohmann::json;
 
-// A Python worker's file holds its stack.
+// Large enough for the file of a Python worker, which has the call stack.
 constexpr off_t kMaxFile = off_t{1} << 20;
 constexpr int kMaxDepth = 16;
 
-// The file is the worker's, which may have put anything at its place.
+// Reads a file that the worker wrote. The worker may have put anything at this path, so check that it is a
+// file.
 absl::StatusOr<std::string> read_file(const std::string& path) {
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid() && errno == ENOENT) return absl::NotFoundError("no error file");
   struct stat info {};
   if (!fd.valid() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError("the error file is not a file that can be read");
+    return absl::InvalidArgumentError("the error file is not a readable regular file");
   }
   if (info.st_size > kMaxFile) return absl::InvalidArgumentError("the error file is larger than 1 MiB");
   std::string text(info.st_size, '\0');
@@ -42,16 +43,16 @@ absl::StatusOr<std::string> read_file(const std::string& path) {
   return text;
 }
 
-// A string of an object, or nullptr.
+// Returns a string member of an object, or nullptr.
 const std::string* find_text(const json& object, const char* name) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(name);
   return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
 }
 
-// The length of the UTF-8 character at the start of `text` if it has no business on a terminal, else 0: a
-// control character (also of the upper half), and those that turn the direction of writing. What is no UTF-8
-// counts too.
+// Returns the length of the UTF-8 character at the start of `text` if a terminal must not get it, else 0.
+// Such characters are control characters (also those above 0x7f), characters that change the direction of
+// writing, and invalid UTF-8.
 size_t unwanted_length(absl::string_view text) {
   const auto byte = [&](size_t i) -> uint8_t { return i < text.size() ? text[i] : 0; };
   const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
@@ -75,10 +76,13 @@ size_t character_length(uint8_t first) { return first < 0x80 ? 1 : first < 0xe0 
 
 }  // namespace
 
+// Unwanted characters and runs of spaces become one space. A line that is too long is cut after a whole
+// character, with "..." at the end, and has at most `size` bytes. The loop stops soon after the limit, so a
+// long text costs no more than a short one.
 std::string clean_line(absl::string_view text, size_t size) {
   constexpr absl::string_view kCut = "...";
   std::string line;
-  size_t fits = 0;  // how much of the line may stay when it is cut
+  size_t fits = 0;  // Length of the part that stays if the line is cut.
   while (!text.empty()) {
     size_t length = unwanted_length(text);
     const bool space = length > 0 || text[0] == ' ';
@@ -98,6 +102,7 @@ std::string clean_line(absl::string_view text, size_t size) {
 
 absl::StatusOr<ErrorRecord> read_error_file(const std::string& path) {
   GRADWIRE_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  // A file of 1 MiB can nest half a million levels. No useful file is deep, so the parser stops early.
   bool too_deep = false;
   const auto bound_depth = [&too_deep](int depth, json::parse_event_t, json&) {
     too_deep = too_deep || depth > kMaxDepth;

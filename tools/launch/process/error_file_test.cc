@@ -37,7 +37,7 @@ class ErrorFile : public testing::Test {
   const std::string path_ = absl::StrCat(testing::TempDir(), "/error.json");
 };
 
-TEST_F(ErrorFile, WhatIsWrittenIsRead) {
+TEST_F(ErrorFile, ReadsWhatWasWritten) {
   write_error_file(absl::InvalidArgumentError("shapes [2, 3] and [4]"));
   absl::StatusOr<ErrorRecord> record = read_error_file(path_);
   ASSERT_TRUE(record.ok()) << record.status();
@@ -51,12 +51,12 @@ TEST_F(ErrorFile, LastOneStays) {
   EXPECT_EQ(read_error_file(path_)->message, "std::runtime_error: second");
 }
 
-TEST_F(ErrorFile, BytesThatAreNoTextAreWrittenAsText) {
+TEST_F(ErrorFile, InvalidUtf8IsReplaced) {
   write_error_file(absl::InternalError("a\xff\n\x1b[2Jb"));
   EXPECT_EQ(read_error_file(path_)->message, "INTERNAL: a\xef\xbf\xbd [2Jb");
 }
 
-TEST_F(ErrorFile, PlaceThatCannotBeWrittenIsNoMatter) {
+TEST_F(ErrorFile, UnwritablePathIsIgnored) {
   setenv("TORCHELASTIC_ERROR_FILE", absl::StrCat(testing::TempDir(), "/absent/error.json").c_str(), 1);
   write_error_file(absl::InternalError("x"));
   unsetenv("TORCHELASTIC_ERROR_FILE");
@@ -81,7 +81,7 @@ TEST_F(ErrorFile, MessageBecomesOneCleanShortLine) {
   EXPECT_EQ(long_one.substr(long_one.size() - 4), "x...");
 }
 
-TEST_F(ErrorFile, StrangeTimesAreNone) {
+TEST_F(ErrorFile, InvalidTimesAreIgnored) {
   for (const char* time : {"\"-1\"", "\"x\"", "\"99999999999999999\"", "17", "null", "{}"}) {
     absl::StatusOr<ErrorRecord> record =
         read(absl::StrCat(R"({"message": {"message": "m", "extraInfo": {"timestamp": )", time, "}}}"));
@@ -91,7 +91,7 @@ TEST_F(ErrorFile, StrangeTimesAreNone) {
   EXPECT_EQ(message_of(R"({"message": {"message": "m", "extraInfo": [1]}})"), "m");
 }
 
-TEST_F(ErrorFile, WhatIsNoErrorFileIsSaidToBeNone) {
+TEST_F(ErrorFile, MalformedFileIsInvalid) {
   for (const std::string& content :
        {std::string(), std::string("{"), std::string("[]"), std::string("3"), std::string("{}"),
         std::string(R"({"message": 3})"), std::string(R"({"message": {"message": ["x"]}})"),
@@ -102,9 +102,9 @@ TEST_F(ErrorFile, WhatIsNoErrorFileIsSaidToBeNone) {
   }
 }
 
-TEST_F(ErrorFile, WhatIsNotAFileIsNotRead) {
+TEST_F(ErrorFile, SpecialFilesAreNotRead) {
   EXPECT_EQ(read_error_file(path_).status().code(), absl::StatusCode::kNotFound);
-  // Would keep a reader waiting.
+  // Opening a FIFO would block the reader.
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   EXPECT_EQ(read_error_file(path_).status().code(), absl::StatusCode::kInvalidArgument);
   unlink(path_.c_str());

@@ -26,7 +26,7 @@ absl::Status execute_error(const WorkerStart& start, int error) {
       absl::StrCat(errno_status(absl::StrCat("cannot execute ", start.command.path), error).message(), hint));
 }
 
-// Whether the child ends in time. It stays to be waited for.
+// Whether the child ends in time. Does not reap it.
 bool ends_within(pid_t child, absl::Duration time) {
   const absl::Time deadline = absl::Now() + time;
   const Descriptor watched(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
@@ -37,7 +37,7 @@ bool ends_within(pid_t child, absl::Duration time) {
       return true;
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
-    // Without a descriptor it looks now and then.
+    // Without a pidfd, poll every 10 ms.
     pollfd event{.fd = watched.get(), .events = POLLIN};
     const absl::Duration at_most = watched.valid() ? left : std::min(left, absl::Milliseconds(10));
     poll(&event, 1, static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(at_most, absl::Milliseconds(1)))));
@@ -46,75 +46,86 @@ bool ends_within(pid_t child, absl::Duration time) {
 
 }  // namespace
 
+// The socket pair is the lifeline in both directions. If the launcher dies, the reaper reads the end of the
+// socket and kills everything. For this the child must close its copy of the launcher's end. If the reaper
+// dies, the launcher's next call() fails.
 absl::StatusOr<ProcessReaper> ProcessReaper::start(absl::Duration timeout) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return errno_status("cannot make a socket", errno);
-  Descriptor launchers(ends[0]);
-  Descriptor reapers(ends[1]);
+    return errno_status("cannot create a socket", errno);
+  Descriptor launcher_end(ends[0]);
+  Descriptor reaper_end(ends[1]);
   const timeval at_most = absl::ToTimeval(timeout);
-  if (setsockopt(launchers.get(), SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof(at_most)) != 0 ||
-      setsockopt(launchers.get(), SOL_SOCKET, SO_SNDTIMEO, &at_most, sizeof(at_most)) != 0) {
+  if (setsockopt(launcher_end.get(), SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof(at_most)) != 0 ||
+      setsockopt(launcher_end.get(), SOL_SOCKET, SO_SNDTIMEO, &at_most, sizeof(at_most)) != 0) {
     return errno_status("cannot set the timeout of a socket", errno);
   }
   const pid_t pid = fork();
   if (pid < 0) return errno_status("cannot start a process", errno);
   if (pid == 0) {
-    launchers.reset();
-    ReaperProcess(std::move(reapers)).run();
+    launcher_end.reset();
+    ReaperProcess(std::move(reaper_end)).run();
     _exit(0);
   }
-  return ProcessReaper(std::move(launchers), pid, timeout);
+  return ProcessReaper(std::move(launcher_end), pid, timeout);
 }
 
 ProcessReaper::ProcessReaper(ProcessReaper&& other) noexcept
     : socket_(std::move(other.socket_)), pid_(std::exchange(other.pid_, 0)), timeout_(other.timeout_) {}
 
 ProcessReaper::~ProcessReaper() {
-  // Whoever else may have the socket by a fork.
+  // Shut the socket down: a forked process may have a copy of it.
   if (socket_.valid()) shutdown(socket_.get(), SHUT_RDWR);
   if (pid_ <= 0) return;
-  // A stopped one would not notice.
+  // A stopped reaper would not notice the end of the socket.
   kill(pid_, SIGCONT);
   if (!ends_within(pid_, timeout_)) kill(pid_, SIGKILL);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
+// The reaper has no standard streams of its own any more, so all three descriptors are sent with each
+// request, also those that the worker inherits from the launcher. The reply has the pidfd of the worker, by
+// which the launcher's loop notices its end.
 absl::StatusOr<ProcessReaper::Started> ProcessReaper::start_worker(const WorkerStart& start) {
   const std::string packed = packed_start(start);
   if (packed.size() > kMaxPackedBytes) return execute_error(start, E2BIG);
   const auto or_own = [](int descriptor, int own) { return descriptor >= 0 ? descriptor : own; };
   std::vector<Descriptor> received;
-  const ReaperReply reply = ask({.kind = ReaperRequest::Kind::kStart, .packed_bytes = packed.size()}, packed,
-                                {or_own(start.stdin_fd, STDIN_FILENO), or_own(start.stdout_fd, STDOUT_FILENO),
-                                 or_own(start.stderr_fd, STDERR_FILENO)},
-                                &received);
+  const ReaperReply reply =
+      call({.kind = ReaperRequest::Kind::kStart, .packed_bytes = packed.size()}, packed,
+           {or_own(start.stdin_fd, STDIN_FILENO), or_own(start.stdout_fd, STDOUT_FILENO),
+            or_own(start.stderr_fd, STDERR_FILENO)},
+           &received);
   if (reply.started.execute_error != 0) return execute_error(start, reply.started.execute_error);
   if (reply.started.pid == 0) return errno_status("cannot start a process", reply.started.fork_error);
   if (received.size() != 1) {
     signal_group(reply.started.pid, SIGKILL);
-    return absl::UnavailableError("cannot watch a process (Linux 5.3 or later is needed)");
+    return absl::UnavailableError(
+        "cannot watch a worker's process: pidfd_open() failed; Linux 5.3 or later is required");
   }
   return Started{.pid = reply.started.pid, .pid_fd = std::move(received.front())};
 }
 
 std::optional<Ending> ProcessReaper::ending(pid_t worker) {
-  std::optional<Ending> ending = ask({.kind = ReaperRequest::Kind::kEnding, .worker = worker}).ending;
+  std::optional<Ending> ending = call({.kind = ReaperRequest::Kind::kEnding, .worker = worker}).ending;
   if (ending) ending->time = absl::Now();
   return ending;
 }
 
 void ProcessReaper::signal_group(pid_t worker, int signal) {
-  ask({.kind = ReaperRequest::Kind::kSignalGroup, .worker = worker, .signal = signal});
+  call({.kind = ReaperRequest::Kind::kSignalGroup, .worker = worker, .signal = signal});
 }
 
 bool ProcessReaper::end_rest(int signal) {
-  return ask({.kind = ReaperRequest::Kind::kEndRest, .signal = signal}).nothing_left;
+  return call({.kind = ReaperRequest::Kind::kEndRest, .signal = signal}).nothing_left;
 }
 
-ReaperReply ProcessReaper::ask(ReaperRequest request, const std::string& packed,
-                               const std::vector<int>& descriptors, std::vector<Descriptor>* received) {
+// One request and one reply at a time. If the exchange fails, the launcher cannot watch or end the workers
+// any more. They die with the reaper (PR_SET_PDEATHSIG), and the launcher ends as if it had been killed
+// itself. A reaper that does not answer is killed first: otherwise it could go on after the launcher.
+ReaperReply ProcessReaper::call(ReaperRequest request, const std::string& packed,
+                                const std::vector<int>& descriptors, std::vector<Descriptor>* received) {
   ReaperReply reply;
   errno = 0;
   if (send_all(socket_.get(), &request, sizeof(request), descriptors) &&
@@ -130,7 +141,7 @@ ReaperReply ProcessReaper::ask(ReaperRequest request, const std::string& packed,
   if (timed_out) kill(pid_, SIGKILL);
   write_all(STDERR_FILENO, line);
   raise(SIGKILL);
-  // The first process of a container cannot kill itself.
+  // The first process of a container cannot kill itself with a signal.
   _exit(128 + SIGKILL);
 }
 

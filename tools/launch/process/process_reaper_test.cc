@@ -22,17 +22,17 @@ namespace {
 constexpr int kTooLongMilliseconds = 50000;
 constexpr absl::Duration kTooLong = absl::Milliseconds(kTooLongMilliseconds);
 
-// A process in a session of its own and, at once, without a parent; it says its number when it has done
-// `first`.
+// Script that starts a daemon: a process in a session of its own, whose parent ends at once. It prints its
+// pid after it has run `first`.
 std::string detached(const std::string& first) {
   return absl::StrCat("(setsid sh -c '", first, "; echo $$; while :; do sleep 0.02; done' &);");
 }
 
-class Guarding : public testing::Test {
+class Reaping : public testing::Test {
  protected:
-  Guarding() : reaper_(*ProcessReaper::start()), pipe_(*make_pipe()) {}
+  Reaping() : reaper_(*ProcessReaper::start()), pipe_(*make_pipe()) {}
 
-  // The shell writes to the test's pipe.
+  // Starts a shell script that writes to the test's pipe.
   ProcessReaper::Started start(const std::string& script) {
     absl::StatusOr<ProcessReaper::Started> started = try_start({"sh", "-c", script});
     EXPECT_TRUE(started.ok()) << started.status();
@@ -47,21 +47,21 @@ class Guarding : public testing::Test {
     return reaper_->start_worker(start);
   }
 
-  // The next line, without its end; "" at the end.
+  // Reads the next line, without its newline; "" at the end of the pipe.
   std::string line() {
     std::string text;
     while (true) {
       pollfd event{.fd = pipe_.read_end.get(), .events = POLLIN};
       char byte;
       if (poll(&event, 1, kTooLongMilliseconds) <= 0) {
-        ADD_FAILURE() << "waited in vain";
+        ADD_FAILURE() << "timed out waiting for a line";
         return text;
       }
       if (read_retrying(pipe_.read_end.get(), &byte, 1) != 1 || byte == '\n') return text;
       text.push_back(byte);
     }
   }
-  // Whether all that could write to the pipe ends.
+  // Waits until all processes with the write end have ended. Returns whether no more lines came.
   bool all_end() {
     pipe_.write_end.reset();
     return line().empty();
@@ -74,7 +74,7 @@ class Guarding : public testing::Test {
     EXPECT_TRUE(ending.has_value());
     return ending.value_or(Ending{});
   }
-  bool comes_to_nothing_left(int signal) {
+  bool ends_with_nothing_left(int signal) {
     const absl::Time deadline = absl::Now() + kTooLong;
     while (!reaper_->end_rest(signal)) {
       if (absl::Now() > deadline) return false;
@@ -87,7 +87,7 @@ class Guarding : public testing::Test {
   Pipe pipe_;
 };
 
-TEST_F(Guarding, HowAWorkerEndedIsTold) {
+TEST_F(Reaping, EndingOfAWorkerIsReported) {
   EXPECT_EQ(await_end(start("exit 3")).exit_code(), 3);
   const Ending killed = await_end(start("kill -SEGV $$"));
   EXPECT_EQ(killed.signal, SIGSEGV);
@@ -99,7 +99,7 @@ TEST_F(Guarding, HowAWorkerEndedIsTold) {
   EXPECT_TRUE(reaper_->end_rest(SIGTERM));
 }
 
-TEST_F(Guarding, ArgumentsAndEnvironmentArriveAsTheyAre) {
+TEST_F(Reaping, ArgumentsAndEnvironmentArriveUnchanged) {
   const std::string large(1 << 17, 'x');
   absl::StatusOr<ProcessReaper::Started> started =
       try_start({"sh", "-c", "echo \"$#$1$2.${#3}${EMPTY-unset}\"", "name", "", " a\tb", large.substr(1)});
@@ -107,13 +107,13 @@ TEST_F(Guarding, ArgumentsAndEnvironmentArriveAsTheyAre) {
   EXPECT_EQ(line(), absl::StrCat("3 a\tb.", large.size() - 1));
 }
 
-TEST_F(Guarding, AProgramThatIsNoProgramIsAnError) {
+TEST_F(Reaping, FileThatIsNotAProgramIsAnError) {
   const absl::Status status = try_start({"x"}, "/etc/passwd").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("cannot execute /etc/passwd"), absl::string_view::npos) << status;
 }
 
-TEST_F(Guarding, MoreThanASystemTakesIsAnError) {
+TEST_F(Reaping, TooManyArgumentsAreAnError) {
   for (const size_t size : {size_t{8} << 20, size_t{17} << 20}) {
     const absl::Status status = try_start({"sh", std::string(size, 'x')}).status();
     EXPECT_NE(status.message().find("cannot execute /bin/sh"), absl::string_view::npos) << status;
@@ -121,7 +121,7 @@ TEST_F(Guarding, MoreThanASystemTakesIsAnError) {
   EXPECT_EQ(await_end(start("exit 0")).exit_code(), 0);
 }
 
-TEST_F(Guarding, WhatLeftItsGroupIsAskedOnceAndMayCleanUp) {
+TEST_F(Reaping, DaemonGetsOneSignalAndMayCleanUp) {
   const ProcessReaper::Started worker =
       start(detached("trap \"echo asked\" TERM; trap \"echo out; exit\" USR1") + " exit 0");
   await_end(worker);
@@ -131,12 +131,12 @@ TEST_F(Guarding, WhatLeftItsGroupIsAskedOnceAndMayCleanUp) {
   EXPECT_FALSE(reaper_->end_rest(SIGTERM));
   kill(daemon, SIGUSR1);
   EXPECT_EQ(line(), "out");
-  EXPECT_TRUE(comes_to_nothing_left(SIGTERM));
+  EXPECT_TRUE(ends_with_nothing_left(SIGTERM));
   EXPECT_TRUE(all_end());
 }
 
-TEST_F(Guarding, WhatGotTheSignalWithItsGroupIsNotAskedAgain) {
-  // The worker ends by the signal and leaves a process in its group.
+TEST_F(Reaping, ProcessSignalledWithItsGroupIsNotSignalledAgain) {
+  // The signal ends the worker, which leaves a process in its group.
   const ProcessReaper::Started worker =
       start("sh -c 'trap \"echo asked\" TERM; echo; while :; do sleep 0.02; done' & wait");
   line();
@@ -144,11 +144,11 @@ TEST_F(Guarding, WhatGotTheSignalWithItsGroupIsNotAskedAgain) {
   await_end(worker);
   EXPECT_EQ(line(), "asked");
   for (int i = 0; i < 10; ++i) EXPECT_FALSE(reaper_->end_rest(SIGTERM));
-  EXPECT_TRUE(comes_to_nothing_left(SIGKILL));
+  EXPECT_TRUE(ends_with_nothing_left(SIGKILL));
   EXPECT_TRUE(all_end());
 }
 
-TEST_F(Guarding, TheGroupOfAWorkerThatHasEndedIsAskedToo) {
+TEST_F(Reaping, GroupOfAnEndedWorkerIsSignalledToo) {
   const ProcessReaper::Started runs = start("exec sleep 1000");
   const ProcessReaper::Started ends =
       start("(trap 'echo asked; exit' TERM; echo; while :; do sleep 0.02; done) &");
@@ -160,24 +160,24 @@ TEST_F(Guarding, TheGroupOfAWorkerThatHasEndedIsAskedToo) {
   EXPECT_EQ(await_end(runs).signal, SIGKILL);
 }
 
-TEST_F(Guarding, AStoppedDaemonIsEndedToo) {
+TEST_F(Reaping, StoppedDaemonIsEndedToo) {
   await_end(start("(setsid sh -c '(kill -STOP $$; echo) & wait' &); exit 0"));
   line();
-  EXPECT_TRUE(comes_to_nothing_left(SIGTERM));
+  EXPECT_TRUE(ends_with_nothing_left(SIGTERM));
   EXPECT_TRUE(all_end());
 }
 
-TEST_F(Guarding, GenerationsThatIgnoreTheRequestAreKilled) {
+TEST_F(Reaping, GenerationsThatIgnoreTheRequestAreKilled) {
   await_end(start(
       "(trap '' TERM; setsid sh -c 'setsid sh -c \"setsid sh -c \\\"echo; sleep 1000; :\\\"; :\"; :' &); "
       "exit 0"));
   line();
   EXPECT_FALSE(reaper_->end_rest(SIGTERM));
-  EXPECT_TRUE(comes_to_nothing_left(SIGKILL));
+  EXPECT_TRUE(ends_with_nothing_left(SIGKILL));
   EXPECT_TRUE(all_end());
 }
 
-TEST_F(Guarding, ARunningWorkerIsNotAmongTheRest) {
+TEST_F(Reaping, RunningWorkerIsNotSignalledWithTheRest) {
   const ProcessReaper::Started worker = start("echo; exec sleep 1000");
   line();
   EXPECT_FALSE(reaper_->end_rest(SIGKILL));
@@ -185,7 +185,7 @@ TEST_F(Guarding, ARunningWorkerIsNotAmongTheRest) {
   EXPECT_EQ(await_end(worker).signal, SIGINT);
 }
 
-TEST_F(Guarding, AllDieWithTheLauncher) {
+TEST_F(Reaping, AllDieWithTheLauncher) {
   start("trap '' TERM; sleep 1000; true");
   start("trap '' TERM; " + detached("trap \"\" TERM") + " sleep 1000; true");
   start("setsid sh -c 'echo $$; sleep 1000; true'");
@@ -195,7 +195,7 @@ TEST_F(Guarding, AllDieWithTheLauncher) {
   EXPECT_TRUE(all_end());
 }
 
-TEST_F(Guarding, ProcessesOfOthersLiveOn) {
+TEST_F(Reaping, UnrelatedProcessesSurvive) {
   const pid_t stranger = fork();
   if (stranger == 0) {
     setsid();
@@ -203,7 +203,7 @@ TEST_F(Guarding, ProcessesOfOthersLiveOn) {
   }
   await_end(start(detached("true") + "exit 0"));
   EXPECT_FALSE(line().empty());
-  EXPECT_TRUE(comes_to_nothing_left(SIGKILL));
+  EXPECT_TRUE(ends_with_nothing_left(SIGKILL));
   reaper_.reset();
   EXPECT_EQ(waitpid(stranger, nullptr, WNOHANG), 0);
   kill(stranger, SIGKILL);
@@ -224,8 +224,8 @@ pid_t start_and_stop(ProcessReaper& reaper, const Pipe& pipe) {
   return started->pid;
 }
 
-// Whether all that could write to the pipe has ended.
-bool comes_to_its_end(Pipe& pipe) {
+// Waits until all processes with the write end have ended. Returns whether they did.
+bool reaches_its_end(Pipe& pipe) {
   pipe.write_end.reset();
   pollfd event{.fd = pipe.read_end.get(), .events = POLLIN};
   char byte;
@@ -241,7 +241,7 @@ TEST(StoppedReaper, IsKilledWithWorkersAndLauncherWhenItDoesNotAnswer) {
         (void)reaper.ending(worker);
       },
       testing::KilledBySignal(SIGKILL), "parent process .* has not answered within 300ms");
-  EXPECT_TRUE(comes_to_its_end(pipe));
+  EXPECT_TRUE(reaches_its_end(pipe));
 }
 
 TEST(StoppedReaper, EndsWithItsOwner) {
@@ -250,7 +250,7 @@ TEST(StoppedReaper, EndsWithItsOwner) {
     ProcessReaper reaper = *ProcessReaper::start();
     start_and_stop(reaper, pipe);
   }
-  EXPECT_TRUE(comes_to_its_end(pipe));
+  EXPECT_TRUE(reaches_its_end(pipe));
 }
 
 TEST(ReaperMessages, OnlyWhatWasPackedIsUnpacked) {

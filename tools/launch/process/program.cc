@@ -11,7 +11,7 @@
 namespace gradwire::tools {
 namespace {
 
-// What --run_path executes: the program's own arguments are as if it had been started alone.
+// The code that --run_path executes. The program gets its arguments as if it had been started directly.
 constexpr char kRunPath[] =
     "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
@@ -47,12 +47,13 @@ absl::StatusOr<std::string> find_executable(const std::string& name, const std::
     std::string path = absl::StrCat(directory.empty() ? "." : directory, "/", name);
     if (check_executable(path).ok()) return path;
   }
-  const bool here = check_readable_file(name).ok();
-  return absl::NotFoundError(absl::StrCat("program not found in PATH: ", name,
-                                          here ? absl::StrCat(" (for the file here say ./", name, ")") : ""));
+  const bool exists_here = check_readable_file(name).ok();
+  return absl::NotFoundError(absl::StrCat(
+      "program not found in PATH: ", name,
+      exists_here ? absl::StrCat(" (for the file in the current directory use ./", name, ")") : ""));
 }
 
-Command Command::of(int local_rank) const {
+Command Command::for_local_rank(int local_rank) const {
   Command command = *this;
   if (local_rank_at > 0) {
     command.argv.insert(command.argv.begin() + local_rank_at, absl::StrCat("--local_rank=", local_rank));
@@ -60,13 +61,16 @@ Command Command::of(int local_rank) const {
   return command;
 }
 
+// The program is checked here and not by execve(), because a wrong path is then an error of the command
+// line, before any worker has started. python3 runs with -u: buffered output is lost when a worker is
+// killed.
 absl::StatusOr<Command> resolve_command(const LaunchOptions& options, const std::string& search_path,
                                         const std::string& python) {
   Command command;
   const bool script = absl::EndsWith(options.program, ".py") && !options.no_python;
   if (options.module || options.run_path || script) {
     if (options.run_path) {
-      // A directory with a __main__.py will do.
+      // The program may also be a directory with a __main__.py.
       struct stat info {};
       GRADWIRE_RETURN_IF_ERROR(check_exists(options.program, info));
     } else if (!options.module) {

@@ -8,24 +8,25 @@
 
 namespace gradwire::tools {
 
-// What each worker executes.
+// The command that the workers execute.
 struct Command {
-  std::string path;               // for execve
-  std::vector<std::string> argv;  // argv[0] included
-  // Where in argv the worker's --local_rank=N is to stand; 0: nowhere.
+  std::string path;               // For execve().
+  std::vector<std::string> argv;  // Includes argv[0].
+  // Index in argv where --local_rank=N is inserted; 0 if it is not passed.
   size_t local_rank_at = 0;
 
-  // For the worker of that local rank.
-  Command of(int local_rank) const;
+  // The command for the worker with that local rank.
+  Command for_local_rank(int local_rank) const;
 };
 
-// The file that a shell would run for `name`: the name itself if it has a slash, else the first executable of
-// that name in `search_path` (as PATH). NotFound and PermissionDenied name the path.
+// Returns the file that a shell would run for `name`: the name itself if it has a slash, else the first
+// executable of that name in `search_path` (in the format of PATH). NotFound and PermissionDenied name the
+// path.
 absl::StatusOr<std::string> find_executable(const std::string& name, const std::string& search_path);
 
-// A module (--module), a program whose name ends in .py unless --no_python, and anything with --run_path are
-// run by `python` (looked up like any program) without output buffering; everything else is executed as it
-// is.
+// Returns the command for the workers. `python` (found like any program) runs, without output buffering, a
+// module (--module), a program whose name ends in .py (unless --no_python), and any program with --run_path.
+// Other programs are executed directly.
 absl::StatusOr<Command> resolve_command(const LaunchOptions& options, const std::string& search_path,
                                         const std::string& python);
 

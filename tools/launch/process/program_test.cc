@@ -84,16 +84,16 @@ TEST_F(ResolveCommand, LocalRankIsTheFirstArgumentWithoutUseEnv) {
   const std::string train = directory_ + "/train";
   absl::StatusOr<Command> command = resolve({.use_env = false, .program = train, .program_args = {"a"}});
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_EQ(command->of(2).argv, (Argv{train, "--local_rank=2", "a"}));
+  EXPECT_EQ(command->for_local_rank(2).argv, (Argv{train, "--local_rank=2", "a"}));
   command = resolve({.use_env = false, .program = train + ".py"});
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_EQ(command->of(0).argv, (Argv{"python3", "-u", train + ".py", "--local_rank=0"}));
+  EXPECT_EQ(command->for_local_rank(0).argv, (Argv{"python3", "-u", train + ".py", "--local_rank=0"}));
   command = resolve({.program = train});
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_EQ(command->of(2).argv, Argv{train});
+  EXPECT_EQ(command->for_local_rank(2).argv, Argv{train});
 }
 
-TEST_F(ResolveCommand, WhatCannotRunIsNamed) {
+TEST_F(ResolveCommand, ProgramThatCannotRunIsNamed) {
   struct Row {
     std::string program;
     absl::StatusCode code;

@@ -1,3 +1,7 @@
+// Messages between the launcher and the reaper: a ReaperRequest or a ReaperReply, as it is in memory. After
+// a request to start a worker follow the packed strings: Head, then path, arguments and environment, each
+// ended by a zero byte.
+
 #include "gradwire/tools/launch/process/reaper_messages.h"
 
 #include <string.h>
@@ -36,6 +40,8 @@ std::string packed_start(const WorkerStart& start) {
   return packed;
 }
 
+// The reaper is a fork of the launcher, so both have the same Head. The checks are against a message that
+// was cut, not against a hostile peer.
 std::optional<WorkerStart> unpacked_start(const std::string& packed) {
   Head head;
   if (packed.size() <= sizeof(head) || packed.back() != '\0') return std::nullopt;
@@ -55,6 +61,8 @@ std::optional<WorkerStart> unpacked_start(const std::string& packed) {
   return start.command.argv.size() == head.arguments ? std::make_optional(std::move(start)) : std::nullopt;
 }
 
+// The descriptors travel with the first part. A part that is sent later, after a short write, must not carry
+// them again.
 bool send_all(int socket, const void* data, size_t size, const std::vector<int>& descriptors) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   const size_t descriptor_bytes = std::min(descriptors.size(), kMaxDescriptors) * sizeof(int);
@@ -83,6 +91,8 @@ bool send_all(int socket, const void* data, size_t size, const std::vector<int>&
   return true;
 }
 
+// Every descriptor that arrives is owned at once, so that none leaks if it is unexpected or if the next read
+// fails.
 bool receive_all(int socket, void* data, size_t size, std::vector<Descriptor>* descriptors) {
   while (size > 0) {
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];

@@ -21,22 +21,24 @@
 namespace gradwire::tools {
 namespace {
 
-// For what was killed to end, and for what that leaves to come up, while the launcher waits for it: a process
-// that hangs in the kernel is not waited for without end.
+// Limit for the killed processes, and their orphans, to end while the launcher waits. A process that hangs in
+// the kernel may never end.
 constexpr absl::Duration kTimeout = absl::Seconds(5);
-// A process whose parent was not this one's child comes up without a sign.
-constexpr int kLookAgainMilliseconds = 10;
-constexpr int kLookSeldomMilliseconds = 200;
+// Poll intervals: the reaper is not notified when an orphan is reparented to it.
+constexpr int kPollMilliseconds = 10;
+constexpr int kSlowPollMilliseconds = 200;
 
-// Of this process, whatever else a number could mean where /proc tells of another namespace.
+// Whether `pid` is a child of this process. A pid read from /proc may belong to another pid namespace.
 bool is_child(pid_t pid) {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
+// Returns the children of this process, at best all of them: the kernel's list may lack those that are added
+// while it is read.
 std::vector<pid_t> children() {
   std::string text;
-  // A system without this file keeps what has left its worker's group.
+  // Without this file (an old kernel), processes that have left their worker's group are not found.
   const Descriptor file(open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC));
   char part[4096];
   for (ssize_t got; file.valid() && (got = read_retrying(file.get(), part, sizeof(part))) > 0;)
@@ -48,8 +50,8 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// And SIGCONT after it, since a stopped process would not notice. `process` and a signal of 0 as kill(2) has
-// them. False for what is another user's.
+// Sends a signal, and then SIGCONT, because a stopped process would not act on the signal. `process` and a
+// signal of 0 have the meaning of kill(2). Returns false if the process belongs to another user.
 bool send(pid_t process, int signal) {
   if (kill(process, signal) != 0) return errno != EPERM;
   if (signal != 0 && signal != SIGKILL) kill(process, SIGCONT);
@@ -58,13 +60,15 @@ bool send(pid_t process, int signal) {
 
 }  // namespace
 
+// 1. Become the subreaper in a group of its own, with all signals blocked: only SIGKILL ends it.
+// 2. Serve requests and reap children until the socket ends, which means that the launcher has ended.
+// 3. Kill all descendants.
 void ReaperProcess::run() {
-  // A group of its own: a signal to the launcher's group, SIGKILL included, leaves the reaper to do its
-  // work.
+  // Use a process group of its own: the reaper must survive a signal to the launcher's group, even SIGKILL.
   setpgid(0, 0);
-  prctl(PR_SET_NAME, "gradwire-guard");
+  prctl(PR_SET_NAME, "gradwire-reaper");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // Ignored, it would make the kernel forget how workers ended.
+  // If SIGCHLD were ignored, the kernel would not keep how workers ended.
   signal(SIGCHLD, SIG_DFL);
   sigset_t signals;
   sigfillset(&signals);
@@ -72,7 +76,7 @@ void ReaperProcess::run() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
   child_ended_ = Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  // Whoever reads the launcher's output to its end must not wait for the reaper.
+  // Close the launcher's output: a process that reads it to its end must not wait for the reaper.
   const Descriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int stream = 0; stream <= 2; ++stream) dup2(null.get(), stream);
 
@@ -80,7 +84,7 @@ void ReaperProcess::run() {
     pollfd events[] = {{.fd = socket_.get(), .events = POLLIN}, {.fd = child_ended_.get(), .events = POLLIN}};
     if (poll(events, 2, -1) < 0 && errno != EINTR) break;
     if (events[1].revents != 0) {
-      forget_child_signals();
+      drain_child_signals();
       reap();
     }
     if (events[0].revents != 0 && !serve_request()) break;
@@ -127,13 +131,15 @@ bool ReaperProcess::serve_request() {
   return sent;
 }
 
+// The worker is in `workers_` before its end can be noticed: reap() runs on this thread only. A new worker
+// may get the pid of an old group, so the mark of that group is removed.
 void ReaperProcess::start_worker(const WorkerStart& start, ReaperReply& reply,
                                  std::vector<int>& descriptors) {
   reply.started = start_process(start);
   if (reply.started.pid == 0) return;
   workers_[reply.started.pid] = std::nullopt;
-  asked_groups_.erase(reply.started.pid);
-  // glibc 2.36 declares pidfd_open for C alone.
+  signalled_groups_.erase(reply.started.pid);
+  // glibc 2.36 declares pidfd_open() only for C.
   pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, reply.started.pid, 0)));
   if (pid_fd_.valid()) descriptors.push_back(pid_fd_.get());
 }
@@ -145,64 +151,71 @@ bool ReaperProcess::running(pid_t child) const {
 
 void ReaperProcess::signal_group(pid_t worker, int signal) {
   if (!running(worker)) {
-    // Once the worker is reaped its number, the group's too, may become another's, unless a child is still in
-    // the group.
+    // After the worker is reaped, its pid, which is also the group's id, may be reused, unless a child is
+    // still in the group.
     const std::vector<pid_t> all = children();
     if (std::none_of(all.begin(), all.end(), [worker](pid_t child) { return getpgid(child) == worker; }))
       return;
   }
-  if (signal == SIGTERM) asked_groups_.insert(worker);
+  if (signal == SIGTERM) signalled_groups_.insert(worker);
   send(-worker, signal);
   if (running(worker) && getpgid(worker) != worker) send(worker, signal);
 }
 
+// Running workers are left to signal_group(); here they only count. An orphan gets SIGTERM once, then time
+// to clean up: the launcher calls this every few milliseconds.
 bool ReaperProcess::signal_rest(int signal) {
   const std::vector<pid_t> all = children();
-  bool any = all.empty();  // the list may lack what came while it was read
+  bool any = all.empty();  // The list may lack children that were added while it was read.
   for (pid_t child : all) {
     if (running(child)) {
       any = send(child, 0) || any;
       continue;
     }
-    const bool asked =
-        signal != SIGKILL && (asked_groups_.count(getpgid(child)) > 0 || !asked_.insert(child).second);
-    any = send(child, asked ? 0 : signal) || any;
+    const bool already = signal != SIGKILL &&
+                         (signalled_groups_.count(getpgid(child)) > 0 || !signalled_.insert(child).second);
+    any = send(child, already ? 0 : signal) || any;
   }
   return any;
 }
 
+// When a process is killed, its children become children of the reaper, which kills them in the next turn.
+// So the loop ends when no child is left, when only processes of other users are left, or at the deadline if
+// the launcher still waits.
 void ReaperProcess::kill_all() {
   for (const auto& [worker, end] : workers_) signal_group(worker, SIGKILL);
   const absl::Time deadline = absl::Now() + kTimeout;
-  // Without a launcher nobody waits for the reaper, and nobody else would end what a worker leaves that
-  // dies slowly.
+  // If the launcher has ended, continue without a limit: no process waits for the reaper, and no other
+  // process would end orphans that die slowly.
   while (!reap() && signal_rest(SIGKILL)) {
     const bool late = absl::Now() >= deadline;
     if (late && getppid() == launcher_) break;
     pollfd ended{.fd = child_ended_.get(), .events = POLLIN};
-    poll(&ended, 1, late ? kLookSeldomMilliseconds : kLookAgainMilliseconds);
-    forget_child_signals();
+    poll(&ended, 1, late ? kSlowPollMilliseconds : kPollMilliseconds);
+    drain_child_signals();
   }
 }
 
-void ReaperProcess::forget_child_signals() {
+void ReaperProcess::drain_child_signals() {
   signalfd_siginfo info;
   while (read_retrying(child_ended_.get(), &info, sizeof(info)) > 0) {
   }
 }
 
+// Reaps in a loop, because the kernel merges SIGCHLD signals: one may stand for many ends. After waitid()
+// has failed there is no child, so no mark of a group is valid any more.
 bool ReaperProcess::reap() {
   while (true) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) != 0) break;
     if (info.si_pid == 0) return false;
-    asked_.erase(info.si_pid);
+    signalled_.erase(info.si_pid);
     const auto worker = workers_.find(info.si_pid);
     if (worker == workers_.end() || worker->second) continue;
     worker->second.emplace();
     (info.si_code == CLD_EXITED ? worker->second->code : worker->second->signal) = info.si_status;
   }
-  asked_groups_.clear();
+  signalled_groups_.clear();
   return true;
 }
 

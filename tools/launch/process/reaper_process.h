@@ -13,45 +13,46 @@
 
 namespace gradwire::tools {
 
-// The reaper's own side: what runs in it.
+// The code that runs in the reaper process.
 //
-// It is the parent of the workers and a subreaper, so a process that loses its parent anywhere below a
-// worker, whatever session or group it has gone to, becomes its child: without children it has no
-// descendants. It signals its own children alone. Their numbers stay taken until it reaps them itself, so a
-// signal cannot meet a stranger; what is deeper comes up when what is above has ended.
+// The reaper is the parent of the workers and a subreaper. So any descendant of a worker that loses its
+// parent becomes a child of the reaper, whatever its session or group. If the reaper has no children, it has
+// no descendants. It sends signals only to its own children: their pids cannot be reused before the reaper
+// reaps them, so a signal cannot hit an unrelated process. Deeper descendants become children when their
+// parents have ended.
 //
-// One thread.
+// Single-threaded.
 class ReaperProcess {
  public:
   explicit ReaperProcess(Descriptor socket) : socket_(std::move(socket)) {}
 
-  // Serves the launcher until that is gone, then kills what is left.
+  // Serves the launcher until it has ended, then kills the remaining descendants.
   void run();
 
  private:
-  // Whether the launcher is still there.
+  // Serves one request. Returns false if the launcher has ended.
   bool serve_request();
   void start_worker(const WorkerStart& start, ReaperReply& reply, std::vector<int>& descriptors);
   bool running(pid_t child) const;
   void signal_group(pid_t worker, int signal);
-  // To children that are not running workers. Other signals than SIGKILL only once to each, and not to those
-  // whose whole group was asked to end. False when only processes of other users are left, which cannot be
-  // ended.
+  // Sends a signal to all children that are not running workers. A signal other than SIGKILL is sent only
+  // once to each child, and not if its whole group has got it already. Returns false if only processes of
+  // other users are left, which cannot be ended.
   bool signal_rest(int signal);
   void kill_all();
-  void forget_child_signals();
-  // Takes in the children that have ended. Whether there is none left.
+  void drain_child_signals();
+  // Reaps the children that have ended. Returns true if no children are left.
   bool reap();
 
   const pid_t launcher_ = getppid();
   Descriptor socket_;
-  Descriptor child_ended_;  // a signalfd
-  Descriptor pid_fd_;       // of the worker that was started last, until the launcher has it
-  // Those whose end the launcher has not asked for; nothing while they run.
+  Descriptor child_ended_;  // A signalfd for SIGCHLD.
+  Descriptor pid_fd_;       // pidfd of the last started worker, until it is sent.
+  // The workers whose ending the launcher has not read; nullopt while they run.
   std::map<pid_t, std::optional<Ending>> workers_;
-  // Children, not yet reaped, and groups that SIGTERM was sent to.
-  std::set<pid_t> asked_;
-  std::set<pid_t> asked_groups_;
+  // Unreaped children, and groups, that have got SIGTERM.
+  std::set<pid_t> signalled_;
+  std::set<pid_t> signalled_groups_;
 };
 
 }  // namespace gradwire::tools

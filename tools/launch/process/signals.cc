@@ -17,20 +17,22 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
+// A blocked signal stays pending until the loop reads it from the signalfd. So no handler runs between two
+// instructions of the launcher, and no signal is lost before the loop runs.
 absl::StatusOr<LaunchSignals> LaunchSignals::block() {
   LaunchSignals signals;
-  sigset_t passed_on;
-  sigemptyset(&passed_on);
+  sigset_t forwarded;
+  sigemptyset(&forwarded);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    if (!is_ignored(signal)) sigaddset(&passed_on, signal);
+    if (!is_ignored(signal)) sigaddset(&forwarded, signal);
   }
-  pthread_sigmask(SIG_BLOCK, &passed_on, &signals.original_mask_);
-  // A reader of the launcher's output that goes away must not end the launcher.
+  pthread_sigmask(SIG_BLOCK, &forwarded, &signals.original_mask_);
+  // If a reader of the launcher's output ends, SIGPIPE must not end the launcher.
   signals.sigpipe_was_ignored_ = is_ignored(SIGPIPE);
   signal(SIGPIPE, SIG_IGN);
-  // Ignored, it would make the kernel forget how workers ended.
+  // If SIGCHLD were ignored, the kernel would not keep how workers ended.
   signal(SIGCHLD, SIG_DFL);
-  signals.fd_ = Descriptor(signalfd(-1, &passed_on, SFD_CLOEXEC | SFD_NONBLOCK));
+  signals.fd_ = Descriptor(signalfd(-1, &forwarded, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.fd_.valid()) return errno_status("cannot watch signals", errno);
   return signals;
 }

@@ -7,9 +7,9 @@
 
 namespace gradwire::tools {
 
-// The signals that the launcher passes on (INT, TERM, HUP, QUIT, except those it was started with ignored, as
-// nohup does), as a descriptor for the event loop. They stay blocked to the end of the process. Make it
-// before there are other threads: they inherit the mask.
+// The signals that the launcher forwards to the workers, as a descriptor for the event loop: INT, TERM, HUP
+// and QUIT, except those that were ignored when the launcher was started (as nohup does). They stay blocked
+// until the process ends. Must be created before other threads are started, because threads inherit the mask.
 class LaunchSignals {
  public:
   static absl::StatusOr<LaunchSignals> block();
@@ -18,7 +18,7 @@ class LaunchSignals {
   // The next signal that has arrived, or 0. fd() is readable when there is one.
   int next();
 
-  // What programs are started with.
+  // The original state, with which workers are started.
   const sigset_t& original_mask() const { return original_mask_; }
   bool sigpipe_was_ignored() const { return sigpipe_was_ignored_; }
 

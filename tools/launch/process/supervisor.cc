@@ -10,10 +10,10 @@
 namespace gradwire::tools {
 namespace {
 
-// What workers left behind is not watched one by one: its end is looked for, not announced.
-constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
-// For the kernel to take away what was killed.
-constexpr absl::Duration kAfterKill = absl::Seconds(5);
+// Poll interval: the supervisor is not notified of the end of processes that workers left behind.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+// How long the kernel may take to end killed processes.
+constexpr absl::Duration kKillTimeout = absl::Seconds(5);
 constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 }  // namespace
@@ -35,6 +35,8 @@ absl::Status Supervisor::add(Worker worker) {
   return loop_.add(added.pid_fd(), EPOLLIN, [this, &added](uint32_t) { on_end(added); });
 }
 
+// The first failure ends the round. Failures after it count too, unless the launcher's own signal explains
+// them. A worker that ends with 0 changes nothing: advance() notices when all have ended.
 void Supervisor::on_end(Worker& worker) {
   worker.note_end();
   if (!worker.ended()) return;
@@ -43,35 +45,35 @@ void Supervisor::on_end(Worker& worker) {
   if (ending.success()) return;
   if (state_ == State::kRunning) {
     failures_.push_back(&worker);
-    // It may have failed because of one that ended before it, of which the loop has not told yet.
+    // It may have failed because of a worker that ended earlier, whose event the loop has not delivered yet.
     for (Worker& other : workers_) other.note_end();
     callbacks_.failed(worker);
     stop(SIGTERM);
-  } else if (!failures_.empty() && !asked_for(ending)) {
+  } else if (!failures_.empty() && !was_requested(ending)) {
     failures_.push_back(&worker);
   }
 }
 
-// Whether a worker that was asked to end may well have ended so. It may also have failed so, and nobody can
-// tell.
-bool Supervisor::asked_for(const Ending& ending) const {
+// Whether the ending is one that the launcher's signal can have caused. The worker may also have failed by
+// itself; the two cannot be distinguished.
+bool Supervisor::was_requested(const Ending& ending) const {
   const int signal = ending.exit_code() - 128;
-  return signal == SIGTERM || signal == SIGKILL || (passed_on_ != 0 && signal == passed_on_);
+  return signal == SIGTERM || signal == SIGKILL || (forwarded_ != 0 && signal == forwarded_);
 }
 
 void Supervisor::on_signal(int signal) {
   const absl::Time now = clock_.now();
-  if (passed_on_ != 0) {
-    // A scheduler may send a signal to the launcher and, a moment later, to all that it started: that is one
-    // request.
-    if (now - passed_on_at_ < kSameSignal) return;
-    callbacks_.say(absl::StrCat("received ", signal_name(signal), " once more: killing the workers"));
+  if (forwarded_ != 0) {
+    // A scheduler may send a signal to the launcher and, a moment later, to all processes that it started.
+    // That counts as one request.
+    if (now - forwarded_at_ < kSameSignal) return;
+    callbacks_.print(absl::StrCat("received ", signal_name(signal), " once more: killing the workers"));
     kill_all();
     return;
   }
-  passed_on_ = signal;
-  passed_on_at_ = now;
-  callbacks_.say(absl::StrCat("received ", signal_name(signal), ": passed on to the workers"));
+  forwarded_ = signal;
+  forwarded_at_ = now;
+  callbacks_.print(absl::StrCat("received ", signal_name(signal), ": forwarded to the workers"));
   if (state_ == State::kRunning) {
     stop(signal);
   } else {
@@ -89,9 +91,11 @@ void Supervisor::stop(int signal) {
   for (Worker& worker : workers_) worker.signal_group(signal);
 }
 
+// A killed process may hang in the kernel, so there is a deadline here too. After it the supervisor gives
+// up.
 void Supervisor::kill_all() {
   state_ = State::kKilled;
-  deadline_ = clock_.now() + kAfterKill;
+  deadline_ = clock_.now() + kKillTimeout;
   for (Worker& worker : workers_) worker.signal_group(SIGKILL);
   reaper_.end_rest(SIGKILL);
 }
@@ -100,9 +104,14 @@ bool Supervisor::all_ended() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended(); });
 }
 
+// 1. While workers run, nothing is to be done.
+// 2. When all workers have ended, or all were killed: end what they have left behind. Done if nothing is
+//    left.
+// 3. Otherwise stop, if this is the first turn in which only orphans are left; kill, if the grace period is
+//    over; or give up, if processes do not end although they were killed.
 bool Supervisor::advance() {
   if (!all_ended() && state_ == State::kRunning) return false;
-  // What was killed may leave others, each time.
+  // Killed processes may leave orphans, so call end_rest() each time.
   if (state_ == State::kKilled) {
     if (reaper_.end_rest(SIGKILL) && all_ended()) return true;
   } else if (all_ended() && reaper_.end_rest(SIGTERM)) {
@@ -114,8 +123,9 @@ bool Supervisor::advance() {
     if (state_ == State::kKilled) return true;
     const int left =
         std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.ended(); });
-    callbacks_.say(absl::StrCat(left > 0 ? absl::StrCat(left, " workers") : "processes that workers started",
-                                " did not end within ", absl::FormatDuration(grace_period_), ": killed"));
+    callbacks_.print(
+        absl::StrCat(left > 0 ? absl::StrCat(left, " workers") : "processes that workers started",
+                     " did not end within ", absl::FormatDuration(grace_period_), ": killed"));
     kill_all();
   }
   return false;
@@ -124,7 +134,7 @@ bool Supervisor::advance() {
 absl::Duration Supervisor::next_wait() const {
   if (state_ == State::kRunning) return absl::InfiniteDuration();
   const absl::Duration until_deadline = std::max(deadline_ - clock_.now(), absl::ZeroDuration());
-  return all_ended() || state_ == State::kKilled ? std::min(kLookAgain, until_deadline) : until_deadline;
+  return all_ended() || state_ == State::kKilled ? std::min(kPollInterval, until_deadline) : until_deadline;
 }
 
 std::vector<const Worker*> Supervisor::ended_well() const {

@@ -14,28 +14,28 @@
 
 namespace gradwire::tools {
 
-// Watches the workers that this node has in one round of the job and decides when and how they are ended.
+// Watches the workers of this node in one round of the job, and decides when and how they are ended.
 //
-// States: running; stopping, after the first failure, a signal, or when workers that ended well left
-// processes behind; killed, when the grace period was over; finished. It goes one way. While stopping it
-// waits for the workers and, when those have ended, for all that they started, so that that may clean up as
-// well: what has not got the signal with a worker's group, because it went to another, is asked to end then.
+// States, in this order: running; stopping, after the first failure, a signal, or when workers that ended
+// with 0 left processes behind; killed, after the grace period; finished. While stopping, it first waits for
+// the workers, then for the processes that they started, so that these can clean up too. A process that did
+// not get the signal with its worker's group, because it is in another group, gets SIGTERM then.
 //
-// On the loop's thread. Owns the workers.
+// Use on the loop's thread only. Owns the workers.
 class Supervisor {
  public:
   struct Callbacks {
-    // A line for the user.
-    std::function<void(const std::string& line)> say;
-    // The first failure on this node, at once; not for workers that were asked to end.
+    // Prints a line for the user.
+    std::function<void(const std::string& line)> print;
+    // Called at the first failure on this node, but not for a worker that was ended by the launcher.
     std::function<void(const Worker& worker)> failed;
   };
 
-  // Outlive it.
+  // The parts of the launcher that the supervisor uses. They must outlive it.
   struct HostInfo {
     EventLoop& loop;
     Clock& clock;
-    ProcessReaper& reaper;  // all workers' parent, and nobody else's
+    ProcessReaper& reaper;  // The parent of all workers, and of no other process.
   };
 
   Supervisor(const HostInfo& host_info, absl::Duration grace_period, Callbacks callbacks);
@@ -45,13 +45,14 @@ class Supervisor {
 
   absl::Status add(Worker worker);
 
-  // Passes a signal on to the workers and their groups. Once more, a second or later after the first, it
-  // kills.
+  // Forwards a signal to the workers and their groups. A further signal, a second or more after the first,
+  // kills them.
   void on_signal(int signal);
   // Ends the workers: the round is over.
   void end();
 
-  // Moves on by time. Returns whether everything has ended; else run the loop for at most next_wait().
+  // Advances the state. Returns true if everything has ended; else run the loop for at most next_wait() and
+  // call again.
   bool advance();
   absl::Duration next_wait() const;
 
@@ -59,14 +60,14 @@ class Supervisor {
   bool succeeded() const;
   // The workers that have ended with 0, in the order of their ranks.
   std::vector<const Worker*> ended_well() const;
-  // The workers that failed by themselves, the first one first.
+  // The workers that failed by themselves, in the order of their ends.
   const std::vector<const Worker*>& failures() const { return failures_; }
 
  private:
   enum class State { kRunning, kStopping, kKilled };
 
   void on_end(Worker& worker);
-  bool asked_for(const Ending& ending) const;
+  bool was_requested(const Ending& ending) const;
   void stop(int signal);
   void kill_all();
   bool all_ended() const;
@@ -79,10 +80,10 @@ class Supervisor {
 
   std::list<Worker> workers_;
   State state_ = State::kRunning;
-  absl::Time deadline_ = absl::InfiniteFuture();  // of stopping, then of killed
+  absl::Time deadline_ = absl::InfiniteFuture();  // Deadline of the state kStopping or kKilled.
   std::vector<const Worker*> failures_;
-  int passed_on_ = 0;
-  absl::Time passed_on_at_;
+  int forwarded_ = 0;
+  absl::Time forwarded_at_;
 };
 
 }  // namespace gradwire::tools

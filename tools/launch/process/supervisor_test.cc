@@ -21,7 +21,7 @@ class Supervising : public testing::Test {
     supervisor_.emplace(
         Supervisor::HostInfo{.loop = loop_, .clock = Clock::system(), .reaper = reaper_}, grace_period,
         Supervisor::Callbacks{
-            .say = [this](const std::string& line) { logged_ += line + "\n"; },
+            .print = [this](const std::string& line) { logged_ += line + "\n"; },
             .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
   }
 
@@ -40,7 +40,7 @@ class Supervising : public testing::Test {
     while (!supervisor_->advance()) loop_.run_once(supervisor_->next_wait());
   }
 
-  // Waits for a worker to have written something: it is where the test wants it.
+  // Waits until a worker has written a byte, which shows that it has reached the point that the test needs.
   static void await(const Descriptor& pipe) {
     char byte;
     ASSERT_EQ(read_retrying(pipe.get(), &byte, 1), 1);
@@ -67,14 +67,14 @@ TEST_F(Supervising, WorkersThatEndWellSucceed) {
   EXPECT_TRUE(failed_.empty());
 }
 
-TEST_F(Supervising, FirstFailureEndsTheOthersAndIsTold) {
+TEST_F(Supervising, FirstFailureEndsTheOthersAndIsReported) {
   start_supervisor();
   ASSERT_TRUE(supervisor_->add(worker(0, "exec sleep 1000")).ok());
   ASSERT_TRUE(supervisor_->add(worker(1, "exit 9")).ok());
   run();
   EXPECT_FALSE(supervisor_->succeeded());
   EXPECT_EQ(failed_, std::vector<int>{1});
-  // What was asked to end did not fail.
+  // A worker that was ended by the launcher did not fail.
   ASSERT_EQ(supervisor_->failures().size(), 1u);
   EXPECT_EQ(supervisor_->failures()[0]->ending().exit_code(), 9);
 }

@@ -27,7 +27,7 @@ Worker::Worker(Worker&& other) noexcept
 Worker::~Worker() {
   if (pid_ == 0 || ended_) return;
   signal_group(SIGKILL);
-  // A process that hangs in the kernel cannot be killed; it is not waited for without end.
+  // Wait with a limit, because a process that hangs in the kernel cannot be killed.
   pollfd end{.fd = pid_fd_.get(), .events = POLLIN};
   constexpr int kTimeoutMilliseconds = 5000;
   if (poll(&end, 1, kTimeoutMilliseconds) > 0) note_end();

@@ -10,13 +10,14 @@
 
 namespace gradwire::tools {
 
-// One worker process, the leader of a process group of its own, which it shares with what it starts.
+// One worker process. It leads a process group of its own; its child processes are in the group, too.
 //
-// States: running; ended. Not thread-safe. The reaper, its parent, outlives it. The destructor kills a
-// worker that runs, with its group.
+// States: running; ended. Not thread-safe. The reaper, which is its parent, must outlive it. The destructor
+// kills a running worker together with its group.
 class Worker {
  public:
-  // Returns when the program runs. Unavailable, naming the program, if it cannot be executed.
+  // Starts a worker. Returns when the program runs. Unavailable, which names the program, if it cannot be
+  // executed.
   static absl::StatusOr<Worker> start(ProcessReaper& reaper, const WorkerPlace& place,
                                       const WorkerStart& start);
 
@@ -26,16 +27,15 @@ class Worker {
 
   const WorkerPlace& place() const { return place_; }
   pid_t pid() const { return pid_; }
-  // Readable when the worker has ended.
+  // A pidfd; readable when the worker has ended.
   int pid_fd() const { return pid_fd_.get(); }
 
   bool ended() const { return ended_; }
   const Ending& ending() const { return ending_; }
-  // Learns how the worker ended. Call it when pid_fd() is readable.
+  // Reads how the worker ended. Call it when pid_fd() is readable.
   void note_end();
 
-  // To the whole group, and SIGCONT after it, since a stopped process would not notice. Nothing once the
-  // worker has ended: what is left of its group is the reaper's to end.
+  // Sends a signal, and then SIGCONT, to the whole group; a stopped process would not act on the signal.
   void signal_group(int signal);
 
  private:
@@ -44,7 +44,7 @@ class Worker {
 
   ProcessReaper* reaper_;
   WorkerPlace place_;
-  pid_t pid_;  // 0: moved away
+  pid_t pid_;  // 0 if moved from.
   Descriptor pid_fd_;
   bool ended_ = false;
   Ending ending_;

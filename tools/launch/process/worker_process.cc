@@ -20,12 +20,12 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-// The child's side.
+// Runs in the child: sets up the process and executes the program.
 [[noreturn]] void become_worker(const WorkerStart& start, pid_t parent, int error_pipe, char* const* argv,
                                 char* const* environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died before the line above; then nobody would send the signal.
+  // The parent may have died before prctl(); then the kernel would never send the signal.
   if (getppid() != parent) _exit(1);
   if (start.stdin_fd >= 0) dup2(start.stdin_fd, STDIN_FILENO);
   if (start.stdout_fd >= 0) dup2(start.stdout_fd, STDOUT_FILENO);
@@ -46,7 +46,9 @@ std::string signal_name(int signal) {
 }
 
 StartedProcess start_process(const WorkerStart& start) {
-  // Its end without a word means that the program runs.
+  // Problem: fork() succeeds even if the program cannot be executed, and that must not be mistaken for a
+  // program that fails. The child reports a failed execve() through this pipe. If the pipe closes without
+  // data, the program runs, because both ends are close-on-exec.
   absl::StatusOr<Pipe> error_pipe = make_pipe();
   if (!error_pipe.ok()) return {.fork_error = errno};
   const std::vector<char*> argv = pointers(start.command.argv);
@@ -56,7 +58,7 @@ StartedProcess start_process(const WorkerStart& start) {
   if (pid < 0) return {.fork_error = errno};
   if (pid == 0) become_worker(start, parent, error_pipe->write_end.get(), argv.data(), environment.data());
 
-  // Here too, so that the group exists whichever of the two runs first.
+  // Both parent and child set the group, so that it exists whichever of the two runs first.
   setpgid(pid, pid);
   error_pipe->write_end.reset();
   int error = 0;

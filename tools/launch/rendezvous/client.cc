@@ -14,7 +14,7 @@
 namespace gradwire::rendezvous {
 namespace {
 
-constexpr absl::Duration kAfterError = absl::Milliseconds(100);
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 
 ClientOptions filled_in(ClientOptions options, Clock& clock) {
   if (options.node.node_id.empty()) options.node.node_id = absl::StrFormat("%016x", random_id());
@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::start(Client
   options = filled_in(std::move(options), clock);
   GRADWIRE_RETURN_IF_ERROR(check(options.node));
   Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) return errno_status("cannot make an eventfd", errno);
+  if (!event.valid()) return errno_status("cannot create an eventfd", errno);
   return std::unique_ptr<RendezvousClient>(
       new RendezvousClient(std::move(options), std::move(open_store), clock, std::move(event)));
 }
@@ -66,27 +66,32 @@ bool RendezvousClient::done() {
   return done_;
 }
 
-void RendezvousClient::say(Say what) {
+void RendezvousClient::post(Report report) {
   MutexLock lock(mutex_);
-  said_.push_back(std::move(what));
+  reports_.push_back(std::move(report));
   changed_.notify_all();
 }
 
+// The thread of the client. Only this thread uses the driver and the state machine. The launcher posts
+// reports, which are applied between two steps, and reads the newest update.
 void RendezvousClient::run() {
-  if (const absl::Status opened = open(); !opened.ok()) driver_.machine().lose_store(opened);
+  if (const absl::Status opened = open(); !opened.ok()) driver_.machine().on_store_lost(opened);
   while (!stopping() && !driver_.machine().done()) {
-    take_said();
+    deliver_reports();
     const absl::Duration time = driver_.step();
-    announce();
-    if (time > absl::ZeroDuration()) rest(time);
+    publish_update();
+    if (time > absl::ZeroDuration()) pause(time);
   }
-  announce();
+  publish_update();
 }
 
+// Retries until join_timeout, because the launcher that serves the store may start later. Reports are
+// delivered meanwhile, so that a signal ends the wait. A single attempt takes at most a second, for the same
+// reason.
 absl::Status RendezvousClient::open() {
   const absl::Time deadline = clock_.now() + options_.node.join_timeout;
   while (true) {
-    take_said();
+    deliver_reports();
     if (driver_.ended()) return absl::CancelledError("left");
     absl::StatusOr<std::shared_ptr<store::Store>> opened =
         open_store_(std::clamp(deadline - clock_.now(), absl::ZeroDuration(), absl::Seconds(1)));
@@ -94,27 +99,29 @@ absl::Status RendezvousClient::open() {
       driver_.use(*std::move(opened));
       return absl::OkStatus();
     }
-    if (stopping()) return absl::CancelledError("stopped while looking for the store");
-    if (!may_pass(opened.status())) return with_context(opened.status(), "cannot reach the job's store");
+    if (stopping()) return absl::CancelledError("stopped while connecting to the store");
+    if (!is_temporary(opened.status())) return with_context(opened.status(), "cannot reach the job's store");
     if (clock_.now() >= deadline) {
       return absl::UnavailableError(absl::StrCat("cannot reach the job's store within ",
                                                  absl::FormatDuration(options_.node.join_timeout), ": ",
                                                  opened.status().message()));
     }
-    rest(kAfterError);
+    pause(kRetryInterval);
   }
 }
 
-void RendezvousClient::take_said() {
-  std::vector<Say> said;
+void RendezvousClient::deliver_reports() {
+  std::vector<Report> reports;
   {
     MutexLock lock(mutex_);
-    said.swap(said_);
+    reports.swap(reports_);
   }
-  for (const Say& what : said) what(driver_.machine(), clock_.now());
+  for (const Report& report : reports) report(driver_.machine(), clock_.now());
 }
 
-void RendezvousClient::announce() {
+// The eventfd is written after `update_` has changed, and update() reads the eventfd before it reads
+// `update_`. So a change between these two reads makes the descriptor readable again, and none is missed.
+void RendezvousClient::publish_update() {
   {
     MutexLock lock(mutex_);
     const Rendezvous& machine = driver_.machine();
@@ -127,9 +134,10 @@ void RendezvousClient::announce() {
   tools::write_retrying(event_.get(), &one, sizeof(one));
 }
 
-void RendezvousClient::rest(absl::Duration time) {
+// A report that was posted before the lock was taken is found in `reports_`; a later one wakes the wait.
+void RendezvousClient::pause(absl::Duration time) {
   MutexLock lock(mutex_);
-  if (!stopping_ && said_.empty()) changed_.wait_for(mutex_, time);
+  if (!stopping_ && reports_.empty()) changed_.wait_for(mutex_, time);
 }
 
 bool RendezvousClient::stopping() {

@@ -29,7 +29,8 @@ class RendezvousClientTest : public testing::Test {
         options, [this](absl::Duration) { return store_; }, clock_);
   }
 
-  // Time moves in steps that nobody takes for a pause.
+  // Waits for an update. With `time_passes` the clock moves, in steps too small to count as a pause of a
+  // node.
   template <class Condition>
   RendezvousUpdate wait_for(RendezvousClient& client, Condition condition, bool time_passes = false) {
     const absl::Time end = absl::Now() + absl::Seconds(50);
@@ -72,7 +73,7 @@ TEST_F(RendezvousClientTest, NodesRunARoundAndSucceedTogether) {
     EXPECT_TRUE(wait_for(*client, Kind::kEnded).outcome.status.ok());
     wait_for_end(*client);
   }
-  // Nothing is left but the outcome.
+  // Only the record with the outcome is left.
   EXPECT_EQ(store_->num_keys(), 1);
   auto late = start("c", {.min_nodes = 2, .max_nodes = 2});
   const absl::Status status = wait_for(*late, Kind::kEnded).outcome.status;
@@ -118,7 +119,7 @@ TEST_F(RendezvousClientTest, LostNodeIsNoticedAndTheOthersGoOn) {
   auto a = start("a", settings), b = start("b", settings);
   wait_for(*a, Kind::kRun);
   wait_for(*b, Kind::kRun);
-  b.reset();  // without a word
+  b.reset();  // Without leave().
   wait_for(*a, Kind::kStop, true);
   a->ready();
   const RoundInfo round = wait_for(*a, Kind::kRun, true).round;
@@ -126,7 +127,7 @@ TEST_F(RendezvousClientTest, LostNodeIsNoticedAndTheOthersGoOn) {
   EXPECT_EQ(round.restarts_used, 1);
   const absl::StatusOr<Record> record = decode(store_->get(kStateKey));
   ASSERT_TRUE(record.ok());
-  EXPECT_EQ(record->failure->message, "node b was lost: its launcher has not been heard for 15s");
+  EXPECT_EQ(record->failure->message, "node b was lost: no heartbeat from its launcher for 15s");
 }
 
 TEST_F(RendezvousClientTest, LeavingFixedJobEndsItForAll) {
@@ -146,17 +147,17 @@ TEST_F(RendezvousClientTest, TooFewNodesAreNamedAfterTheJoinTimeout) {
   auto a = start("a", {.min_nodes = 3, .max_nodes = 3}, options);
   const absl::Status status = wait_for(*a, Kind::kEnded, true).outcome.status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_NE(status.message().find("1 of 3 nodes are there (a), 2 are missing"), absl::string_view::npos)
+  EXPECT_NE(status.message().find("1 of 3 nodes have joined (a), 2 are missing"), absl::string_view::npos)
       << status;
   wait_for_end(*a);
 }
 
-TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirst) {
+TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirstNode) {
   ClientOptions options;
   options.node.round_store = true;
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
   auto a = start("a", settings, options);
-  // So that it is the first.
+  // Wait until node a has written the record, so that it is the first.
   store_->wait({std::string(kStateKey)}, absl::Seconds(50));
   auto b = start("b", settings, options);
   wait_for(*a, Kind::kServeStore);
@@ -167,7 +168,7 @@ TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirst) {
   }
 }
 
-TEST_F(RendezvousClientTest, StoreThatGoesForLongIsLost) {
+TEST_F(RendezvousClientTest, StoreThatCannotBeReachedForLongIsLost) {
   auto server = *store::TcpStoreServer::start({.host = "127.0.0.1", .port = 0});
   store_ = *store::TcpStore::open("127.0.0.1", server->port(), {.wait_for_workers = false});
   auto a = start("a", {});
@@ -179,7 +180,7 @@ TEST_F(RendezvousClientTest, StoreThatGoesForLongIsLost) {
   EXPECT_TRUE(a->done());
 }
 
-TEST_F(RendezvousClientTest, HostOfTheStoreGoesLast) {
+TEST_F(RendezvousClientTest, HostOfTheStoreEndsLast) {
   ClientOptions host;
   host.node.hosts_store = true;
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
@@ -210,7 +211,7 @@ TEST_F(RendezvousClientTest, EndingWhileTheStoreIsMissingJoinsTheThread) {
   EXPECT_EQ(client->update().kind, Kind::kWait);
 }
 
-TEST_F(RendezvousClientTest, StoreThatNeverComesIsUnavailable) {
+TEST_F(RendezvousClientTest, StoreThatNeverStartsIsUnavailable) {
   ClientOptions options;
   options.node.join_timeout = absl::Seconds(5);
   auto client = *RendezvousClient::start(
@@ -231,7 +232,7 @@ TEST(RendezvousClient, ImpossibleOptionsAreRefused) {
   EXPECT_EQ(RendezvousClient::start(options, nullptr).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(RendezvousClient, MeetsOverATcpStore) {
+TEST(RendezvousClient, WorksOverATcpStore) {
   const auto server = *store::TcpStoreServer::start({.host = "127.0.0.1", .port = 0});
   const auto open = [&](absl::Duration timeout) -> absl::StatusOr<std::shared_ptr<store::Store>> {
     return store::TcpStore::open("127.0.0.1", server->port(),

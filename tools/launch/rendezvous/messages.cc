@@ -33,7 +33,7 @@ std::string hosts(const std::vector<Member>& members, bool (*wanted)(const Membe
   return joined(names);
 }
 
-// The node ranks that nobody has.
+// The node ranks that no participant has.
 std::string missing_ranks(const Record& record) {
   std::vector<std::string> ranks;
   for (int rank = 0; rank < record.settings.max_nodes; ++rank) {
@@ -69,21 +69,21 @@ absl::Status too_few(const Record& record, absl::Duration waited) {
             ? absl::StrCat(min - count == 1 ? "node rank " : "node ranks ", missing_ranks(record))
             : absl::StrCat(min - count);
     absl::StrAppend(&text, count, min < record.settings.max_nodes ? " of at least " : " of ", min,
-                    " nodes are there (", hosts(record.participants, [](const Member&) { return true; }),
+                    " nodes have joined (", hosts(record.participants, [](const Member&) { return true; }),
                     "), ", missing, min - count == 1 ? " is missing" : " are missing");
   } else {
-    absl::StrAppend(&text, "workers of the round before have not ended on ",
+    absl::StrAppend(&text, "workers of the previous round have not ended on ",
                     hosts(record.participants, [](const Member& member) { return !member.ready; }));
   }
   if (record.failure)
-    absl::StrAppend(&text, "; the round before ended: ", rendezvous::describe(*record.failure));
+    absl::StrAppend(&text, "; the previous round ended: ", rendezvous::describe(*record.failure));
   return absl::DeadlineExceededError(text);
 }
 
 absl::Status other_job(const Record& record, absl::string_view mine) {
   return absl::InvalidArgumentError(absl::StrCat("this node was started for the job ", mine,
-                                                 ", but it is the job ", record.run_id,
-                                                 " that meets here: give each job a place of its own"));
+                                                 ", but the store is used by the job ", record.run_id,
+                                                 ": give each job an endpoint of its own"));
 }
 
 absl::Status other_settings(const Record& record, const Settings& mine) {
@@ -93,9 +93,9 @@ absl::Status other_settings(const Record& record, const Settings& mine) {
 }
 
 absl::Status rank_taken(const Member& me, const Member& other) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "node rank ", *me.rank, " has been taken by a launcher on ", other.node.host, ", so the one on ",
-      me.node.host, " cannot have it: give each node a --node_rank of its own"));
+  return absl::FailedPreconditionError(absl::StrCat("node rank ", *me.rank, " is used by two launchers, on ",
+                                                    other.node.host, " and on ", me.node.host,
+                                                    ": give each node a --node_rank of its own"));
 }
 
 }  // namespace gradwire::rendezvous

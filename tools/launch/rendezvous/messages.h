@@ -7,15 +7,16 @@
 
 namespace gradwire::rendezvous {
 
-// What a node that cannot go on tells its user.
+// Errors for the user of a node that cannot take part in the job any more.
 
-// The job's outcome, for a node that was in it.
+// The outcome of the job, for a node that was in it.
 Outcome outcome_of(const Record& record);
-// For one that was not.
+// The job was over before this node joined.
 absl::Status too_late(const Record& record);
-// JOINING for too long: who is there, and who is missing or not ready.
+// The round was in JOINING for too long. Names the nodes that are there, and those that are missing or not
+// ready.
 absl::Status too_few(const Record& record, absl::Duration waited);
-// Another job meets at this store.
+// The store is used by another job.
 absl::Status other_job(const Record& record, absl::string_view mine);
 absl::Status other_settings(const Record& record, const Settings& mine);
 absl::Status rank_taken(const Member& me, const Member& other);

@@ -1,3 +1,7 @@
+// Encodes and decodes the record of a job. The store may be open to others, so decode() accepts nothing that
+// the state machine could not have written: it checks sizes and ranges first, then each node, then the rules
+// between the fields. Text is made printable, because it ends up in messages and in the name of a directory.
+
 #include "gradwire/tools/launch/rendezvous/record.h"
 
 #include <algorithm>
@@ -20,22 +24,24 @@ static_assert(static_cast<int>(Phase::kJoining) == proto::RendezvousState::JOINI
 
 constexpr int kMaxPort = 65535;
 constexpr int kMaxCount = 1 << 30;
-constexpr int kMaxCode = 255;   // of an exit
-constexpr int kMaxSignal = 64;  // so that 128 and it is a code, too
+constexpr int kMaxCode = 255;   // Largest exit code.
+constexpr int kMaxSignal = 64;  // 128 + this is a valid exit code, too.
 
 absl::Status refuse(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("no rendezvous record is at ", kStateKey, ": ", what));
+  return absl::InvalidArgumentError(absl::StrCat("malformed rendezvous record at ", kStateKey, ": ", what));
 }
 
-// What people will see. A message may have several lines.
-std::string clean(absl::string_view text, std::size_t most, bool lines = false) {
-  std::string result(text.substr(0, most));
+// Makes text from other nodes safe to print: cuts it and replaces control characters. A message may have
+// several lines.
+std::string clean(absl::string_view text, std::size_t max_size, bool lines = false) {
+  std::string result(text.substr(0, max_size));
   for (char& c : result) {
     if (absl::ascii_iscntrl(c) && !(lines && (c == '\n' || c == '\t'))) c = '?';
   }
   return result;
 }
 
+// The bounds hold in both directions: a record that this node writes is one that every node accepts.
 void encode_member(const Member& member, proto::RendezvousNode& to) {
   to.set_id(member.id);
   to.set_host(clean(member.node.host, kMaxName));
@@ -65,9 +71,9 @@ void encode_failure(const Failure& failure, proto::RendezvousFailure& to) {
 absl::StatusOr<Member> decode_member(const proto::RendezvousNode& from, const Settings& settings) {
   if (from.id().empty() ||
       std::max({from.id().size(), from.host().size(), from.address().size()}) > kMaxName) {
-    return refuse("a node's name");
+    return refuse("invalid id, host or address of a node");
   }
-  if (from.roles_size() > kMaxRoles) return refuse("a node's roles");
+  if (from.roles_size() > kMaxRoles) return refuse("invalid roles of a node");
   Member member{.id = clean(from.id(), kMaxName),
                 .node = {.host = clean(from.host(), kMaxName), .address = clean(from.address(), kMaxName)},
                 .ready = from.ready(),
@@ -75,16 +81,16 @@ absl::StatusOr<Member> decode_member(const proto::RendezvousNode& from, const Se
   int workers = 0;
   for (const proto::RendezvousRole& role : from.roles()) {
     if (role.name().size() > kMaxName || role.count() < 1 || role.count() > kMaxWorkers - workers) {
-      return refuse("a node's roles");
+      return refuse("invalid roles of a node");
     }
     workers += role.count();
     member.node.roles.push_back({.name = clean(role.name(), kMaxName), .count = role.count()});
   }
   if (settings.fixed_ranks) {
-    if (from.rank() < 0 || from.rank() >= settings.max_nodes) return refuse("a node's rank");
+    if (from.rank() < 0 || from.rank() >= settings.max_nodes) return refuse("invalid rank of a node");
     member.rank = from.rank();
   } else if (from.rank() != -1) {
-    return refuse("a node's rank");
+    return refuse("invalid rank of a node");
   }
   return member;
 }
@@ -94,7 +100,7 @@ absl::StatusOr<Failure> decode_failure(const proto::RendezvousFailure& from) {
       from.rank() < -1 || from.rank() > kMaxCount || from.local_rank() < -1 ||
       from.local_rank() > kMaxWorkers || from.exit_code() < 0 || from.exit_code() > kMaxCode ||
       from.signal() < 0 || from.signal() > kMaxSignal || from.pid() < 0) {
-    return refuse("the failure");
+    return refuse("invalid failure");
   }
   return Failure{.host = clean(from.host(), kMaxName),
                  .rank = from.rank(),
@@ -112,13 +118,15 @@ absl::Status check_distinct(const Record& record) {
   absl::flat_hash_set<int> ranks;
   for (const std::vector<Member>* members : {&record.participants, &record.waiting}) {
     for (const Member& member : *members) {
-      if (!ids.insert(member.id).second) return refuse("a node is there twice");
-      if (member.rank && !ranks.insert(*member.rank).second) return refuse("a rank is there twice");
+      if (!ids.insert(member.id).second) return refuse("duplicate node id");
+      if (member.rank && !ranks.insert(*member.rank).second) return refuse("duplicate node rank");
     }
   }
   return absl::OkStatus();
 }
 
+// The state machine relies on these rules without checking them again. A record that breaks one was not
+// written by a launcher of this version.
 absl::Status check_phase(const Record& record) {
   const int count = static_cast<int>(record.participants.size());
   if (count > record.settings.max_nodes) return refuse("too many participants");
@@ -126,24 +134,26 @@ absl::Status check_phase(const Record& record) {
   const auto done = [](const Member& member) { return member.done; };
   if (!std::all_of(record.waiting.begin(), record.waiting.end(), ready) ||
       std::any_of(record.waiting.begin(), record.waiting.end(), done)) {
-    return refuse("a waiting node that has workers");
+    return refuse("a waiting node has workers");
   }
   switch (record.phase) {
     case Phase::kJoining:
       if (std::any_of(record.participants.begin(), record.participants.end(), done))
-        return refuse("done too early");
+        return refuse("a participant is done before the round runs");
       break;
     case Phase::kRunning:
       if (count < record.settings.min_nodes) return refuse("too few participants");
       if (!std::all_of(record.participants.begin(), record.participants.end(), ready))
-        return refuse("not ready");
+        return refuse("a participant of a running round is not ready");
       break;
     case Phase::kClosed:
-      if (record.succeeded == record.failure.has_value()) return refuse("an outcome that is none");
+      if (record.succeeded == record.failure.has_value())
+        return refuse("a closed job needs either success or a failure");
       break;
   }
-  if (record.phase != Phase::kClosed && record.succeeded) return refuse("a success before the end");
-  if (record.phase == Phase::kJoining && record.store) return refuse("a store without a round");
+  if (record.phase != Phase::kClosed && record.succeeded)
+    return refuse("the job has succeeded but is not closed");
+  if (record.phase == Phase::kJoining && record.store) return refuse("a round that does not run has a store");
   return absl::OkStatus();
 }
 
@@ -177,10 +187,10 @@ std::string encode(const Record& record) {
 }
 
 absl::StatusOr<Record> decode(absl::string_view bytes) {
-  if (bytes.size() > kMaxRecord) return refuse("too long");
+  if (bytes.size() > kMaxRecord) return refuse("it is too long");
   proto::RendezvousState state;
   if (!state.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
-    return refuse("not the protocol's");
+    return refuse("it cannot be parsed");
   Record record{.origin = clean(state.origin(), kMaxName),
                 .version = state.version(),
                 .run_id = clean(state.run_id(), kMaxName),
@@ -192,22 +202,22 @@ absl::StatusOr<Record> decode(absl::string_view bytes) {
                 .restarts_used = state.restarts_used(),
                 .call_off = state.call_off(),
                 .succeeded = state.succeeded()};
-  if (record.origin.empty() || record.version == 0) return refuse("no origin");
-  // It names directories.
+  if (record.origin.empty() || record.version == 0) return refuse("origin or version is missing");
+  // The id is used as a directory name.
   if (record.run_id == "." || record.run_id == ".." || absl::StrContains(record.run_id, '/')) {
-    return refuse("the job's id");
+    return refuse("invalid job id");
   }
   const Settings& settings = record.settings;
   if (settings.min_nodes < 1 || settings.max_nodes < settings.min_nodes || settings.max_nodes > kMaxNodes ||
       settings.max_restarts < 0) {
-    return refuse("the settings");
+    return refuse("invalid settings");
   }
   if (record.round < 0 || record.round == std::numeric_limits<int64_t>::max() || record.restarts_used < 0 ||
       record.restarts_used > settings.max_restarts || record.call_off < 0 || record.call_off > kMaxNodes) {
-    return refuse("a count");
+    return refuse("invalid round, restarts_used or call_off");
   }
   record.phase = static_cast<Phase>(state.phase());
-  if (record.phase < Phase::kJoining || record.phase > Phase::kClosed) return refuse("the phase");
+  if (record.phase < Phase::kJoining || record.phase > Phase::kClosed) return refuse("unknown phase");
   if (state.participants_size() > kMaxNodes || state.waiting_size() > kMaxNodes - state.participants_size()) {
     return refuse("too many nodes");
   }
@@ -221,7 +231,7 @@ absl::StatusOr<Record> decode(absl::string_view bytes) {
   }
   if (state.store_port() != 0) {
     if (state.store_port() < 0 || state.store_port() > kMaxPort || state.store_host().size() > kMaxName) {
-      return refuse("the store's address");
+      return refuse("invalid address of the round's store");
     }
     record.store = Address{.host = clean(state.store_host(), kMaxName), .port = state.store_port()};
   }

@@ -12,25 +12,25 @@
 
 namespace gradwire::rendezvous {
 
-// The record that the nodes of a job share, decoded. proto/rendezvous.proto says what each field means.
+// The decoded form of the record that the nodes of a job share. proto/rendezvous.proto explains the fields.
 
 inline constexpr char kStateKey[] = "rendezvous/state";
 std::string beat_key(absl::string_view node_id);
 
-inline constexpr int kMaxNodes = 4096;            // participants and waiting together
-inline constexpr int kMaxRoles = 64;              // of one node
-inline constexpr int kMaxWorkers = 1 << 20;       // of one node
-inline constexpr std::size_t kMaxName = 255;      // bytes of a host, address, role, run id, node id
-inline constexpr std::size_t kMaxMessage = 4096;  // bytes of a failure's message
+inline constexpr int kMaxNodes = 4096;            // Participants and waiting nodes together.
+inline constexpr int kMaxRoles = 64;              // Roles of one node.
+inline constexpr int kMaxWorkers = 1 << 20;       // Workers of one node.
+inline constexpr std::size_t kMaxName = 255;      // Bytes of a host, address, role, run id or node id.
+inline constexpr std::size_t kMaxMessage = 4096;  // Bytes of a failure's message.
 inline constexpr std::size_t kMaxRecord = std::size_t{32} << 20;
 
-// As the protocol numbers them.
+// The numbers are those of the protocol.
 enum class Phase { kJoining = 1, kRunning, kClosed };
 
 struct Member {
   std::string id;
   Node node;
-  std::optional<int> rank;  // the wanted one, with Settings::fixed_ranks
+  std::optional<int> rank;  // The requested rank, with Settings::fixed_ranks.
   bool ready = false;
   bool done = false;
   bool operator==(const Member&) const = default;
@@ -53,10 +53,10 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 
-// Texts are cut to their bounds, and a failure's numbers brought into theirs.
+// Serializes a record. Cuts texts, and clamps the numbers of a failure, to their limits.
 std::string encode(const Record& record);
-// InvalidArgument for what is not a record: too long, a number or a count out of bounds, an id or fixed rank
-// twice, or fields that do not fit the phase. Control characters do not get through to a terminal.
+// Parses a record and replaces control characters in its texts. InvalidArgument for an invalid record: too
+// long, a number or count out of range, a duplicate id or fixed rank, or fields that contradict the phase.
 absl::StatusOr<Record> decode(absl::string_view bytes);
 
 }  // namespace gradwire::rendezvous

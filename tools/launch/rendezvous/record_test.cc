@@ -38,7 +38,7 @@ Record running() {
                              .message = "two\nlines"}};
 }
 
-TEST(RendezvousRecord, ComesBackAsItWas) {
+TEST(RendezvousRecord, SurvivesEncodingAndDecoding) {
   const Record record = running();
   const absl::StatusOr<Record> back = decode(encode(record));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -125,7 +125,7 @@ TEST(RendezvousRecord, HostileRecordsAreRefused) {
   for (const char* garbage : {"", "\xff\xff", "garbage"}) EXPECT_FALSE(decode(garbage).ok()) << garbage;
 }
 
-TEST(RendezvousRecord, RanksAreDistinctWhereTheyAreFixed) {
+TEST(RendezvousRecord, FixedRanksAreDistinct) {
   Record record = running();
   record.settings.fixed_ranks = true;
   record.participants[0].rank = 1;
@@ -138,7 +138,7 @@ TEST(RendezvousRecord, RanksAreDistinctWhereTheyAreFixed) {
   EXPECT_FALSE(decode(encode(record)).ok());
 }
 
-TEST(RendezvousRecord, TextsAreCutAndDoNotReachTheTerminalRaw) {
+TEST(RendezvousRecord, TextsAreCutAndMadeSafeForATerminal) {
   Record record = running();
   record.participants[0].node.host = "\x1b[2J\n";
   record.failure->message = "\x1b[31m" + std::string(2 * kMaxMessage, 'x');
@@ -149,7 +149,7 @@ TEST(RendezvousRecord, TextsAreCutAndDoNotReachTheTerminalRaw) {
   EXPECT_EQ(back->failure->message.substr(0, 5), "?[31m");
 }
 
-TEST(RendezvousRecord, FailuresNumbersCannotSpoilIt) {
+TEST(RendezvousRecord, NumbersOfAFailureAreClamped) {
   Record record = running();
   record.failure = Failure{.rank = -7, .local_rank = -7, .pid = -7, .exit_code = -15, .signal = 1000};
   const absl::StatusOr<Record> back = decode(encode(record));
@@ -158,7 +158,7 @@ TEST(RendezvousRecord, FailuresNumbersCannotSpoilIt) {
   EXPECT_EQ(back->failure->signal, 64);
 }
 
-TEST(RendezvousRecord, AnyChangedByteIsRefusedOrARecord) {
+TEST(RendezvousRecord, RecordWithAChangedByteIsRefusedOrValid) {
   const std::string good = encode(running());
   for (size_t i = 0; i < good.size(); ++i) {
     for (const int change : {1, 0x80, 0xff}) {

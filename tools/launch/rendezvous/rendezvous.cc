@@ -10,25 +10,29 @@ namespace gradwire::rendezvous {
 absl::Status check(const Options& options) {
   const Settings& settings = options.settings;
   if (settings.min_nodes < 1 || settings.max_nodes < settings.min_nodes || settings.max_nodes > kMaxNodes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a job has 1 to ", kMaxNodes,
-                     " nodes, and MIN of them at most MAX: ", settings.min_nodes, ":", settings.max_nodes));
+    return absl::InvalidArgumentError(absl::StrCat("number of nodes out of range: got ", settings.min_nodes,
+                                                   ":", settings.max_nodes,
+                                                   ", expected MIN:MAX with 1 <= MIN <= MAX <= ", kMaxNodes));
   }
-  if (settings.max_restarts < 0) return absl::InvalidArgumentError("max_restarts is negative");
+  if (settings.max_restarts < 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_restarts must not be negative, got ", settings.max_restarts));
   if (settings.fixed_ranks != options.node_rank.has_value()) {
-    return absl::InvalidArgumentError("a node rank is given exactly where ranks are fixed");
+    return absl::InvalidArgumentError("a node rank must be given if and only if ranks are fixed");
   }
   if (options.node_rank && (*options.node_rank < 0 || *options.node_rank >= settings.max_nodes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node rank ", *options.node_rank, " is not one of ", settings.max_nodes, " nodes"));
+    return absl::InvalidArgumentError(absl::StrCat("node rank out of range: got ", *options.node_rank,
+                                                   ", expected 0..", settings.max_nodes - 1));
   }
   if (options.self.roles.size() > kMaxRoles) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRoles, " roles on a node"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a node has ", options.self.roles.size(), " roles, the limit is ", kMaxRoles));
   }
   int workers = 0;
   for (const Role& role : options.self.roles) {
     if (role.count < 1 || role.count > kMaxWorkers - workers || role.name.size() > kMaxName) {
-      return absl::InvalidArgumentError(absl::StrCat("role ", role.name, " with ", role.count, " workers"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("invalid role \"", role.name, "\" with ", role.count, " workers"));
     }
     workers += role.count;
   }
@@ -40,7 +44,8 @@ absl::Status check(const Options& options) {
   }
   if (options.keep_alive_interval <= absl::ZeroDuration() || options.keep_alive_max_attempt < 1 ||
       options.watched < 1) {
-    return absl::InvalidArgumentError("keep-alives need an interval and at least one attempt");
+    return absl::InvalidArgumentError(
+        "keep_alive_interval, keep_alive_max_attempt and watched must be positive");
   }
   return absl::OkStatus();
 }
@@ -53,6 +58,9 @@ Rendezvous::Rendezvous(Options options, absl::Time now)
       watch_(options_.keep_alive_interval, options_.keep_alive_max_attempt),
       next_beat_(now) {}
 
+// After the end: delete the beat, then read the beats of the nodes that still need this one's store, until
+// all are gone or the time is over. Before the end: advance the state for the current time, then name the
+// next operation.
 Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
   Wanted wanted;
   if (ended_) {
@@ -62,7 +70,7 @@ Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
       wanted.beat = {.id = id()};
       wanted.wake = now;
     } else {
-      wanted.look_at = watch_.due(now);
+      wanted.beats_to_read = watch_.due(now);
       wanted.wake = std::min(watch_.next(), linger_until_);
     }
     return wanted;
@@ -70,13 +78,13 @@ Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
   advance(now);
   if (ended_) return this->wanted(now);
   if (now >= next_beat_) wanted.beat = {.id = id(), .value = absl::StrCat(beats_ + 1)};
-  wanted.look_at = watch_.due(now);
+  wanted.beats_to_read = watch_.due(now);
   wanted.change = change_;
   wanted.wake = std::min({next_beat_, watch_.next(), times_.next(now)});
   return wanted;
 }
 
-void Rendezvous::beaten(absl::Time now) {
+void Rendezvous::on_beat_written(absl::Time now) {
   if (ended_) {
     beat_deleted_ = true;
     return linger(now);
@@ -85,8 +93,8 @@ void Rendezvous::beaten(absl::Time now) {
   next_beat_ = now + options_.keep_alive_interval;
 }
 
-void Rendezvous::looked(const std::vector<std::optional<std::string>>& beats, absl::Time now) {
-  watch_.looked(beats, now);
+void Rendezvous::on_beats_read(const std::vector<std::optional<std::string>>& beats, absl::Time now) {
+  watch_.on_beats_read(beats, now);
   if (ended_) return linger(now);
   advance(now);
 }
@@ -98,7 +106,8 @@ void Rendezvous::read(std::optional<absl::string_view> bytes, absl::Time now) {
   advance(now);
 }
 
-void Rendezvous::lose_store(absl::Status status) {
+// Without a store this node cannot report anything to the others, so it is also done.
+void Rendezvous::on_store_lost(absl::Status status) {
   if (!ended_) end({.status = std::move(status)}, absl::InfinitePast());
   done_ = true;
 }
@@ -109,6 +118,9 @@ void Rendezvous::leave(absl::string_view reason, absl::Time now) {
   advance(now);
 }
 
+// If this node serves the store, the others learn of the end of the job from it. So it watches them until
+// their beats are deleted or stand still. For any other node the list is empty, and it is done when its own
+// beat is deleted.
 void Rendezvous::end(Outcome outcome, absl::Time now) {
   ended_ = true;
   change_.reset();
@@ -123,9 +135,9 @@ void Rendezvous::end(Outcome outcome, absl::Time now) {
     }
   }
   watch_.choose(others);
-  // Somebody waits for this launcher's end.
-  watch_.look_every(options_.keep_alive_interval / 20);
-  // Twice what it takes to find out that one is lost.
+  // Read more often, because the user waits for the end of this launcher.
+  watch_.set_read_interval(options_.keep_alive_interval / 20);
+  // Twice the time that it takes to detect a lost node.
   linger_until_ = now + 2 * options_.keep_alive_interval * (options_.keep_alive_max_attempt + 1);
 }
 

@@ -17,18 +17,19 @@
 
 namespace gradwire::rendezvous {
 
+// Options of one node.
 struct Options {
-  // Random, new for every start of a launcher.
+  // A random id, new for every start of a launcher.
   std::string node_id;
   Node self;
   Settings settings;
-  // With settings.fixed_ranks: below max_nodes.
+  // Set if and only if settings.fixed_ranks; less than max_nodes.
   std::optional<int> node_rank;
-  // Another one than the job's is refused, unless one of the two is kNoRunId.
+  // The id of the job. A node with another id than the job's is refused, unless one of the two is kNoRunId.
   std::string run_id;
-  // Each round has a store of its own, which the launcher of group rank 0 serves.
+  // Whether each round has a store of its own, which the launcher of group rank 0 serves.
   bool round_store = false;
-  // This launcher serves the store that the nodes meet in, so once the job is over it goes last.
+  // Whether this launcher serves the store of the rendezvous. It then ends last when the job is over.
   bool hosts_store = false;
 
   absl::Duration join_timeout = absl::Seconds(600);
@@ -36,42 +37,44 @@ struct Options {
   absl::Duration keep_alive_interval = absl::Seconds(5);
   int keep_alive_max_attempt = 3;
 
-  // How many others each node watches: its successors in the record, in a ring.
+  // How many other nodes each node watches: its successors in the record, as a ring.
   int watched = 8;
-  // Added to a time of the driver's clock it gives the time of day.
+  // The difference between the time of day and the driver's clock.
   absl::Duration to_time_of_day;
 };
 
-// InvalidArgument names the option that cannot be.
+// Checks options. InvalidArgument, which names the invalid option.
 absl::Status check(const Options& options);
 
-// One node's part in the rendezvous: a pure state machine without threads, clocks, sockets or a store of its
-// own. Events go in with the driver's time; what is to be done at the store comes out of wanted(), what the
-// launcher is to do out of update(). proto/rendezvous.proto is the protocol.
+// The rendezvous of one node: a pure state machine without threads, clocks, sockets or a store. Its inputs
+// are events, with the driver's time. Its outputs are wanted(), the next operation on the store, and
+// update(), the launcher's task. proto/rendezvous.proto describes the protocol.
 //
-// States: outside; in (participant or waiting, as the record says); ended, for good. Beside it the launcher
-// may have the workers of one round, from kServeStore or kRun until ready().
+// States: outside the record; in the record (as participant or waiting); ended. Independently of these, the
+// launcher may have the workers of one round, from kServeStore or kRun until ready().
 //
-// The parts: View (the record as last read), RoundWorkers (what the launcher has and reports), RoundTimes,
-// BeatWatch, and the steps that a record takes (transitions.h). Which step is taken when is decided here.
+// The parts: View (the record as last read), RoundWorkers (the launcher's workers and its reports),
+// RoundTimes, BeatWatch, and the transitions of a record (transitions.h). This class decides which transition
+// is made, and when.
 //
-// Whatever is wanted follows from the record as last read, so that an answer that was lost costs nothing but
-// another read. What the design leaves to choose:
-//   - A node that was taken for lost and removed stops its workers at once and then enters again under a new
-//     id, also where the number of nodes is fixed: it is the very one that is missing.
-//   - A lost node is noticed by every node of the record, waiting ones included, so a job whose participants
-//     have all died goes on with those that came later. A node that was paused itself, or cut off from the
-//     store, holds that time against nobody.
-//   - Nodes with the same fixed rank: the one that came second waits until it has heard the other's beat,
-//     which is the error, or the other is lost: a launcher that died and was started again gets its place
-//     back.
-//   - After a worker's failure nobody is waited for when all nodes of the round are ready again: no last
-//     call.
-//   - A node that is done is not missed when it goes; nor is a round whose first node is done broken off for
-//     one that arrives.
-//   - A node that leaves before the first round of an elastic job just goes; later, and where the number is
-//     fixed, it closes the job unless min nodes, counting those that wait, are left. The one that serves the
-//     store always does: the others are told rather than left without it.
+// wanted() follows from the record as last read, so if an answer is lost, reading the record again is enough.
+// Rules that the protocol leaves open:
+//   - A node that was removed as lost stops its workers at once, and then enters again under a new id, also
+//     in a job with a fixed number of nodes: it is the node that is missing.
+//   - Every node in the record, also a waiting one, detects lost nodes. So if all participants have died, the
+//     job continues with the waiting nodes. Time in which a node was itself paused, or cut off from the
+//     store, does not count.
+//   - Two nodes with the same fixed rank: the second one waits. If the first one's beat moves, the second one
+//     ends with an error. If the first one is lost, the second one gets the rank: so a launcher that died and
+//     was restarted gets its rank back.
+//   - After a failure of a worker there is no last call: the next round begins as soon as all nodes of the
+//     failed one are ready.
+//   - A node that is done does not count as lost when it ends. A round in which a node is done is not
+//     interrupted for a new node.
+//   - A node that leaves before the first round of an elastic job is only removed. If it leaves later, or if
+//     the number of nodes is fixed, it closes the job, unless min nodes, including waiting ones, are left.
+//     The node that serves the store always closes the job, so that the others learn the reason before the
+//     store is gone.
 //
 // Not thread-safe.
 class Rendezvous {
@@ -79,44 +82,44 @@ class Rendezvous {
   // REQUIRES: check(options).ok().
   Rendezvous(Options options, absl::Time now);
 
-  // The driver's task at the store now: the first of these that is set, then it asks again. Each has an event
-  // that answers it. When the store did not answer, or the outcome is unknown, no event follows: the driver
-  // reads the record again before it asks what is wanted.
+  // The next operation of the driver on the store: the first of these that is set. The driver reports the
+  // result with the event named here and calls wanted() again. If the store did not answer, or the outcome is
+  // unknown, it reports no event, but reads the record before it calls wanted() again.
   struct Wanted {
-    // beat_key(id) to be set, or deleted when there is no value: beaten().
+    // Set beat_key(id), or delete it if there is no value. Event: on_beat_written().
     struct Beat {
       std::string id;
       std::optional<std::string> value;
     };
     std::optional<Beat> beat;
-    // Nodes whose beats are to be read: looked().
-    std::vector<std::string> look_at;
-    // kStateKey to be changed by compare_set, and what that returns: read().
+    // Read the beats of these nodes. Event: on_beats_read().
+    std::vector<std::string> beats_to_read;
+    // Change kStateKey by compare_set, and report the value that it returns. Event: read().
     struct Change {
       std::string expected;
       std::string desired;
     };
     std::optional<Change> change;
-    // With nothing else to do the driver waits for another record: read(). At this time, or a little later,
-    // it asks again.
+    // If nothing else is set, wait for a change of the record. Event: read(). At this time, or a little
+    // later, call wanted() again.
     absl::Time wake = absl::InfiniteFuture();
   };
   Wanted wanted(absl::Time now);
 
-  void beaten(absl::Time now);
-  // The beats of wanted().look_at, in its order; nullopt for a key that is missing.
-  void looked(const std::vector<std::optional<std::string>>& beats, absl::Time now);
-  // The record as it was read, or as compare_set gave it back; nullopt: the key is missing.
+  void on_beat_written(absl::Time now);
+  // The beats of wanted().beats_to_read, in that order; nullopt for a missing key.
+  void on_beats_read(const std::vector<std::optional<std::string>>& beats, absl::Time now);
+  // The record as it was read, or as compare_set returned it; nullopt if the key is missing.
   void read(std::optional<absl::string_view> bytes, absl::Time now);
-  // The store is lost to this node, for this reason: the end.
-  void lose_store(absl::Status status);
+  // This node has lost the store, for this reason. Ends the node.
+  void on_store_lost(absl::Status status);
 
-  // From the launcher; calls that do not fit what it was told last are ignored. The workers that it was told
-  // to stop, or that failed, are gone: it may take part in the next round.
+  // Reports of the launcher. A report that does not fit the last update() is ignored. ready(): the workers
+  // that had to stop, or that failed, have ended; the node may take part in the next round.
   void ready(absl::Time now) {
     if (workers_.ready(update_.kind)) advance(now);
   }
-  // The first failure counts. A round that cannot be started has failed as well.
+  // Only the first failure counts. Also used if the launcher cannot start the round.
   void workers_failed(const Failure& failure, absl::Time now) {
     if (workers_.failed(failure)) advance(now);
   }
@@ -124,22 +127,22 @@ class Rendezvous {
   void workers_done(absl::Time now) {
     if (workers_.done()) advance(now);
   }
-  // REQUIRES: a port.
+  // REQUIRES: `address` has a port.
   void store_served(const Address& address, absl::Time now) {
     if (workers_.store_served(address)) advance(now);
   }
-  // `reason`: what the node does, for people: "was stopped by SIGTERM".
+  // `reason` continues "node X ...", for messages: "was stopped by SIGTERM".
   void leave(absl::string_view reason, absl::Time now);
 
   const RendezvousUpdate& update() const { return update_; }
-  // RendezvousUpdate that have ended, and nobody needs this node any more: the driver may stop.
+  // Whether the node has ended and no other node needs it any more: the driver may stop.
   bool done() const { return done_; }
 
-  // Under which it is, or wants to be, in the record.
+  // The id of this node in the record.
   const std::string& id() const { return view_.me().id; }
 
  private:
-  // rendezvous_steps.cc: after every event, moves on and finds out which change is wanted.
+  // In rendezvous_steps.cc. Called after every event: advances the state and decides which change to propose.
   void advance(absl::Time now);
   void advance_removed(absl::Time now);
   void advance_outside(absl::Time now);
@@ -160,7 +163,7 @@ class Rendezvous {
   BeatWatch watch_;
 
   std::optional<std::string> leave_reason_;
-  // The node has asked to be taken out of the record, in order to end so.
+  // Set when the node has proposed to be removed from the record. The status with which it then ends.
   std::optional<absl::Status> parting_;
 
   uint64_t beats_ = 0;

@@ -9,13 +9,20 @@
 namespace gradwire::rendezvous {
 namespace {
 
-// A failure of a node as a whole; `time` is of day.
+// A failure of a whole node. `time` is a time of day.
 Failure node_failure(const Node& node, std::string message, absl::Time time) {
   return {.host = node.host, .time = time, .message = std::move(message)};
 }
 
 }  // namespace
 
+// 1. Without a record: write the first one, if the store was read and had no record.
+// 2. End if the record is of another job, or the job is closed.
+// 3. If the node was removed as lost, or has not entered: see advance_removed() and advance_outside().
+// 4. In the record: compute the record that should follow from the current one, and propose it if it
+//    differs. The proposal is a compare_set against the bytes that were read. If another node is faster,
+//    this node reads its change and starts again from there, so nothing is overwritten.
+// 5. Choose the nodes to watch, and update the launcher's task.
 void Rendezvous::advance(absl::Time now) {
   if (ended_) return;
   change_.reset();
@@ -50,36 +57,44 @@ void Rendezvous::advance(absl::Time now) {
   workers_.update(update_, view_);
 }
 
+// The others regard this node as dead and may have started a round without it. Its workers must end before
+// it enters again: they would use the addresses and ranks of a round that is over. It enters under a new id,
+// because the old beat counts as lost.
 void Rendezvous::advance_removed(absl::Time now) {
   if (parting_) return end({.status = *parting_}, now);
-  if (leave_reason_) return end({.status = absl::CancelledError("left after it was taken for lost")}, now);
+  if (leave_reason_) return end({.status = absl::CancelledError("left after it was removed as lost")}, now);
   if (workers_.engaged()) return;  // until ready()
-  workers_.forget_reports();
+  workers_.clear_reports();
   view_.change_id();
   next_beat_ = now;
 }
 
+// 1. Refuse to enter with other settings.
+// 2. If a node in the record has this node's rank, wait until that node moves its beat, which is an error,
+//    or is lost, which removes it.
+// 3. Adopt or set the job's id, and enter.
+// 4. If the round is complete now, begin it in the same change.
 void Rendezvous::advance_outside(absl::Time now) {
-  if (leave_reason_) return end({.status = absl::CancelledError("left before it took part")}, now);
+  if (leave_reason_) return end({.status = absl::CancelledError("left before it entered the job")}, now);
   const Record& record = *view_.record();
   if (record.settings != options_.settings) {
     return end({.status = other_settings(record, options_.settings)}, now);
   }
   Record next = record;
   if (const Member* other = find_rank(record, view_.me())) {
-    if (watch_.heard(other->id)) return end({.status = rank_taken(view_.me(), *other)}, now);
+    if (watch_.has_moved(other->id)) return end({.status = rank_taken(view_.me(), *other)}, now);
     remove_lost(next, now);
     if (next == record) return;
     if (find_rank(next, view_.me()) != nullptr || next.phase == Phase::kClosed)
       return propose(std::move(next));
   }
   if (count_nodes(next) >= kMaxNodes) {
-    return end(
-        {.status = absl::ResourceExhaustedError(absl::StrCat("the job has ", kMaxNodes, " nodes already"))},
-        now);
+    return end({.status = absl::ResourceExhaustedError(
+                    absl::StrCat("the job already has ", kMaxNodes, " nodes, the limit"))},
+               now);
   }
-  // Not every node has to say it: the first that does names the job, before its workers have heard anything
-  // else.
+  // Only some nodes may know the job's id. The first node that knows it writes it into the record, before any
+  // worker has started under another id.
   if (next.run_id == kNoRunId && next.phase == Phase::kJoining && next.round == 0)
     next.run_id = options_.run_id;
   enter(next, view_.me());
@@ -87,18 +102,27 @@ void Rendezvous::advance_outside(absl::Time now) {
   propose(std::move(next));
 }
 
+// 1. Report ready as soon as the workers of the previous round have ended.
+// 2. Remove lost nodes and fill up from the waiting ones.
+// 3. Begin the round if it is complete.
+// 4. If it is not within join_timeout, leave with an error that names the nodes that are missing. `parting_`
+//    keeps the error until the removal has been written.
 void Rendezvous::joining(Record& next, absl::Time now) {
   if (leave_reason_) return leave_record(next, now);
   if (view_.takes_part() && !workers_.engaged()) next.participants[view_.group_rank()].ready = true;
   remove_lost(next, now);
-  let_in_waiting(next);
+  admit_waiting(next);
   run_if_complete(next, now);
   if (next.phase != Phase::kJoining || !times_.overdue(now)) return;
   parting_ = too_few(*view_.record(), options_.join_timeout);
   remove(next, id());
-  let_in_waiting(next);
+  admit_waiting(next);
 }
 
+// 1. Start the workers of a new round. With a store for each round, only group rank 0 starts before the
+//    store's address is known: it serves the store.
+// 2. Write the reports of the launcher. They may close the job or end the round.
+// 3. Leave, remove lost nodes, or make room for a new node.
 void Rendezvous::running(Record& next, absl::Time now) {
   if (view_.takes_part()) {
     const bool startable = !options_.round_store || next.store || view_.group_rank() == 0;
@@ -106,7 +130,7 @@ void Rendezvous::running(Record& next, absl::Time now) {
     if (next.round == workers_.round()) workers_.report(next, view_.group_rank());
     if (next.phase != Phase::kRunning) return;
   }
-  // The workers' result is written first.
+  // Leave only after the result of the workers has been written.
   if (leave_reason_ && next == *view_.record()) return leave_record(next, now);
   remove_lost(next, now);
   if (next.phase == Phase::kRunning && could_grow(next)) {
@@ -115,11 +139,17 @@ void Rendezvous::running(Record& next, absl::Time now) {
   }
 }
 
+// The cases, in this order:
+// 1. This node serves the job's store: close the job.
+// 2. Its workers are done and no other node needs it: leave without a change. The others count it as done.
+// 3. Too few nodes would stay: close the job.
+// 4. Otherwise remove this node. If the round runs, the other nodes form the next one, because the ranks
+//    change. If it is being formed, it may be complete without this node.
 void Rendezvous::leave_record(Record& next, absl::Time now) {
   const absl::Status left =
-      absl::CancelledError(absl::StrCat("the node ", *leave_reason_, ", the job goes on"));
+      absl::CancelledError(absl::StrCat("the node ", *leave_reason_, ", the job continues"));
   const Node& me = view_.me().node;
-  // The job ends with its store.
+  // The job cannot continue without its store.
   if (options_.hosts_store) {
     return close_failed(
         next,
@@ -148,10 +178,14 @@ void Rendezvous::leave_record(Record& next, absl::Time now) {
     return begin_next(next, /*complete=*/true);
   }
   next.call_off = std::max(next.call_off - 1, 0);
-  let_in_waiting(next);
+  admit_waiting(next);
   run_if_complete(next, now);
 }
 
+// A lost node that is done is ignored: it has ended on purpose. A lost participant of a running round costs
+// a restart, one for all nodes that are lost at the same time. In any other case the node is only removed.
+// Several nodes may detect the loss; the first compare_set counts, and the others then find the node
+// removed.
 void Rendezvous::remove_lost(Record& next, absl::Time now) {
   std::optional<Failure> failure;
   const Record& before = *view_.record();
@@ -165,7 +199,7 @@ void Rendezvous::remove_lost(Record& next, absl::Time now) {
           failure = node_failure(
               member.node,
               absl::StrCat(
-                  "node ", member.node.host, " was lost: its launcher has not been heard for ",
+                  "node ", member.node.host, " was lost: no heartbeat from its launcher for ",
                   absl::FormatDuration(options_.keep_alive_interval * options_.keep_alive_max_attempt)),
               now + options_.to_time_of_day);
         }
@@ -185,6 +219,8 @@ void Rendezvous::run_if_complete(Record& next, absl::Time now) const {
     run(next);
 }
 
+// The new version makes the bytes unlike those of any earlier record, so a delayed compare_set cannot
+// succeed.
 void Rendezvous::propose(Record next) {
   ++next.version;
   change_ = {.expected = view_.bytes(), .desired = encode(next)};

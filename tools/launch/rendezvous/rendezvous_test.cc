@@ -14,7 +14,8 @@ namespace {
 
 using Kind = RendezvousUpdate::Kind;
 
-// Machines around one store that always answers; each has its turn until none wants anything more.
+// Several state machines around one store that always answers. settle() runs them in turn until none wants an
+// operation.
 class RendezvousTest : public testing::Test {
  protected:
   Rendezvous& add(const std::string& host, Settings settings, std::optional<int> rank = std::nullopt,
@@ -32,7 +33,7 @@ class RendezvousTest : public testing::Test {
     return *nodes_.back();
   }
 
-  // False when it wants nothing.
+  // Makes the next operation of a node. Returns false if it wants none.
   bool turn(Rendezvous& node) {
     if (node.update().kind != Kind::kEnded) node.read(state_, now_);
     const Rendezvous::Wanted wanted = node.wanted(now_);
@@ -42,13 +43,13 @@ class RendezvousTest : public testing::Test {
       } else {
         beats_.erase(wanted.beat->id);
       }
-      node.beaten(now_);
-    } else if (!wanted.look_at.empty()) {
+      node.on_beat_written(now_);
+    } else if (!wanted.beats_to_read.empty()) {
       std::vector<std::optional<std::string>> beats;
-      for (const std::string& id : wanted.look_at) {
+      for (const std::string& id : wanted.beats_to_read) {
         beats.push_back(beats_.contains(id) ? std::optional(beats_[id]) : std::nullopt);
       }
-      node.looked(beats, now_);
+      node.on_beats_read(beats, now_);
     } else if (wanted.change) {
       if (state_.value_or("") == wanted.change->expected) state_ = wanted.change->desired;
       node.read(state_, now_);
@@ -79,7 +80,7 @@ class RendezvousTest : public testing::Test {
   }
   Record record() const { return *decode(*state_); }
 
-  // Of the nodes that are added next.
+  // Options of the nodes that are added next.
   std::string run_id_ = "job";
   bool round_store_ = false;
 
@@ -100,7 +101,7 @@ TEST_F(RendezvousTest, FixedRanksDecideTheOrder) {
   EXPECT_EQ(c.update().round.group_rank, 1);
 }
 
-TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOtherIsHeard) {
+TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOthersBeatMoves) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2, .fixed_ranks = true};
   add("a", settings, 1);
   settle();
@@ -111,12 +112,10 @@ TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOtherIsHeard) {
   ASSERT_EQ(b.update().kind, Kind::kEnded);
   EXPECT_EQ(b.update().outcome.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(b.update().outcome.status.message(),
-            "node rank 1 has been taken by a launcher on a, so the one on b cannot have it: give each node a "
-            "--node_rank "
-            "of its own");
+            "node rank 1 is used by two launchers, on a and on b: give each node a --node_rank of its own");
 }
 
-TEST_F(RendezvousTest, LauncherThatWasStartedAgainGetsItsRankBack) {
+TEST_F(RendezvousTest, RestartedLauncherGetsItsRankBack) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .fixed_ranks = true};
   Rendezvous& a = add("a", settings, 0);
   Rendezvous& b = add("b", settings, 1);
@@ -168,14 +167,14 @@ TEST_F(RendezvousTest, WorkersFailureRestartsWithoutALastCall) {
   ASSERT_EQ(b.update().kind, Kind::kStop);
   a.ready(now_);
   settle();
-  EXPECT_EQ(a.update().kind, Kind::kWait);  // for b
+  EXPECT_EQ(a.update().kind, Kind::kWait);  // Waits for b.
   b.ready(now_);
   settle();
   EXPECT_EQ(a.update().kind, Kind::kRun);
   EXPECT_EQ(a.update().round.round, 1);
 }
 
-TEST_F(RendezvousTest, NodeThatArrivesIsLetInAndNothingIsCounted) {
+TEST_F(RendezvousTest, NewNodeIsAdmittedWithoutARestart) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2};
   Rendezvous& a = add("a", settings);
   pass(absl::Seconds(31));
@@ -190,7 +189,7 @@ TEST_F(RendezvousTest, NodeThatArrivesIsLetInAndNothingIsCounted) {
   EXPECT_EQ(b.update().round.restarts_used, 0);
 }
 
-TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
+TEST_F(RendezvousTest, SpareNodeReplacesOneThatLeaves) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
@@ -206,7 +205,7 @@ TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
   EXPECT_EQ(record().restarts_used, 0);
 }
 
-// The job goes on with exactly min nodes, and not with one less.
+// The job continues with exactly min nodes, but not with one less.
 TEST_F(RendezvousTest, NodeThatLeavesTooFewBehindEndsTheJob) {
   const Settings settings{.min_nodes = 2, .max_nodes = 3, .max_restarts = 5};
   Rendezvous& a = add("a", settings);
@@ -246,7 +245,7 @@ TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
   EXPECT_TRUE(host.done());
 }
 
-TEST_F(RendezvousTest, ServerOfTheRoundsStoreThatLeavesWhenItIsDoneEndsTheRound) {
+TEST_F(RendezvousTest, DoneNodeThatLeavesEndsTheRoundIfItServesTheStore) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
   round_store_ = true;
   Rendezvous& server = add("a", settings);
@@ -263,7 +262,7 @@ TEST_F(RendezvousTest, ServerOfTheRoundsStoreThatLeavesWhenItIsDoneEndsTheRound)
   EXPECT_EQ(other.update().kind, Kind::kStop);
 }
 
-TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
+TEST_F(RendezvousTest, FirstNodeWithAnIdNamesTheJob) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
   run_id_ = kNoRunId;
   Rendezvous& a = add("a", settings);
@@ -275,7 +274,7 @@ TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
   EXPECT_EQ(b.update().round.run_id, "job");
 }
 
-TEST_F(RendezvousTest, NoMoreOfThoseThatWaitComeInThanThereIsRoomFor) {
+TEST_F(RendezvousTest, WaitingNodesAreAdmittedOnlyUpToMaxNodes) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 3};
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
@@ -295,13 +294,13 @@ TEST_F(RendezvousTest, NoMoreOfThoseThatWaitComeInThanThereIsRoomFor) {
   EXPECT_EQ(record().waiting.size(), 1u);
 }
 
-TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
+TEST_F(RendezvousTest, NodeRemovedAsLostStopsAndEntersAgain) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
   settle();
   ASSERT_EQ(b.update().kind, Kind::kRun);
-  // b stands still.
+  // Node b is paused.
   std::unique_ptr<Rendezvous> paused = std::move(nodes_[1]);
   pass(absl::Seconds(30));
   a.ready(now_);
@@ -320,7 +319,7 @@ TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
   EXPECT_EQ(b.update().round.nodes.size(), 2u);
 }
 
-TEST_F(RendezvousTest, NodesThatCameLaterGoOnWhenAllParticipantsHaveDied) {
+TEST_F(RendezvousTest, WaitingNodesContinueWhenAllParticipantsHaveDied) {
   const Settings settings{.min_nodes = 1, .max_nodes = 1, .max_restarts = 1};
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
@@ -331,7 +330,7 @@ TEST_F(RendezvousTest, NodesThatCameLaterGoOnWhenAllParticipantsHaveDied) {
 }
 
 // Found by the simulation, seed 45310.
-TEST_F(RendezvousTest, RankOfADeadNodeThatWasDoneIsGivenAgainOnceTheRoundIsOver) {
+TEST_F(RendezvousTest, RankOfADoneAndDeadNodeIsFreeAfterTheRound) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .fixed_ranks = true};
   Rendezvous& a = add("a", settings, 0);
   Rendezvous& b = add("b", settings, 1);
@@ -348,7 +347,7 @@ TEST_F(RendezvousTest, RankOfADeadNodeThatWasDoneIsGivenAgainOnceTheRoundIsOver)
   EXPECT_EQ(d.update().round.round, 1);
 }
 
-TEST_F(RendezvousTest, NodeThatIsDoneIsNotMissed) {
+TEST_F(RendezvousTest, NodeThatIsDoneIsNotLost) {
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
@@ -370,7 +369,7 @@ TEST_F(RendezvousTest, RecordThatVanishesEndsTheNode) {
   EXPECT_EQ(a.update().outcome.status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(RendezvousTest, AnswerThatComesAfterALaterOneIsIgnored) {
+TEST_F(RendezvousTest, OutdatedAnswerIsIgnored) {
   Rendezvous& a = add("a", {.min_nodes = 1, .max_nodes = 2});
   turn(a), turn(a), turn(a);
   const std::string old = *state_;

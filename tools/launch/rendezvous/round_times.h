@@ -10,12 +10,13 @@
 
 namespace gradwire::rendezvous {
 
-// How long the nodes of a round have been gathering, by this node's clock. Not thread-safe.
+// Measures how long the nodes of a round have been joining, by this node's clock. Not thread-safe.
 class RoundTimes {
  public:
   RoundTimes(absl::Duration join_timeout, absl::Duration last_call_timeout)
       : join_timeout_(join_timeout), last_call_timeout_(last_call_timeout) {}
 
+  // Updates the times from the current record.
   void follow(const Record& record, bool takes_part, absl::Time now) {
     const bool same_round = std::exchange(round_, record.round) == record.round;
     const bool joining = record.phase == Phase::kJoining;
@@ -24,14 +25,15 @@ class RoundTimes {
     follow(joining && enough, same_round, now, enough_since_);
   }
 
-  // This node has been among the participants for join_timeout.
+  // Whether this node has been a participant of the joining round for join_timeout.
   bool overdue(absl::Time now) const { return joining_since_ && now >= *joining_since_ + join_timeout_; }
-  // The last call, which begins when there are enough nodes, is over.
+  // Whether the last call is over. It begins when there are min_nodes participants.
   bool last_call_over(absl::Time now) const {
     return last_call_timeout_ <= absl::ZeroDuration() ||
            (enough_since_ && now >= *enough_since_ + last_call_timeout_);
   }
-  // When one of the two comes next. After the last call the readiness of others is waited for, not a time.
+  // The next time at which overdue() or last_call_over() changes. After the last call the round waits for
+  // nodes to be ready, not for a time.
   absl::Time next(absl::Time now) const {
     absl::Time next = joining_since_ ? *joining_since_ + join_timeout_ : absl::InfiniteFuture();
     if (enough_since_ && !last_call_over(now)) next = std::min(next, *enough_since_ + last_call_timeout_);

@@ -15,7 +15,7 @@ bool runs_here(int64_t round, const View& view) {
 void RoundWorkers::engage(const View& view) {
   const Record& record = *view.record();
   engaged_ = true;
-  forget_reports();
+  clear_reports();
   info_ = {.round = record.round,
            .group_rank = view.group_rank(),
            .restarts_used = record.restarts_used,
@@ -26,8 +26,10 @@ void RoundWorkers::engage(const View& view) {
   for (const Member& member : record.participants) info_.nodes.push_back(member.node);
 }
 
-bool RoundWorkers::ready(RendezvousUpdate::Kind told) {
-  if (!engaged_ || !(told == RendezvousUpdate::Kind::kStop || failure_ || done_)) return false;
+// A report that does not fit is ignored: it may have been posted before the launcher had the newest update.
+// The launcher ends its workers after kStop, and after it has reported their result.
+bool RoundWorkers::ready(RendezvousUpdate::Kind last_kind) {
+  if (!engaged_ || !(last_kind == RendezvousUpdate::Kind::kStop || failure_ || done_)) return false;
   engaged_ = false;
   return true;
 }
@@ -49,7 +51,7 @@ bool RoundWorkers::store_served(const Address& address) {
   return engaged_;
 }
 
-void RoundWorkers::forget_reports() {
+void RoundWorkers::clear_reports() {
   failure_.reset();
   done_ = false;
   served_.reset();
@@ -64,6 +66,8 @@ void RoundWorkers::report(Record& next, int group_rank) const {
   if (served_ && round_store_ && group_rank == 0 && next.phase == Phase::kRunning) next.store = served_;
 }
 
+// While the launcher has workers, its task depends on the record: stop if the round does not run here any
+// more, serve the store if it has none yet, else run. An update for the same round and task is not repeated.
 void RoundWorkers::update(RendezvousUpdate& update, const View& view) {
   if (!engaged_) {
     if (update.kind != RendezvousUpdate::Kind::kWait) update = {};

@@ -15,18 +15,18 @@
 
 namespace gradwire::rendezvous {
 
-// Does at the store what one node's state machine wants, a step at a time:
+// Executes the operations that one node's state machine wants on the store, one step at a time:
 //
-//   1. Without a record that is known to be the store's, reads it.
-//   2. Does the first thing that is wanted: sets or deletes the beat, reads others' beats, changes the
-//      record.
-//   3. Else watches the record, for a slice.
+//   1. If the record is not known to be current, read it.
+//   2. Execute the first operation that is wanted: set or delete the beat, read the beats of others, or
+//      change the record.
+//   3. If none is wanted, watch the record for a slice of time.
 //
-// After a call whose outcome nobody knows it begins with 1 again. For one thread.
+// After a call whose outcome is unknown it starts at 1 again. For one thread only.
 class StoreDriver {
  public:
-  // A store that cannot be reached for `store_timeout` is lost. `interrupted` ends a pass over others' beats.
-  // The clock outlives the driver.
+  // The store is lost if it cannot be reached for `store_timeout`. If `interrupted` returns true, reading the
+  // beats stops. The clock must outlive the driver.
   StoreDriver(const Options& options, absl::Duration store_timeout, std::function<bool()> interrupted,
               Clock& clock)
       : store_timeout_(store_timeout),
@@ -38,22 +38,22 @@ class StoreDriver {
   Rendezvous& machine() { return machine_; }
   bool ended() const { return machine_.update().kind == RendezvousUpdate::Kind::kEnded; }
 
-  // From now on; before step().
+  // Sets the store. Must be called before step().
   void use(std::shared_ptr<store::Store> store) { store_ = std::move(store); }
-  // At most a slice, or one call that does not come back. Returns how long to rest before the next; less when
-  // the launcher has something to report.
+  // Runs one step; takes at most a slice, or the timeout of one call. Returns how long to pause before the
+  // next step. A report of the launcher ends the pause.
   absl::Duration step();
 
  private:
   absl::StatusOr<absl::Duration> try_step();
-  absl::Status look(const std::vector<std::string>& ids);
+  absl::Status read_beats(const std::vector<std::string>& ids);
   absl::Status change(const Rendezvous::Wanted::Change& change);
   absl::Status watch(absl::Duration timeout);
-  // The value of the key, at once; nullopt if it is missing.
+  // Reads the current value of the key without waiting; nullopt if it is missing.
   absl::StatusOr<std::optional<std::string>> read_now(const std::string& key);
-  void take_in(std::optional<std::string> bytes);
-  // `began`: when the call did.
-  void on_error(const absl::Status& status, absl::Time began);
+  void deliver(std::optional<std::string> bytes);
+  // `start` is when the call began.
+  void on_error(const absl::Status& status, absl::Time start);
 
   const absl::Duration store_timeout_;
   const bool alone_;
@@ -61,13 +61,13 @@ class StoreDriver {
   Clock& clock_;
   std::shared_ptr<store::Store> store_;
   Rendezvous machine_;
-  // The record as last read. known_: no call has failed since.
+  // The record as last read. known_ is true if no call has failed since.
   std::optional<std::string> bytes_;
   bool known_ = false;
   std::optional<absl::Time> failing_since_;
 };
 
-// Whether an error of a store may pass.
-bool may_pass(const absl::Status& status);
+// Whether an error of a store may be temporary.
+bool is_temporary(const absl::Status& status);
 
 }  // namespace gradwire::rendezvous

@@ -55,7 +55,8 @@ void remove(Record& record, absl::string_view id) {
   std::erase_if(record.waiting, is_it);
 }
 
-void let_in_waiting(Record& record) {
+// In the order of arrival, so that no node waits indefinitely.
+void admit_waiting(Record& record) {
   std::size_t next = 0;
   for (; next < record.waiting.size() && room(record); ++next) {
     record.participants.push_back(std::move(record.waiting[next]));
@@ -63,6 +64,7 @@ void let_in_waiting(Record& record) {
   record.waiting.erase(record.waiting.begin(), record.waiting.begin() + next);
 }
 
+// A round in which a node is done is about to end, so it is not interrupted for a new node.
 bool could_grow(const Record& record) {
   return !record.waiting.empty() && room(record) &&
          std::none_of(record.participants.begin(), record.participants.end(),
@@ -83,6 +85,8 @@ void run(Record& record) {
             [](const Member& a, const Member& b) { return a.rank < b.rank; });
 }
 
+// All participants must report again that their workers have ended. `complete`: no node is missing, so the
+// next round need not wait for others (call_off).
 void begin_next(Record& record, bool complete) {
   record.phase = Phase::kJoining;
   ++record.round;
@@ -90,9 +94,10 @@ void begin_next(Record& record, bool complete) {
   for (Member& member : record.participants) member.ready = member.done = false;
   const int count = static_cast<int>(record.participants.size());
   record.call_off = complete && count >= record.settings.min_nodes ? count : 0;
-  let_in_waiting(record);
+  admit_waiting(record);
 }
 
+// The failure stays in the record, so that every node can print why the round ended.
 void fail(Record& record, Failure failure, bool complete) {
   if (record.restarts_used >= record.settings.max_restarts) return close_failed(record, std::move(failure));
   ++record.restarts_used;

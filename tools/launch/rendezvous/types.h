@@ -20,28 +20,28 @@ struct Address {
   bool operator==(const Address&) const = default;
 };
 
-// What ended a round or the job: a worker's end, or what befell a node.
+// The failure that ended a round or the job: of a worker, or of a whole node.
 struct Failure {
   std::string host;
-  int rank = -1;  // the worker's; -1: the node itself was lost, left, or could not start
+  int rank = -1;  // Rank of the worker; -1 if the node was lost, left, or could not start.
   std::string role;
   int local_rank = -1;
   int64_t pid = 0;
   int exit_code = 0;
-  int signal = 0;   // which killed the worker, or 0
-  absl::Time time;  // of day
+  int signal = 0;   // Signal that killed the worker, or 0.
+  absl::Time time;  // Time of day.
   std::string message;
   bool operator==(const Failure&) const = default;
 };
 
-// One line for people: "worker 3 (role trainer, local rank 1, pid 4711) on host7 ended with exit code 1:
-// message".
+// Describes a failure in one line for messages: "worker 3 (role trainer, local rank 1, pid 4711) on host7
+// ended with exit code 1: message".
 std::string describe(const Failure& failure);
 
-// The id of a job whose nodes were not told one; to it, all ids are the same.
+// The id of a job whose nodes were given no id. It matches every id.
 inline constexpr char kNoRunId[] = "none";
 
-// The nodes must agree on these.
+// Settings that must be the same on all nodes.
 struct Settings {
   int min_nodes = 1;
   int max_nodes = 1;
@@ -50,50 +50,52 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-// What a node needs in order to start its workers of one round. The same on all nodes but for group_rank.
+// The information that a node needs to start its workers of one round. The same on all nodes except for
+// group_rank.
 struct RoundInfo {
   int64_t round = 0;
   int group_rank = 0;
-  std::vector<Node> nodes;  // by group rank
+  std::vector<Node> nodes;  // In the order of group ranks.
   int restarts_used = 0;
   int max_restarts = 0;
   std::string run_id;
-  std::optional<Address> store;         // the round's own, where each round has one
-  std::optional<Failure> ended_before;  // what ended the round before, if it failed
+  std::optional<Address> store;         // The round's own store, with Options::round_store.
+  std::optional<Failure> ended_before;  // Why the previous round failed, if it did.
   bool operator==(const RoundInfo&) const = default;
 };
 
-// How the job ended for this node. OK: all workers of the last round, on all nodes, ended with 0.
+// How the job ended for this node. OK: all workers of the last round, on all nodes, ended with 0. Errors:
 //
-//   Aborted             the job failed: `failure` says by what
-//   FailedPrecondition  the job was over before this node came; or its node rank is another's
-//   InvalidArgument     started with settings other than the job's (both are named); or what the store holds
-//                       is no record
-//   DeadlineExceeded    too few nodes within join_timeout: names those that were there
+//   Aborted             the job failed because of `failure`
+//   FailedPrecondition  the job was over before this node joined, or another node has its node rank
+//   InvalidArgument     the node was started with other settings than the job (both are named), or the record
+//                       in the store is malformed
+//   DeadlineExceeded    too few nodes joined within join_timeout; names those that did
 //   Unavailable         the store cannot be reached, or has lost the record
-//   Cancelled           leave(), and the job goes on without this node
-//   ResourceExhausted   more nodes than a record holds
+//   Cancelled           leave() was called, and the job continues without this node
+//   ResourceExhausted   the record has too many nodes
 struct Outcome {
   absl::Status status;
   std::optional<Failure> failure;
 };
 
-// What the launcher is to do now.
+// The current task of the launcher.
 struct RendezvousUpdate {
   enum class Kind {
-    // nothing yet
+    // Wait.
     kWait,
-    // serve a store for round `round`, then call store_served(); the round runs when all know of it
+    // Serve a store for round `round`, then call store_served(). The round runs when all nodes know the
+    // address.
     kServeStore,
-    // have the workers of round `round` run
+    // Run the workers of round `round`.
     kRun,
-    // end the workers of the round, then call ready()
+    // End the workers of the round, then call ready().
     kStop,
-    // end the workers, if there are any; the job is over for this node: `outcome`
+    // End the workers, if any. The job is over for this node, with `outcome`.
     kEnded,
   };
   Kind kind = Kind::kWait;
-  // kServeStore, kRun, and kStop: the round that is to be stopped.
+  // For kServeStore, kRun and kStop: the round.
   RoundInfo round;
   Outcome outcome;
 };

@@ -6,9 +6,12 @@
 
 namespace gradwire::rendezvous {
 
+// A store that was restarted is empty, or another job may use it by now. The record of this job cannot come
+// back, so both are errors. An older version is the late answer to an earlier call and must not undo what
+// was read since.
 absl::Status View::read(std::optional<absl::string_view> bytes) {
   if (!bytes) {
-    if (record_) return absl::UnavailableError("the store has lost what the job's nodes agreed on");
+    if (record_) return absl::UnavailableError("the store has lost the job's record");
     absent_ = true;
     return absl::OkStatus();
   }
@@ -16,10 +19,9 @@ absl::Status View::read(std::optional<absl::string_view> bytes) {
   absl::StatusOr<Record> record = decode(*bytes);
   if (!record.ok()) return record.status();
   if (record_ && record->origin != record_->origin) {
-    return absl::UnavailableError(
-        "the store has lost what the job's nodes agreed on: another job has begun in its place");
+    return absl::UnavailableError("the store has lost the job's record: another job now uses the store");
   }
-  // An answer that comes after a later one.
+  // An outdated answer, which arrived after a later one.
   if (record_ && record->version < record_->version) return absl::OkStatus();
   bytes_ = std::string(*bytes);
   record_ = *std::move(record);
@@ -42,13 +44,16 @@ void View::locate() {
   if (!outside()) entered_ = ever_entered_ = true;
 }
 
-std::vector<std::string> View::watched(int most) const {
+std::vector<std::string> View::watched(int max_count) const {
   std::vector<std::string> chosen;
-  // A node that cannot enter because of another's rank watches the rest as well: all nodes in the record may
-  // be dead.
+  // A node that cannot enter because another has its rank watches the other nodes as well: all nodes in the
+  // record may be dead.
   const Member* other = outside() && !entered_ ? find_rank(*record_, me_) : nullptr;
   if (outside() && other == nullptr) return chosen;
   if (other != nullptr) chosen.push_back(other->id);
+  // Every node watches a few successors only, so the number of beats that are read grows with the number of
+  // nodes and not with its square. When lost successors are removed from the record, the next ones are
+  // watched.
   std::vector<const Member*> ring;
   std::size_t first = 0;
   for (const std::vector<Member>* members : {&record_->participants, &record_->waiting}) {
@@ -60,7 +65,7 @@ std::vector<std::string> View::watched(int most) const {
       }
     }
   }
-  for (std::size_t i = 0; i < ring.size() && static_cast<int>(i) < most; ++i) {
+  for (std::size_t i = 0; i < ring.size() && static_cast<int>(i) < max_count; ++i) {
     chosen.push_back(ring[(first + i) % ring.size()]->id);
   }
   return chosen;

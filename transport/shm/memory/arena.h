@@ -9,18 +9,18 @@
 
 namespace gradwire::transport {
 
-// The memory in which large buffers travel: the sender copies into a block, the receiver uses the block
-// itself and marks it free when it is done. It consists of segments that the sender makes, each with blocks
-// of one size:
+// An arena is the shared memory for large buffers. The sender copies a buffer into a block; the receiver uses
+// the block itself and marks it as free when it has finished. The arena consists of segments that the sender
+// creates; all blocks of a segment have the same size:
 //
-//   offset                     bytes        what
+//   offset                     bytes        content
 //   0                          blocks * b   the blocks; b is a multiple of 64
-//   blocks * b                 blocks * 64  for each block, on a line of its own, 4 bytes: 0 while it belongs
-//                                           to the receiver, who puts 1 when it gives it back
+//   blocks * b                 blocks * 64  the mark of each block, 4 bytes on a separate line: 0 while the
+//                                           receiver uses the block; the receiver writes 1 to release it
 //
-// A message names a block by segment (the high 32 bits) and index (the low 32 bits). A receiver checks both,
-// and the length, against what was announced. A sender believes the mark of a block only while that block is
-// out.
+// A message refers to a block by the segment id (the high 32 bits) and the index in the segment (the low 32
+// bits). The receiver checks both, and the length, against the announced segment. The sender reads the mark
+// of a block only while the receiver uses the block.
 inline constexpr std::size_t kMaxSegments = 1'024;
 inline constexpr std::size_t kMaxSegmentBytes = std::size_t{1} << 42;
 
@@ -34,7 +34,7 @@ struct BlockName {
   }
 };
 
-// Whether a segment may look like that.
+// Whether the packet describes a valid segment.
 inline bool is_segment(const SegmentPacket& packet) {
   return packet.blocks >= 1 && packet.blocks <= (uint64_t{1} << 20) && packet.block_bytes >= kLineBytes &&
          packet.block_bytes % kLineBytes == 0 && packet.block_bytes <= kMaxSegmentBytes &&
@@ -46,7 +46,7 @@ inline char* block_mark(char* segment, std::size_t block_bytes, std::size_t bloc
   return segment + blocks * block_bytes + index * kLineBytes;
 }
 
-// Huge pages pay where much memory is used together.
+// Huge pages are worthwhile for large blocks.
 inline bool wants_huge_pages(std::size_t block_bytes) { return block_bytes >= std::size_t{1} << 20; }
 
 }  // namespace gradwire::transport

@@ -1,3 +1,14 @@
+// The life of a block, and what makes its reuse safe although two processes access it:
+// 1. take() or lease() chooses a free block. The program or the connection fills it.
+// 2. commit() or claim() sets its mark to 0. The record of the message, which is published in the ring
+//    later and with release, carries the mark and the bytes to the receiver.
+// 3. The receiver uses the block, then stores 1 to the mark with release (arena_peer.cc).
+// 4. reclaim_locked() loads the mark with acquire. So all reads of the receiver are over before the block
+//    is filled again.
+//
+// A receiver that never stores 1 only keeps its blocks from being used again. One that stores 1 too early
+// reads wrong bytes. Neither harms this process.
+
 #include "gradwire/transport/shm/memory/arena_owner.h"
 
 #include <algorithm>
@@ -11,14 +22,14 @@ namespace {
 
 constexpr std::size_t kSmallestBlock = 4'096;
 constexpr std::size_t kPage = 4'096;
-// Segments of small blocks have this many bytes of them; larger blocks have segments of their own, two at a
-// time up to this size.
+// Size of a segment of small blocks. Blocks of this size are two to a segment; larger blocks have a segment
+// each.
 constexpr std::size_t kSegmentTarget = std::size_t{1} << 20;
-// Each look at a mark may cost a cache miss: a few of the newest, for their pages and lines are the warmest,
-// and a few of the others, so that all have their turn.
+// Number of sent blocks whose marks are checked in a search. Each check may cost a cache miss. The newest
+// blocks are checked because their pages and lines are the warmest, and some of the others in turn.
 constexpr std::size_t kNewest = 2;
 constexpr std::size_t kOthers = 16;
-// While nothing is found, one search in so many looks at everything that is out.
+// While searches fail, one search in this number checks all sent blocks.
 constexpr uint32_t kSearchesPerFullOne = 64;
 
 struct ClassOfSize {
@@ -26,7 +37,7 @@ struct ClassOfSize {
   std::size_t bytes;
 };
 
-// Four classes to each doubling.
+// There are four classes for each doubling of the size.
 ClassOfSize class_of(std::size_t size) {
   if (size <= kSmallestBlock) return {0, kSmallestBlock};
   const int power = absl::bit_width(size - 1) - 1;
@@ -60,7 +71,7 @@ absl::optional<ArenaBlock> ArenaOwner::take(std::size_t size) {
 void ArenaOwner::commit(const ArenaBlock& block) {
   MutexLock lock(mutex_);
   Segment* const segment = find_locked(block.name);
-  if (segment != nullptr) let_go_locked(*segment, BlockName::decode(block.name).index, State::kOut);
+  if (segment != nullptr) release_locked(*segment, BlockName::decode(block.name).index, State::kSent);
 }
 
 absl::optional<Buffer> ArenaOwner::lease(std::size_t size) {
@@ -77,6 +88,7 @@ absl::optional<Buffer> ArenaOwner::lease(std::size_t size) {
   return Buffer(data, size, std::shared_ptr<void>(data, std::move(end)));
 }
 
+// No other thread can begin to use the buffer meanwhile: the caller has its only owner.
 absl::optional<ArenaBlock> ArenaOwner::claim(const Buffer& buffer) {
   const LeaseEnd* const end = std::get_deleter<LeaseEnd>(buffer.owner());
   if (end == nullptr || end->arena.get() != this || buffer.owner().use_count() != 1 ||
@@ -91,7 +103,7 @@ absl::optional<ArenaBlock> ArenaOwner::claim(const Buffer& buffer) {
     return absl::nullopt;
   }
   const ArenaBlock block{buffer.data(), end->name};
-  let_go_locked(*segment, index, State::kOut);
+  release_locked(*segment, index, State::kSent);
   return block;
 }
 
@@ -100,9 +112,11 @@ void ArenaOwner::end_lease(uint64_t name, uint32_t lease) {
   Segment* const segment = find_locked(name);
   if (segment == nullptr) return;
   const uint32_t index = BlockName::decode(name).index;
-  // It was claimed meanwhile.
+  // The block was claimed meanwhile.
+  // The owner of a claimed buffer still runs this when it is destroyed. By then the block may have been
+  // leased again, which its number of leases shows.
   if (segment->blocks[index].state != State::kLeased || segment->blocks[index].lease != lease) return;
-  let_go_locked(*segment, index, State::kFree);
+  release_locked(*segment, index, State::kFree);
 }
 
 bool ArenaOwner::trim() {
@@ -118,7 +132,7 @@ bool ArenaOwner::trim() {
     }
     segment->used_lately = false;
   }
-  // The largest first: fewest of them have to go.
+  // The largest first, so that few segments are freed.
   std::sort(unused.begin(), unused.end(),
             [](const Segment* a, const Segment* b) { return a->memory.size() > b->memory.size(); });
   for (Segment* segment : unused) {
@@ -135,6 +149,8 @@ void ArenaOwner::close() {
   closed_ = true;
   mapped_bytes_ = 0;
   classes_.clear();
+  // Unmap what this process does not access any more. The receiver has its own mappings, so messages that
+  // it has received stay valid. The last release_locked() of a segment frees the rest.
   for (auto segment = segments_.begin(); segment != segments_.end();) {
     const auto now = segment++;
     if (now->second->held_blocks == 0) segments_.erase(now);
@@ -146,12 +162,13 @@ std::size_t ArenaOwner::mapped_bytes() const {
   return mapped_bytes_;
 }
 
+// Finds a block in order of cost: a free block, one that the receiver has released, a block of a new segment.
 absl::optional<ArenaOwner::BlockRef> ArenaOwner::take_locked(std::size_t size, State state) {
   if (closed_ || size > options_.max_bytes) return absl::nullopt;
   const ClassOfSize size_class = class_of(size);
   SizeClass& blocks = classes_[size_class.index];
-  for (std::size_t i = 0; i < std::min(kNewest, blocks.out.size()); ++i) {
-    if (reclaim_locked(blocks, blocks.out.size() - 1 - i)) break;
+  for (std::size_t i = 0; i < std::min(kNewest, blocks.sent.size()); ++i) {
+    if (reclaim_locked(blocks, blocks.sent.size() - 1 - i)) break;
   }
   if (blocks.free.empty()) reclaim_some_locked(blocks, kOthers);
   if (blocks.free.empty() && !grow_locked(size_class.index, size_class.bytes)) return absl::nullopt;
@@ -166,10 +183,11 @@ absl::optional<ArenaOwner::BlockRef> ArenaOwner::take_locked(std::size_t size, S
 }
 
 bool ArenaOwner::reclaim_locked(SizeClass& blocks, std::size_t at) {
-  const BlockRef block = blocks.out[at];
+  const BlockRef block = blocks.sent[at];
+  // The receiver still uses it.
   if (shared_word<uint32_t>(mark_of(block)).load(std::memory_order_acquire) == 0) return false;
-  blocks.out[at] = blocks.out.back();
-  blocks.out.pop_back();
+  blocks.sent[at] = blocks.sent.back();
+  blocks.sent.pop_back();
   block.segment->blocks[block.index].state = State::kFree;
   ++block.segment->free_blocks;
   blocks.free.push_back(block);
@@ -177,14 +195,15 @@ bool ArenaOwner::reclaim_locked(SizeClass& blocks, std::size_t at) {
 }
 
 void ArenaOwner::reclaim_some_locked(SizeClass& blocks, std::size_t count) {
-  for (; count > 0 && !blocks.out.empty(); --count) {
-    if (blocks.cursor >= blocks.out.size()) blocks.cursor = 0;
+  for (; count > 0 && !blocks.sent.empty(); --count) {
+    // After a reclaimed block the cursor stays: another block has taken its place.
+    if (blocks.cursor >= blocks.sent.size()) blocks.cursor = 0;
     if (!reclaim_locked(blocks, blocks.cursor)) ++blocks.cursor;
   }
 }
 
 void ArenaOwner::reclaim_all_locked() {
-  for (auto& [size, blocks] : classes_) reclaim_some_locked(blocks, blocks.out.size());
+  for (auto& [size, blocks] : classes_) reclaim_some_locked(blocks, blocks.sent.size());
 }
 
 bool ArenaOwner::has_room_locked(std::size_t bytes) const {
@@ -197,8 +216,8 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
   SizeClass& blocks = classes_[size_class];
   if (bytes > options_.max_bytes) return false;
   if (!has_room_locked(bytes)) {
-    // What the program needed an hour ago gives way to what it needs now. But most often it is that the
-    // receiver keeps what it has, and then it is of no use to search each time.
+    // Free segments of other sizes, which the program may have used in an earlier phase. But most often the
+    // receiver keeps its blocks, and a search is useless; so do not search each time.
     if (blocks.failures++ % kSearchesPerFullOne != 0) return false;
     reclaim_all_locked();
     if (!blocks.free.empty()) return true;
@@ -212,6 +231,8 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
     }
   }
 
+  // Announce the segment before its blocks can be used, because the receiver must know it before a message
+  // refers to it.
   auto segment = std::make_unique<Segment>();
   Descriptor descriptor;
   absl::StatusOr<SharedMemory> memory =
@@ -222,6 +243,7 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
   packet.bytes = bytes;
   packet.block_bytes = segment->block_bytes = block_bytes;
   packet.blocks = segment->free_blocks = blocks_in_segment(block_bytes);
+  // If the socket has no room, the buffer goes through the ring instead.
   if (!options_.announce(packet, descriptor)) return false;
   segment->size_class = size_class;
   segment->memory = *std::move(memory);
@@ -237,6 +259,7 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
 bool ArenaOwner::drop_locked(Segment& segment) {
   DropPacket packet;
   packet.segment = segment.id;
+  // All blocks of the segment are free, so no message that the receiver still has to read refers to it.
   if (!options_.retract(packet)) return false;
   std::vector<BlockRef>& free = classes_[segment.size_class].free;
   free.erase(std::remove_if(free.begin(), free.end(),
@@ -252,11 +275,11 @@ ArenaOwner::Segment* ArenaOwner::find_locked(uint64_t name) {
   return found == segments_.end() ? nullptr : found->second.get();
 }
 
-void ArenaOwner::let_go_locked(Segment& segment, uint32_t index, State state) {
+void ArenaOwner::release_locked(Segment& segment, uint32_t index, State state) {
   --segment.held_blocks;
   segment.used_lately = true;
   if (closed_) {
-    // The connection is gone, and what nobody holds goes, too.
+    // The connection is closed: free the segment when no block of it is held.
     const uint32_t id = segment.id;
     if (segment.held_blocks == 0) segments_.erase(id);
     return;
@@ -264,9 +287,10 @@ void ArenaOwner::let_go_locked(Segment& segment, uint32_t index, State state) {
   SizeClass& blocks = classes_[segment.size_class];
   segment.blocks[index].state = state;
   const BlockRef block{&segment, index};
-  if (state == State::kOut) {
+  if (state == State::kSent) {
+    // Relaxed: the receiver learns of the block only from a record that is published later, with release.
     shared_word<uint32_t>(mark_of(block)).store(0, std::memory_order_relaxed);
-    blocks.out.push_back(block);
+    blocks.sent.push_back(block);
   } else {
     ++segment.free_blocks;
     blocks.free.push_back(block);

@@ -16,30 +16,31 @@
 
 namespace gradwire::transport {
 
-// A block of an arena that belongs to the sender, who fills it.
+// A block of an arena that the sender may fill.
 struct ArenaBlock {
   void* data = nullptr;
   uint64_t name = 0;
 };
 
-// The sender's side of an arena (arena.h): makes segments when blocks are needed, finds the blocks that the
-// receiver has given back, and lets go of segments that are idle.
+// The sender's side of an arena (arena.h). It creates segments when blocks are needed, finds the blocks that
+// the receiver has released, and frees idle segments.
 //
-// A block is free -> (take) taken: its taker fills it -> (commit) out, until the receiver has marked it
-// -> free. Or free -> (lease) leased: a buffer of the program's -> (claim) out, or -> free when its last
-// owner lets go.
+// The states of a block are
+//   free -> (take) taken: the caller fills it -> (commit) sent: the receiver uses it -> free
+//   free -> (lease) leased: a buffer of the program -> (claim) sent -> free
+//           leased -> free, when the last owner of the buffer drops it
 //
-// Blocks of a size that were used last are used first: their pages are warm. Thread-safe. Shared by the
-// connection and the leased buffers, which may outlive it.
+// The most recently used blocks of a size are used first, because their pages are warm. Thread-safe. Shared
+// by the connection and the leased buffers, which may outlive the connection.
 class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
  public:
   struct Options {
-    // Of all segments together.
+    // Maximum size of all segments together.
     std::size_t max_bytes = 0;
-    // What trim() leaves, though nobody has used it for a while.
+    // Size of idle segments that trim() keeps.
     std::size_t max_idle_bytes = 0;
-    // Tell the other end; false when it cannot be told now. Called with a lock held, never after close() has
-    // returned.
+    // Announce a segment to the peer, or retract it. They return false if that is not possible now. Called
+    // with a lock held, never after close() has returned.
     std::function<bool(const SegmentPacket&, const Descriptor&)> announce;
     std::function<bool(const DropPacket&)> retract;
   };
@@ -47,30 +48,32 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   explicit ArenaOwner(Options options);
   ~ArenaOwner();
 
-  // A block of at least `size` bytes; nothing when the arena is exhausted or closed. Fill it and commit() it.
+  // Returns a block of at least `size` bytes; nullopt if the arena is exhausted or closed. The caller must
+  // fill it and then commit() it.
   absl::optional<ArenaBlock> take(std::size_t size);
-  // It is the receiver's from now on: nobody here touches its bytes any more. A message is to name it.
+  // From now on the block belongs to the receiver: this process does not access its bytes any more. A message
+  // must refer to it.
   void commit(const ArenaBlock& block);
 
-  // A block as a buffer for the program to fill; nullopt as take().
+  // Returns a block as a buffer that the program may fill; nullopt as for take().
   absl::optional<Buffer> lease(std::size_t size);
-  // The block of a buffer that came from lease() and that nobody else holds; it is taken from the buffer, and
-  // the receiver's from now on.
+  // Returns the block of a buffer from lease() that has no other owner. From now on the block belongs to the
+  // receiver, and the buffer must not be used. nullopt for all other buffers.
   absl::optional<ArenaBlock> claim(const Buffer& buffer);
 
-  // Lets go of segments that nobody has used since the last trim(), beyond max_idle_bytes. Whether any are
-  // left.
+  // Frees segments that have not been used since the last trim(), down to max_idle_bytes. Returns whether any
+  // segments are left.
   bool trim();
-  // No more blocks.
+  // Closes the arena: it provides no more blocks.
   void close();
 
   std::size_t mapped_bytes() const;
 
  private:
-  enum class State : uint8_t { kFree, kTaken, kOut, kLeased };
+  enum class State : uint8_t { kFree, kTaken, kSent, kLeased };
   struct Block {
     State state = State::kFree;
-    // Counts the leases, so that the end of an old one means nothing to the block's next use.
+    // Number of leases of the block. It distinguishes the end of an old lease from that of the current one.
     uint32_t lease = 0;
   };
   struct Segment {
@@ -80,7 +83,7 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     SharedMemory memory;
     std::vector<Block> blocks;
     std::size_t free_blocks = 0;
-    // Taken or leased: somebody here touches their bytes.
+    // Number of blocks that are taken or leased, so that this process may access their bytes.
     std::size_t held_blocks = 0;
     bool used_lately = true;
   };
@@ -88,12 +91,12 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     Segment* segment;
     uint32_t index;
   };
-  // The blocks of one size. Last in, first out.
+  // The blocks of one size class, last in first out.
   struct SizeClass {
     std::vector<BlockRef> free;
-    std::vector<BlockRef> out;
+    std::vector<BlockRef> sent;
     std::size_t cursor = 0;
-    uint32_t failures = 0;  // to find a block, in a row
+    uint32_t failures = 0;  // Number of consecutive searches that found no block.
   };
   struct LeaseEnd {
     std::shared_ptr<ArenaOwner> arena;
@@ -103,17 +106,17 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   };
 
   absl::optional<BlockRef> take_locked(std::size_t size, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Frees the block at `at` of the list of those out, if the receiver has given it back.
+  // Frees the sent block at index `at` if the receiver has released it.
   bool reclaim_locked(SizeClass& blocks, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Looks at `count` blocks that are out, other ones each time.
+  // Checks `count` sent blocks, in turn.
   void reclaim_some_locked(SizeClass& blocks, std::size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void reclaim_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool grow_locked(int size_class, std::size_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool has_room_locked(std::size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool drop_locked(Segment& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segment* find_locked(uint64_t name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A block that somebody here held is out, or free.
-  void let_go_locked(Segment& segment, uint32_t index, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the use of a block by this process; `state` is its new state, kSent or kFree.
+  void release_locked(Segment& segment, uint32_t index, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void end_lease(uint64_t name, uint32_t lease);
 
   static char* data_of(const BlockRef& block) {

@@ -25,14 +25,17 @@ ArenaPeer::Segment::~Segment() {
 
 absl::Status ArenaPeer::add(const SegmentPacket& packet, const Descriptor& descriptor) {
   if (!is_segment(packet) || segments_.contains(packet.segment)) {
-    return absl::InvalidArgumentError(absl::StrCat("no segment of an arena: id ", packet.segment, ", ",
+    return absl::InvalidArgumentError(absl::StrCat("invalid arena segment: id ", packet.segment, ", ",
                                                    packet.bytes, " bytes for ", packet.blocks, " blocks of ",
                                                    packet.block_bytes));
   }
+  // The total also counts dropped segments whose blocks are still in use. Otherwise a hostile sender could
+  // make this process map any amount by announcing and dropping segments.
   const std::size_t mapped = total_->bytes.load(std::memory_order_relaxed);
   if (mapped > max_bytes_ || packet.bytes > max_bytes_ - mapped ||
       total_->segments.load(std::memory_order_relaxed) >= kMaxSegments) {
-    return absl::InvalidArgumentError(absl::StrCat("a segment of ", packet.bytes, " bytes after ", mapped,
+    return absl::InvalidArgumentError(absl::StrCat("an arena segment of ", packet.bytes, " bytes, with ",
+                                                   mapped, " bytes mapped,",
                                                    " is over the limit max_arena_bytes = ", max_bytes_));
   }
   GRADWIRE_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::adopt(descriptor, packet.bytes,
@@ -43,7 +46,7 @@ absl::Status ArenaPeer::add(const SegmentPacket& packet, const Descriptor& descr
 
 absl::Status ArenaPeer::drop(uint32_t segment) {
   if (segments_.erase(segment) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("no segment ", segment, " to drop"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot drop the unknown arena segment ", segment));
   }
   return absl::OkStatus();
 }
@@ -53,15 +56,20 @@ absl::StatusOr<Buffer> ArenaPeer::take(uint64_t name, uint64_t size) const {
   auto found = segments_.find(block.segment);
   if (found == segments_.end() || block.index >= found->second->blocks || size == 0 ||
       size > found->second->block_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no block ", block.index, " of ", size, " bytes in segment ", block.segment));
+    return absl::InvalidArgumentError(absl::StrCat("unknown arena block: index ", block.index, " of segment ",
+                                                   block.segment, ", ", size, " bytes"));
   }
   const std::shared_ptr<Segment>& segment = found->second;
   char* const data = segment->memory.data() + block.index * segment->block_bytes;
   char* const mark = block_mark(segment->memory.data(), segment->block_bytes, segment->blocks, block.index);
+  // Runs when the last owner of the buffer drops it, on any thread, perhaps after the end of the
+  // connection: `segment` keeps the mapping. Release: pairs with the acquire in
+  // ArenaOwner::reclaim_locked().
   auto give_back = [segment, mark](void*) {
     shared_word<uint32_t>(mark).store(1, std::memory_order_release);
   };
+  // Foreign: a hostile sender can change the bytes at any time, so code that checks them must copy them
+  // first.
   return Buffer(data, size, std::shared_ptr<void>(data, std::move(give_back)), Buffer::Sharing::kForeign);
 }
 

@@ -13,26 +13,27 @@
 
 namespace gradwire::transport {
 
-// The receiver's side of an arena (arena.h): the other end's segments, mapped here. Not thread-safe, but the
-// buffers that it hands out may be released on any thread and at any time, also after it is gone: each keeps
-// its segment's mapping. Bounded in bytes and segments, those included that only such buffers still keep.
+// The receiver's side of an arena (arena.h): maps the segments of the peer. Not thread-safe, except that the
+// returned buffers may be released on any thread and at any time, also after this object is destroyed: each
+// buffer keeps the mapping of its segment. The number of mapped bytes and segments is limited, including
+// segments that only such buffers keep.
 class ArenaPeer {
  public:
   explicit ArenaPeer(std::size_t max_bytes);
 
-  // Maps a segment. InvalidArgument for what cannot be one or is over the bounds; Unavailable when it cannot
+  // Maps a segment. InvalidArgument for an invalid segment or one over the limits; Unavailable if it cannot
   // be mapped.
   absl::Status add(const SegmentPacket& packet, const Descriptor& descriptor);
-  // InvalidArgument for a segment that there is none.
+  // Drops a segment. InvalidArgument for an unknown segment.
   absl::Status drop(uint32_t segment);
 
   bool knows(uint64_t name) const { return segments_.contains(BlockName::decode(name).segment); }
-  // The first `size` bytes of a block, which the buffer gives back when its last copy goes. InvalidArgument
-  // when there is no such block, or it is smaller.
+  // Returns the first `size` bytes of a block. The buffer releases the block when its last copy is destroyed.
+  // InvalidArgument if there is no such block or if it is smaller than `size`.
   absl::StatusOr<Buffer> take(uint64_t name, uint64_t size) const;
 
  private:
-  // What is mapped now.
+  // The number of bytes and segments that are mapped now.
   struct Total {
     std::atomic<std::size_t> bytes{0};
     std::atomic<std::size_t> segments{0};

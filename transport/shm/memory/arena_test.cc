@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Both sides of an arena, with nothing between them.
+// Connects the two sides of an arena directly.
 class Arena : public testing::Test {
  protected:
   void make(std::size_t max_bytes, std::size_t max_idle_bytes = 0) {
@@ -19,7 +19,7 @@ class Arena : public testing::Test {
     options.max_bytes = max_bytes;
     options.max_idle_bytes = max_idle_bytes;
     options.announce = [this](const SegmentPacket& packet, const Descriptor& memory) {
-      if (deaf_) return false;
+      if (announcements_fail_) return false;
       const absl::Status added = peer_->add(packet, memory);
       EXPECT_TRUE(added.ok()) << added;
       ++announced_;
@@ -33,7 +33,7 @@ class Arena : public testing::Test {
     owner_ = std::make_shared<ArenaOwner>(std::move(options));
   }
 
-  // Takes, fills and sends a block; what the receiver makes of it.
+  // Takes, fills and sends a block, and returns the receiver's buffer.
   Buffer pass(std::size_t size, int byte) {
     auto block = owner_->take(size);
     EXPECT_TRUE(block.has_value());
@@ -47,7 +47,7 @@ class Arena : public testing::Test {
 
   std::unique_ptr<ArenaPeer> peer_;
   std::shared_ptr<ArenaOwner> owner_;
-  bool deaf_ = false;
+  bool announcements_fail_ = false;
   int announced_ = 0;
   int dropped_ = 0;
 };
@@ -60,7 +60,7 @@ bool is_filled(const Buffer& buffer, int byte) {
   return true;
 }
 
-TEST_F(Arena, TheReceiverHasWhatTheSenderPutThere) {
+TEST_F(Arena, ReceiverSeesTheBytesOfTheSender) {
   make(256 * kMiB);
   std::vector<Buffer> buffers;
   int byte = 0;
@@ -76,7 +76,7 @@ TEST_F(Arena, TheReceiverHasWhatTheSenderPutThere) {
   for (const Buffer& buffer : buffers) EXPECT_TRUE(is_filled(buffer, ++byte)) << byte;
 }
 
-TEST_F(Arena, ABlockThatCameBackIsUsedAgain) {
+TEST_F(Arena, ReleasedBlockIsUsedAgain) {
   make(64 * kMiB);
   void* first = nullptr;
   for (int i = 0; i < 100; ++i) {
@@ -87,7 +87,7 @@ TEST_F(Arena, ABlockThatCameBackIsUsedAgain) {
   EXPECT_EQ(announced_, 1);
 }
 
-TEST_F(Arena, TheBlockThatCameBackLastIsUsedFirst) {
+TEST_F(Arena, BlockThatWasReleasedLastIsUsedFirst) {
   make(64 * kMiB);
   Buffer a = pass(2 * kMiB, 1);
   Buffer b = pass(2 * kMiB, 2);
@@ -97,7 +97,7 @@ TEST_F(Arena, TheBlockThatCameBackLastIsUsedFirst) {
   EXPECT_EQ(pass(2 * kMiB, 3).data(), b_data);
 }
 
-TEST_F(Arena, WhenTheReceiverKeepsEverythingThereIsNothingMore) {
+TEST_F(Arena, ArenaIsExhaustedWhenTheReceiverKeepsAllBlocks) {
   make(10 * kMiB);
   std::vector<Buffer> kept;
   while (auto block = owner_->take(kMiB)) {
@@ -114,7 +114,7 @@ TEST_F(Arena, WhenTheReceiverKeepsEverythingThereIsNothingMore) {
   EXPECT_TRUE(owner_->take(kMiB).has_value());
 }
 
-TEST_F(Arena, BlocksThatCameBackInAnyOrderAreFound) {
+TEST_F(Arena, BlocksReleasedInAnyOrderAreFound) {
   make(2 * kMiB);
   for (int round = 0; round < 5; ++round) {
     std::vector<Buffer> kept;
@@ -126,7 +126,7 @@ TEST_F(Arena, BlocksThatCameBackInAnyOrderAreFound) {
   }
 }
 
-TEST_F(Arena, SegmentsOfSizesThatAreNoLongerUsedGiveWay) {
+TEST_F(Arena, SegmentsOfUnusedSizesAreFreedForOtherSizes) {
   make(8 * kMiB);
   for (int i = 0; i < 3; ++i) pass((2 + i / 2) * kMiB, 1);
   { const Buffer large = pass(7 * kMiB, 2); }
@@ -135,7 +135,7 @@ TEST_F(Arena, SegmentsOfSizesThatAreNoLongerUsedGiveWay) {
   pass(4'096, 3);
 }
 
-TEST_F(Arena, WhatNobodyUsesIsGivenBack) {
+TEST_F(Arena, IdleSegmentsAreFreed) {
   make(64 * kMiB);
   Buffer kept = pass(4 * kMiB, 1);
   pass(6 * kMiB, 2);
@@ -150,7 +150,7 @@ TEST_F(Arena, WhatNobodyUsesIsGivenBack) {
   EXPECT_TRUE(is_filled(pass(6 * kMiB, 3), 3));
 }
 
-TEST_F(Arena, ARestStaysWarm) {
+TEST_F(Arena, IdleMemoryUpToTheLimitIsKept) {
   make(64 * kMiB, 3 * kMiB);
   pass(2 * kMiB, 1);
   pass(6 * kMiB, 2);
@@ -160,12 +160,12 @@ TEST_F(Arena, ARestStaysWarm) {
   EXPECT_LE(owner_->mapped_bytes(), 3 * kMiB);
 }
 
-TEST_F(Arena, WhatCannotBeAnnouncedIsNotUsed) {
+TEST_F(Arena, SegmentThatCannotBeAnnouncedIsNotUsed) {
   make(64 * kMiB);
-  deaf_ = true;
+  announcements_fail_ = true;
   EXPECT_FALSE(owner_->take(kMiB).has_value());
   EXPECT_EQ(owner_->mapped_bytes(), 0);
-  deaf_ = false;
+  announcements_fail_ = false;
   EXPECT_TRUE(owner_->take(kMiB).has_value());
 }
 
@@ -185,7 +185,7 @@ TEST_F(Arena, ALeasedBlockIsClaimedByItsSoleOwnerAlone) {
   EXPECT_FALSE(owner_->claim(*leased).has_value()) << "twice";
   Buffer received = *peer_->take(block->name, kMiB);
   EXPECT_TRUE(is_filled(received, 7));
-  // The end of the lease means nothing any more.
+  // The end of the lease has no effect after the claim.
   leased.reset();
   EXPECT_NE(owner_->take(kMiB)->data, data);
   EXPECT_TRUE(is_filled(received, 7));
@@ -205,7 +205,7 @@ TEST_F(Arena, AnOldLeaseDoesNotEndTheBlocksNextUse) {
   EXPECT_NE(other->data(), next->data());
 }
 
-TEST_F(Arena, ALeaseThatIsNotSentGoesBack) {
+TEST_F(Arena, LeaseThatIsNotSentIsFreed) {
   make(64 * kMiB);
   void* const data = owner_->lease(3 * kMiB)->data();
   EXPECT_EQ(owner_->lease(3 * kMiB)->data(), data);
@@ -225,7 +225,7 @@ TEST_F(Arena, BuffersAndLeasesOutliveBothSides) {
   std::memset(leased->data(), 1, leased->size());
 }
 
-TEST_F(Arena, APeerBelievesNothing) {
+TEST_F(Arena, PeerRejectsInvalidSegmentsAndBlocks) {
   make(4 * kMiB);
   Descriptor descriptor;
   auto memory = SharedMemory::create(2 * kMiB, false, descriptor);
@@ -258,7 +258,7 @@ TEST_F(Arena, APeerBelievesNothing) {
     EXPECT_EQ(peer_->take(block, size).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_FALSE(peer_->drop(4).ok());
-  // What is dropped but held counts still.
+  // A segment that is dropped but still held counts against the limit.
   const Buffer held = *peer_->take(name(5, 0), 1);
   ASSERT_TRUE(peer_->drop(5).ok());
   EXPECT_FALSE(peer_->drop(5).ok());

@@ -14,7 +14,7 @@
 namespace gradwire::transport {
 namespace {
 
-// One more than any packet has, so that extra ones are seen, and closed.
+// More than any valid packet has, so that extra descriptors are detected and closed.
 constexpr std::size_t kDescriptorsTaken = 4;
 
 }  // namespace
@@ -24,6 +24,7 @@ void ControlSocket::open(Descriptor socket) {
   socket_ = std::move(socket);
 }
 
+// `socket` is declared before the lock, so the descriptor is closed without it.
 void ControlSocket::close() {
   Descriptor socket;
   MutexLock lock(mutex_);
@@ -54,6 +55,7 @@ bool ControlSocket::send(const void* packet, std::size_t bytes, int descriptor) 
   if (!socket_.valid()) return false;
   ssize_t sent;
   do {
+    // It never waits, since callers hold locks. The lock keeps the descriptor open meanwhile.
     sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes);
@@ -76,10 +78,13 @@ ControlSocket::Receipt ControlSocket::receive(ControlPacket& packet) {
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return Receipt::kNothing;
-      // Told once when the other end closed without having read everything; what it sent can still be read.
+      // ECONNRESET is reported once if the peer closed without reading all data. Packets that it sent can
+      // still be read.
       if (errno == ECONNRESET && reset++ == 0) continue;
       return Receipt::kEnd;
     }
+    // Take all descriptors first, also those of an invalid packet: they are open in this process now, and
+    // `packet` closes them.
     for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
       if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
       const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -89,6 +94,7 @@ ControlSocket::Receipt ControlSocket::receive(ControlPacket& packet) {
         packet.descriptors.emplace_back(received);
       }
     }
+    // Packets have at least one byte, so this is the end of the stream.
     if (got == 0) return Receipt::kEnd;
     packet.size = static_cast<std::size_t>(got);
     if (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return Receipt::kInvalid;
@@ -96,15 +102,17 @@ ControlSocket::Receipt ControlSocket::receive(ControlPacket& packet) {
   }
 }
 
+// The credentials are those of the process that connected or listened; the kernel has recorded them at that
+// time.
 absl::Status ControlSocket::check_peer() const {
   ucred peer = {};
   socklen_t length = sizeof(peer);
   if (::getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
-    return errno_status("cannot tell whose process is at the other end", errno);
+    return errno_status("cannot read the credentials of the peer process", errno);
   }
   if (peer.uid != ::geteuid()) {
     return absl::PermissionDeniedError(
-        absl::StrCat("the other end belongs to user ", peer.uid, ", this process to user ", ::geteuid()));
+        absl::StrCat("the peer process belongs to user ", peer.uid, ", expected user ", ::geteuid()));
   }
   return absl::OkStatus();
 }

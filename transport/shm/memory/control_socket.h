@@ -11,23 +11,23 @@
 
 namespace gradwire::transport {
 
-// What two processes say to one another beside their shared memory: whole packets over a Unix socket
-// (SOCK_SEQPACKET), whose end tells at once that the other process is gone. Integers are those of the
+// The packets that two processes exchange besides their shared memory, over a Unix socket (SOCK_SEQPACKET).
+// The end of the socket shows at once that the other process is gone. Integers have the byte order of the
 // machine.
 //
-//   packet    from     bytes  descriptors
-//   hello     both     32     the memory of this end's ring (ring.h), sealed; the connecting end begins
-//   doorbell  both     1      none. Look at the ring
-//   segment   both     32     the memory of one more segment of this end's arena (arena.h), sealed
-//   drop      both     8      none. A segment in which no block is out is not used any more
+//   packet    from     bytes  descriptors and meaning
+//   hello     both     32     the memory of this end's ring (ring.h), sealed; the client sends first
+//   doorbell  both     1      none: check the ring
+//   segment   both     32     the memory of a new segment of this end's arena (arena.h), sealed
+//   drop      both     8      none: a segment without sent blocks is not used any more
 //
-// Any other packet ends the connection, as does one with too many or too few descriptors.
+// Any other packet, or one with a wrong number of descriptors, closes the connection.
 struct HelloPacket {
   static constexpr uint32_t kMagic = 0x31735747;  // "GWs1"
   uint32_t magic = kMagic;
   uint32_t version = 1;
   uint64_t ring_bytes = 0;
-  // How much of the other end's arena this end maps at most.
+  // Maximum size of the peer's arena that this end maps.
   uint64_t max_arena_bytes = 0;
   uint64_t reserved = 0;
 };
@@ -36,7 +36,7 @@ static_assert(sizeof(HelloPacket) == 32);
 struct SegmentPacket {
   static constexpr uint32_t kMagic = 0x41735747;  // "GWsA"
   uint32_t magic = kMagic;
-  // Never used twice by one end of a connection.
+  // The id of the segment. One end of a connection never uses an id twice.
   uint32_t segment = 0;
   uint64_t bytes = 0;
   uint64_t block_bytes = 0;
@@ -51,14 +51,14 @@ struct DropPacket {
 };
 static_assert(sizeof(DropPacket) == 8);
 
-// A packet that came, with what came along.
+// A received packet with its descriptors.
 struct ControlPacket {
   static constexpr std::size_t kMaxBytes = 64;
   std::size_t size = 0;
   alignas(8) char bytes[kMaxBytes];
   std::vector<Descriptor> descriptors;
 
-  // The packet as a T; nothing if it is none, or not with `count` descriptors.
+  // Returns the packet as a T; nullopt if it is not a T or does not have `count` descriptors.
   template <class T>
   absl::optional<T> as(std::size_t count) const {
     T value;
@@ -70,26 +70,26 @@ struct ControlPacket {
   bool is_doorbell() const { return size == 1 && descriptors.empty(); }
 };
 
-// One end of such a socket. send() and ring() may be called by any thread, the rest by one at a time.
+// One end of such a socket. send() and ring() may be called by any thread, the other methods by one thread at
+// a time.
 class ControlSocket {
  public:
   enum class Receipt { kPacket, kNothing, kEnd, kInvalid };
 
   void open(Descriptor socket);
   void close();
-  // For the event loop; -1 when it is not open.
+  // The descriptor for the event loop; -1 if the socket is not open.
   int descriptor() const;
 
-  // Never blocks. False when it is not open, or the other end has read so little lately that there is no
-  // room.
+  // Sends a packet; never blocks. Returns false if the socket is not open or its buffer is full.
   bool send(const void* packet, std::size_t bytes, int descriptor = -1);
-  // A doorbell that finds no room is not needed: there are unread ones.
+  // If the buffer is full, the doorbell is not needed: there are unread packets.
   void ring() { send("!", 1); }
 
-  // The next packet. kInvalid: longer than any, or with more descriptors than any.
+  // Receives the next packet. kInvalid: the packet is longer, or has more descriptors, than any valid packet.
   Receipt receive(ControlPacket& packet);
 
-  // Whether the process at the other end belongs to the same user as this one.
+  // Returns OK if the process of the peer belongs to the same user as this process.
   absl::Status check_peer() const;
 
  private:

@@ -26,13 +26,20 @@ void RingConsumer::copy_out(std::size_t offset, void* to, std::size_t bytes) con
   }
 }
 
+// Releases lines in this order:
+// 1. Write zeros, so that old bytes are never taken for the next record. Relaxed is enough: step 2
+//    publishes them.
+// 2. Store the tail with release. From then on the producer may write into the lines.
+// 3. After a full fence, read whether the producer waits for room. The exchange makes sure that it is rung
+//    once.
 bool RingConsumer::release(std::size_t payload) {
   const uint64_t end = position_ + lines_of(payload);
   for (; position_ != end; ++position_) {
     shared_word<uint64_t>(line(position_)).store(0, std::memory_order_relaxed);
   }
-  // Told seldom, since the producer reads it seldom. A record takes at most a quarter of the ring, so a
-  // producer that waits for room always has more to wait for than what is not told yet.
+  // Publish the tail only once per eighth of the ring, since each store costs a cache miss at the producer. A
+  // record takes at most a quarter of the ring, so a producer that waits for room always waits for more lines
+  // than the unpublished ones.
   if (position_ - released_ < line_count_ / 8) return false;
   released_ = position_;
   shared_word<uint64_t>(base() + kTailOffset).store(released_, std::memory_order_release);

@@ -8,35 +8,36 @@
 
 namespace gradwire::transport {
 
-// The end of a ring (ring.h) that reads. Whatever the producer writes, and whenever, it stays within the
-// ring; what the bytes mean is for the reader to check, after they have been copied out. Not thread-safe.
+// The reading end of a ring (ring.h). Its accesses stay inside the ring, whatever the producer writes at any
+// time. The reader must check the meaning of the bytes after it has copied them out. Not thread-safe.
 //
 //   while (const uint64_t word = consumer.peek()) {
 //     const RecordWord record = RecordWord::decode(word);
-//     if (record.length > consumer.max_payload()) ...   // no record
+//     if (record.length > consumer.max_payload()) ...   // malformed record
 //     consumer.copy_out(0, to, record.length);
 //     if (consumer.release(record.length)) ...          // ring
 //   }
 class RingConsumer {
  public:
-  // `memory` has ring_memory_bytes(ring_bytes).
+  // REQUIRES: the size of `memory` is ring_memory_bytes(ring_bytes).
   RingConsumer(SharedMemory memory, std::size_t ring_bytes);
 
   std::size_t max_payload() const { return max_payload_; }
   uint64_t line_count() const { return line_count_; }
 
-  // The first 8 bytes of the next record; 0: there is none.
+  // Returns the first 8 bytes of the next record; 0 if there is no record.
   uint64_t peek() const { return shared_word<uint64_t>(line(position_)).load(std::memory_order_acquire); }
 
-  // Copies what lies `offset` bytes behind the first 8 of the next record. REQUIRES: it has been seen by
-  // peek(), and offset + bytes <= max_payload().
+  // Copies `bytes` bytes from `offset` in the payload of the next record. REQUIRES: peek() has returned the
+  // record, and offset + bytes <= max_payload().
   void copy_out(std::size_t offset, void* to, std::size_t bytes) const;
 
-  // Done with the next record, of this length. Whether the producer wants to be rung, since it waits for
-  // room.
+  // Releases the next record, whose length is `payload`. Returns whether the producer waits for room and must
+  // be rung.
   bool release(std::size_t payload);
 
-  // The producer rings, or need not. Put a full fence behind arm(), and then peek().
+  // Requests that the producer rings, or that it does not. After arm() execute a full fence, then call
+  // peek().
   void arm() { shared_word<uint32_t>(base() + kArmedOffset).store(1, std::memory_order_relaxed); }
   void disarm() { shared_word<uint32_t>(base() + kArmedOffset).store(0, std::memory_order_relaxed); }
 
@@ -48,7 +49,7 @@ class RingConsumer {
   uint64_t line_count_;
   uint64_t line_mask_;
   std::size_t max_payload_;
-  // Lines read, and released, since the beginning.
+  // Number of lines read, and of lines released, in total.
   uint64_t position_ = 0;
   uint64_t released_ = 0;
 };

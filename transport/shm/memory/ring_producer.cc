@@ -16,15 +16,18 @@ RingProducer::RingProducer(SharedMemory memory, std::size_t ring_bytes)
       line_count_(ring_bytes / kLineBytes),
       line_mask_(line_count_ - 1),
       max_payload_(max_record_payload(ring_bytes)) {
-  // Nobody looks yet.
+  // No thread polls the ring yet.
+  // A relaxed store is enough: the peer maps the memory only after it has received its descriptor.
   shared_word<uint32_t>(base() + kArmedOffset).store(1, std::memory_order_relaxed);
 }
 
 bool RingProducer::has_room(std::size_t payload) {
   const std::size_t lines = lines_of(payload);
   if (lines <= free_lines()) return true;
+  // Acquire: pairs with the release in RingConsumer::release(). The consumer's zeros are then visible, and
+  // cannot overwrite a record that is written into the same lines.
   const uint64_t tail = shared_word<uint64_t>(base() + kTailOffset).load(std::memory_order_acquire);
-  // It never goes back, nor beyond what was written.
+  // A valid tail never decreases and is never beyond the written lines.
   if (tail - tail_ > head_ - tail_) {
     broken_ = true;
     return false;
@@ -52,7 +55,7 @@ void RingProducer::append(const void* data, std::size_t bytes) {
     bytes -= part;
   }
   while (bytes > 0) {
-    // Up to the end of the ring, then on from its beginning.
+    // Copy up to the end of the ring, then continue at its beginning.
     const std::size_t offset = written_ + sizeof(uint64_t);
     const std::size_t at = (head_ & line_mask_) * kLineBytes + offset;
     const std::size_t ring_bytes = line_count_ * kLineBytes;
@@ -66,6 +69,10 @@ void RingProducer::append(const void* data, std::size_t bytes) {
 }
 
 void RingProducer::publish(RecordKind kind, uint32_t buffers) {
+  // The record becomes visible with one store:
+  // 1. Copy the payload of the first line. The rest was written by append().
+  // 2. Store the first 8 bytes with release. It pairs with the acquire in RingConsumer::peek(): a consumer
+  //    that sees the word sees the whole record.
   const RecordWord word{static_cast<uint8_t>(kind), buffers, static_cast<uint32_t>(length_)};
   char* const to = line(head_);
   std::memcpy(to + sizeof(uint64_t), first_ + sizeof(uint64_t), std::min(length_, kFirstLinePayload));
@@ -74,13 +81,15 @@ void RingProducer::publish(RecordKind kind, uint32_t buffers) {
 }
 
 bool RingProducer::take_armed() {
-  // Pairs with the fence that the consumer puts between arming and looking once more.
+  // Pairs with the consumer's fence between arm() and peek().
   full_fence();
   auto armed = shared_word<uint32_t>(base() + kArmedOffset);
   return armed.load(std::memory_order_relaxed) != 0 && armed.exchange(0) != 0;
 }
 
 void RingProducer::ask_for_room() {
+  // Pairs with the fence in RingConsumer::release(): either the consumer sees the request, or the
+  // has_room() that follows here sees the new tail.
   shared_word<uint32_t>(base() + kRoomOffset).store(1, std::memory_order_relaxed);
   full_fence();
 }

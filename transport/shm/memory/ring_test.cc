@@ -28,13 +28,13 @@ class Ring : public testing::Test {
 
   void put(const std::string& payload, uint32_t buffers = 0) {
     producer_->begin(payload.size());
-    // In two parts, as messages are.
+    // Appended in two parts, as messages are.
     producer_->append(payload.data(), payload.size() / 3);
     producer_->append(payload.data() + payload.size() / 3, payload.size() - payload.size() / 3);
     producer_->publish(RecordKind::kData, buffers);
   }
 
-  // The next record's payload; "none" without one.
+  // Returns the payload of the next record, or "none".
   std::string take() {
     const RecordWord record = RecordWord::decode(consumer_->peek());
     if (record.kind == 0) return "none";
@@ -55,7 +55,7 @@ class Ring : public testing::Test {
   std::optional<RingConsumer> consumer_;
 };
 
-TEST_F(Ring, RecordsOfEveryLengthComeAsTheyWereOverTheEndToo) {
+TEST_F(Ring, RecordsOfAllLengthsArriveUnchangedAlsoWhenTheyWrap) {
   for (int seed = 0; seed < 3; ++seed) {
     for (std::size_t bytes = 0; bytes <= producer_->max_payload(); ++bytes) {
       ASSERT_TRUE(producer_->has_room(bytes)) << bytes;
@@ -74,8 +74,8 @@ TEST_F(Ring, AWordKeepsItsParts) {
   EXPECT_EQ(record.length, 1);
 }
 
-TEST_F(Ring, WhatIsLeftOfOldRecordsIsNoRecord) {
-  // Every line of these looks like a record.
+TEST_F(Ring, OldBytesAreNotTakenForARecord) {
+  // Each line of this payload could be taken for a record.
   const std::string payload(producer_->max_payload(), '\x01');
   for (int round = 0; round < 9; ++round) {
     ASSERT_TRUE(producer_->has_room(payload.size()));
@@ -98,7 +98,7 @@ TEST_F(Ring, AFullRingTakesNoMoreUntilItIsRead) {
   EXPECT_FALSE(producer_->broken());
 }
 
-TEST_F(Ring, TheConsumerRingsWhenItHasMadeRoomThatWasAskedFor) {
+TEST_F(Ring, ConsumerRingsAfterItMadeRequestedRoom) {
   const std::size_t bytes = producer_->max_payload();
   while (producer_->has_room(bytes)) put(payload_of(bytes, 1));
   EXPECT_FALSE(consumer_->release(RecordWord::decode(consumer_->peek()).length));
@@ -121,9 +121,10 @@ TEST_F(Ring, AnArmedConsumerIsRungOnce) {
   EXPECT_FALSE(producer_->take_armed());
 }
 
-TEST_F(Ring, ATailThatCannotBeBreaksTheProducer) {
+TEST_F(Ring, ImpossibleTailBreaksTheProducer) {
   const uint64_t lines = kRingBytes / kLineBytes;
-  // A short record first, so that the ring is not written to its end: `lines` is beyond what was.
+  // A short record comes first, so that the ring is not filled completely and the tail `lines` is beyond the
+  // written lines.
   for (uint64_t tail : {lines, lines + 1, ~uint64_t{0}, uint64_t{1} << 63}) {
     SetUp();
     const std::size_t bytes = producer_->max_payload();
@@ -136,7 +137,7 @@ TEST_F(Ring, ATailThatCannotBeBreaksTheProducer) {
   }
 }
 
-TEST_F(Ring, ATailThatGoesBackBreaksTheProducer) {
+TEST_F(Ring, DecreasingTailBreaksTheProducer) {
   const std::size_t bytes = producer_->max_payload();
   while (producer_->has_room(bytes)) put(payload_of(bytes, 1));
   for (int i = 0; i < 4; ++i) take();
@@ -163,7 +164,7 @@ TEST_F(Ring, ManyRecordsPassBetweenTwoThreads) {
   writer.join();
 }
 
-TEST(SharedMemoryTest, WhatIsNotSealedMemoryOfTheRightSizeIsRefused) {
+TEST(SharedMemoryTest, OnlySealedMemoryOfTheRightSizeIsAdopted) {
   Descriptor descriptor;
   auto memory = SharedMemory::create(8'192, false, descriptor);
   ASSERT_TRUE(memory.ok());
@@ -176,7 +177,7 @@ TEST(SharedMemoryTest, WhatIsNotSealedMemoryOfTheRightSizeIsRefused) {
   EXPECT_TRUE(SharedMemory::adopt(descriptor, 8'192, false).ok());
 }
 
-TEST(SharedMemoryTest, HugePagesOrNotTheBytesAreShared) {
+TEST(SharedMemoryTest, BytesAreSharedWithHugePagesToo) {
   for (std::size_t bytes : {std::size_t{4'096}, (std::size_t{2} << 20) + 4'096, std::size_t{5} << 20}) {
     Descriptor descriptor;
     auto one = SharedMemory::create(bytes, true, descriptor);

@@ -16,6 +16,8 @@
 namespace gradwire::transport {
 namespace {
 
+// With these seals no process can change the size of the file or add seals. Otherwise a peer could shrink
+// it, and an access to the missing part would kill this process with SIGBUS.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
@@ -29,7 +31,7 @@ absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, 
   Descriptor created(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!created.valid()) return errno_status("cannot create shared memory", errno);
   if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) {
-    return errno_status(absl::StrCat("cannot make shared memory of ", bytes, " bytes"), errno);
+    return errno_status(absl::StrCat("cannot allocate shared memory of ", bytes, " bytes"), errno);
   }
   if (::fcntl(created.get(), F_ADD_SEALS, kSeals) != 0)
     return errno_status("cannot seal shared memory", errno);
@@ -39,24 +41,25 @@ absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, 
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::adopt(const Descriptor& descriptor, std::size_t bytes, bool huge) {
-  // Seals exist on memory files alone; those of huge-page file systems have them too, but there a page that
-  // is not to be had ends the process.
+  // Only memory files have seals. Files of huge-page file systems have seals too, but an access kills the
+  // process if no huge page is available.
   struct statfs file_system;
   struct stat file;
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstatfs(descriptor.get(), &file_system) != 0 ||
       static_cast<uint64_t>(file_system.f_type) != TMPFS_MAGIC || ::fstat(descriptor.get(), &file) != 0) {
-    return absl::InvalidArgumentError("a descriptor came that is no sealed memory");
+    return absl::InvalidArgumentError("the received descriptor is not sealed shared memory");
   }
+  // The seals were checked before: from then on the size cannot change.
   if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shared memory of ", file.st_size, " bytes came where ", bytes, " were announced"));
+        absl::StrCat("wrong size of received shared memory: got ", file.st_size, " bytes, expected ", bytes));
   }
   return map(descriptor.get(), bytes, huge);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes, bool huge) {
-  // Huge pages need addresses at multiples of their size: take more than is needed and give back the rest.
+  // Huge pages need aligned addresses: reserve more than needed and unmap the rest.
   const std::size_t slack = huge ? kHugePage : 0;
   void* const reserved =
       ::mmap(nullptr, bytes + slack, huge ? PROT_NONE : PROT_READ | PROT_WRITE,
@@ -77,7 +80,7 @@ absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes
     if (before > 0) ::munmap(start, before);
     if (end > before + mapped) ::munmap(start + before + mapped, end - before - mapped);
     start += before;
-    // Refused where the system wants no huge pages here: then small ones do.
+    // If the system does not allow huge pages here, small pages are used.
     ::madvise(start, bytes, MADV_HUGEPAGE);
   }
   return SharedMemory(start, bytes);

@@ -8,17 +8,16 @@
 
 namespace gradwire::transport {
 
-// Memory that two processes map, from its creation to the end of this mapping. Move-only; the mapping does
-// not need the descriptor any more. Not thread-safe.
+// A mapping of memory that two processes share. Move-only. The mapping does not need its descriptor any more.
+// Not thread-safe.
 class SharedMemory {
  public:
-  // New anonymous memory whose size nobody can change any more, and in `descriptor` what to hand to the other
-  // process. `huge`: in huge pages where the system allows that. Unavailable with the cause.
+  // Creates anonymous memory whose size cannot be changed. `descriptor` receives the descriptor to pass to
+  // the other process. `huge`: with huge pages if the system allows them. Unavailable with the cause.
   static absl::StatusOr<SharedMemory> create(std::size_t bytes, bool huge, Descriptor& descriptor);
 
-  // Maps what another process has made. InvalidArgument unless it is memory of exactly that size which nobody
-  // can shrink: to touch memory that is not there would end this process. Unavailable when it cannot be
-  // mapped.
+  // Maps memory that another process has created. InvalidArgument unless it has exactly that size and cannot
+  // shrink: access to missing memory would kill this process. Unavailable if it cannot be mapped.
   static absl::StatusOr<SharedMemory> adopt(const Descriptor& descriptor, std::size_t bytes, bool huge);
 
   SharedMemory() = default;

@@ -1,3 +1,13 @@
+// The queue of one socket. A message passes through it in these steps:
+// 1. push() copies a small message behind the bytes of the previous one, or queues a large one by
+//    reference.
+// 2. gather() lists the next pieces. From then on they stay in place, because another thread writes them
+//    without a lock: an entry whose `gathered` is set does not grow.
+// 3. advance() moves the position by the written bytes and hands out the completely sent messages.
+//
+// A capture may replace a borrowed buffer between steps 2 and 3. Positions always count the bytes of the
+// whole original buffer, even if the copy only holds the end of it.
+
 #include "gradwire/transport/tcp/send/send_queue.h"
 
 #include <algorithm>
@@ -6,12 +16,13 @@
 namespace gradwire::transport {
 namespace {
 
-// The limit on copied bytes in one piece: growing it copies them again.
+// Maximum number of copied bytes in one piece, because growing a piece copies its bytes again.
 constexpr std::size_t kMaxCopied = std::size_t{32} << 10;
-// Long enough that the bytes of a string do not lie within it, and stay where they are when it is moved.
+// Large enough to disable the small-string optimisation, so that the bytes stay in place when the string is
+// moved.
 constexpr std::size_t kFirstCapacity = 256;
-// Entries that have left are removed when there are so many, and as many as the others.
-constexpr std::size_t kMaxLeftEntries = 64;
+// Sent entries are removed when there are this many of them, and at least as many as unsent ones.
+constexpr std::size_t kMaxSentEntries = 64;
 
 void append(std::string& out, const Buffer& buffer) {
   if (buffer.size() > 0) out.append(static_cast<const char*>(buffer.data()), buffer.size());
@@ -27,6 +38,7 @@ Buffer first_share(const Buffer& buffer, int stripes) {
 std::size_t SendQueue::Entry::piece_size(std::size_t index) const {
   if (index == 0) return copied.size();
   if (index == 1) return message.header.size();
+  // The size of the original buffer: the part that was sent before the capture, and the captured rest.
   const std::size_t from = captured_from.empty() ? 0 : captured_from[index - 2];
   return from + message.buffers[index - 2].size();
 }
@@ -42,6 +54,7 @@ iovec SendQueue::Entry::piece(std::size_t index, std::size_t offset) const {
     data = static_cast<const char*>(message.buffers[index - 2].data());
     if (!captured_from.empty()) from = captured_from[index - 2];
   }
+  // `offset` is at least `from`: these bytes had been sent when the buffer was captured.
   return {const_cast<char*>(data) + (offset - from), piece_size(index) - offset};
 }
 
@@ -57,6 +70,8 @@ SendQueue::Entry& SendQueue::entry_to_append_to(std::size_t bytes) {
   return added;
 }
 
+// Copies the start of the frame, and the message if it is small, behind the bytes of the previous messages,
+// so that many small messages leave in one piece. A larger message is queued by reference and ends its entry.
 void SendQueue::push(uint64_t ticket, Message& message, const Striping& striping) {
   const std::size_t frame = kFramePrefixBytes + 8 * message.buffers.size();
   const std::size_t whole = frame + message.byte_size();
@@ -77,6 +92,7 @@ void SendQueue::push(uint64_t ticket, Message& message, const Striping& striping
   for (Buffer& buffer : entry.message.buffers) {
     if (striping.covers(buffer.size())) buffer = first_share(buffer, striping.stripes);
   }
+  // byte_size() no longer counts what was copied, nor the shares of the other sockets.
   bytes_ += entry.copied.size() - before + entry.message.byte_size();
 }
 
@@ -112,7 +128,7 @@ int SendQueue::gather(iovec* pieces, int max) {
   return count;
 }
 
-void SendQueue::advance(std::size_t bytes, std::vector<Message>& left) {
+void SendQueue::advance(std::size_t bytes, std::vector<Message>& sent) {
   bytes_ -= bytes;
   while (!empty()) {
     Entry& entry = entries_[front_];
@@ -121,17 +137,19 @@ void SendQueue::advance(std::size_t bytes, std::vector<Message>& left) {
       const std::size_t step = std::min(bytes, size - offset_);
       offset_ += step;
       bytes -= step;
+      // The system call wrote only a part of the pieces.
       if (offset_ < size) return;
       ++piece_;
       offset_ = 0;
     }
-    remove_front(left);
+    remove_front(sent);
   }
 }
 
-void SendQueue::remove_front(std::vector<Message>& left) {
+void SendQueue::remove_front(std::vector<Message>& sent) {
   Entry& entry = entries_[front_];
-  if (entry.has_message) left.push_back(std::move(entry.message));
+  if (entry.has_message) sent.push_back(std::move(entry.message));
+  // Keep the larger memory for the next entry, unless one large message has made it unusually large.
   if (entry.copied.capacity() > spare_.capacity() && entry.copied.capacity() <= 2 * kMaxCopied) {
     spare_.swap(entry.copied);
     spare_.clear();
@@ -142,17 +160,18 @@ void SendQueue::remove_front(std::vector<Message>& left) {
   if (empty()) {
     entries_.clear();
     front_ = 0;
-  } else if (front_ >= kMaxLeftEntries && 2 * front_ >= entries_.size()) {
+  } else if (front_ >= kMaxSentEntries && 2 * front_ >= entries_.size()) {
     entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(front_));
     front_ = 0;
   }
 }
 
 std::size_t SendQueue::find(uint64_t ticket) const {
+  // Tickets do not decrease from entry to entry, so a binary search finds the message.
   const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(front_);
   auto found = std::lower_bound(begin, entries_.end(), ticket,
                                 [](const Entry& entry, uint64_t wanted) { return entry.ticket < wanted; });
-  // Bytes outside of messages have the ticket of the message before them.
+  // Bytes that do not belong to a message have the ticket of the message before them.
   while (found != entries_.end() && found->ticket == ticket && !found->has_message) ++found;
   if (found == entries_.end() || found->ticket != ticket) return entries_.size();
   return static_cast<std::size_t>(found - entries_.begin());
@@ -164,6 +183,8 @@ std::vector<SendQueue::BorrowedPart> SendQueue::borrowed_parts(uint64_t ticket) 
   if (at == entries_.size()) return parts;
   const std::vector<Buffer>& buffers = entries_[at].message.buffers;
   const bool first = at == front_;
+  // Skip what has been sent: of the first entry, the pieces before the position and the beginning of the
+  // current one.
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const std::size_t piece = i + 2;
     if (buffers[i].sharing() != Buffer::Sharing::kBorrowed || buffers[i].size() == 0 ||
@@ -181,7 +202,7 @@ void SendQueue::replace_borrowed(uint64_t ticket, std::vector<BorrowedPart>& par
   if (entry.captured_from.empty()) entry.captured_from.resize(entry.message.buffers.size(), 0);
   for (BorrowedPart& part : parts) {
     Buffer& buffer = entry.message.buffers[part.index];
-    // Two threads may capture the same message.
+    // Two threads may capture the same message: only the first copy has the bytes of the right moment.
     if (buffer.sharing() != Buffer::Sharing::kBorrowed) continue;
     std::swap(buffer, part.buffer);
     entry.captured_from[part.index] = part.offset;

@@ -16,7 +16,7 @@ Buffer buffer_of(const std::string& text, Buffer::Sharing sharing = Buffer::Shar
 Message sample_message(int i, Buffer::Sharing sharing = Buffer::Sharing::kOwned) {
   Message message;
   message.header = "header " + std::to_string(i);
-  // Too large to be copied.
+  // The first buffer is too large to be copied.
   message.buffers = {buffer_of(std::string(SendQueue::kCopiedBytes + i, 'a'), sharing), Buffer(),
                      buffer_of("tail"), buffer_of(std::string(i, 'z'), sharing)};
   return message;
@@ -30,7 +30,7 @@ std::string encode(const Message& message) {
 }
 
 // Writes up to `limit` bytes as a socket would.
-std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, std::vector<Message>& left) {
+std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, std::vector<Message>& sent) {
   std::vector<iovec> pieces(max_pieces);
   int count = queue.gather(pieces.data(), max_pieces);
   std::string written;
@@ -39,7 +39,7 @@ std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, std:
     written.append(static_cast<const char*>(pieces[i].iov_base),
                    std::min(pieces[i].iov_len, limit - written.size()));
   }
-  queue.advance(written.size(), left);
+  queue.advance(written.size(), sent);
   return written;
 }
 
@@ -63,40 +63,39 @@ TEST(SendQueue, PartialWritesGiveTheWholeStream) {
         expected += encode(sample_message(i));
         push(queue, i + 1, sample_message(i));
       }
-      std::vector<Message> left;
-      while (!queue.empty()) written += write_some(queue, limit, max_pieces, left);
+      std::vector<Message> sent;
+      while (!queue.empty()) written += write_some(queue, limit, max_pieces, sent);
       EXPECT_TRUE(written == expected);
-      EXPECT_EQ(left.size(), 10);
+      EXPECT_EQ(sent.size(), 10);
       EXPECT_EQ(queue.bytes(), 0);
     }
   }
 }
 
-TEST(SendQueue, MessagesLeaveWithTheirLastByte) {
+TEST(SendQueue, MessagesAreReturnedAfterTheirLastByte) {
   SendQueue queue;
   Message message = sample_message(3);
   std::size_t size = encode(message).size();
   std::weak_ptr<void> owner = message.buffers[0].owner();
   push(queue, 1, std::move(message));
   EXPECT_EQ(queue.bytes(), size);
-  std::vector<Message> left;
-  queue.advance(size - 1, left);
-  EXPECT_TRUE(left.empty());
+  std::vector<Message> sent;
+  queue.advance(size - 1, sent);
+  EXPECT_TRUE(sent.empty());
   EXPECT_FALSE(queue.empty());
-  queue.advance(1, left);
+  queue.advance(1, sent);
   EXPECT_TRUE(queue.empty());
   EXPECT_FALSE(owner.expired());
-  left.clear();
+  sent.clear();
   EXPECT_TRUE(owner.expired());
 }
 
-// Captures at every point of the stream, then spoils the borrowed memory: the stream is as if nothing had
-// happened.
+// Captures at each point of the stream, then overwrites the borrowed memory: the stream must not change.
 TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
   std::string expected;
   for (int i = 0; i < 3; ++i) expected += encode(sample_message(i));
   const std::size_t length = expected.size() / 3;
-  // Every point about the beginnings, where the pieces are short, and some in between.
+  // Test each point near the beginnings, where the pieces are short, and some points in between.
   for (std::size_t point = 0; point < expected.size(); point += point % length < 90 ? 1 : 61) {
     SendQueue queue;
     std::vector<Buffer> borrowed;
@@ -105,44 +104,44 @@ TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
       borrowed.insert(borrowed.end(), {message.buffers[0], message.buffers[3]});
       push(queue, i + 1, std::move(message));
     }
-    std::vector<Message> left;
+    std::vector<Message> sent;
     std::string written;
-    while (written.size() < point) written += write_some(queue, point - written.size(), 64, left);
+    while (written.size() < point) written += write_some(queue, point - written.size(), 64, sent);
     for (uint64_t ticket = 1; ticket <= 3; ++ticket) {
       capture(queue, ticket);
       capture(queue, ticket);
     }
     for (Buffer& buffer : borrowed) std::memset(buffer.data(), '!', buffer.size());
-    while (!queue.empty()) written += write_some(queue, 500, 3, left);
+    while (!queue.empty()) written += write_some(queue, 500, 3, sent);
     ASSERT_TRUE(written == expected) << point;
   }
 }
 
-// The copy is made while other bytes leave, and put in place after that.
-TEST(SendQueue, WhatLeavesDuringACaptureIsNotSentAgain) {
+// The copy is made while other bytes are sent, and is put in place after that.
+TEST(SendQueue, BytesSentDuringACaptureAreNotSentAgain) {
   Message message;
   message.buffers = {buffer_of(std::string(6'000, 'b'), Buffer::Sharing::kBorrowed)};
   std::string expected = encode(message);
   SendQueue queue;
   constexpr uint64_t ticket = 7;
   push(queue, ticket, std::move(message));
-  std::vector<Message> left;
-  std::string written = write_some(queue, 300, 64, left);
+  std::vector<Message> sent;
+  std::string written = write_some(queue, 300, 64, sent);
   auto parts = queue.borrowed_parts(ticket);
   ASSERT_EQ(parts.size(), 1);
-  // The capture copies only the bytes that have not left.
+  // The capture copies only the unsent bytes.
   EXPECT_EQ(parts[0].offset, 300 - (expected.size() - 6'000));
   std::string copy(static_cast<const char*>(parts[0].buffer.data()) + parts[0].offset,
                    parts[0].buffer.size() - parts[0].offset);
-  written += write_some(queue, 400, 64, left);
+  written += write_some(queue, 400, 64, sent);
   parts[0].buffer = buffer_of(copy);
   queue.replace_borrowed(ticket, parts);
-  while (!queue.empty()) written += write_some(queue, 77, 64, left);
+  while (!queue.empty()) written += write_some(queue, 77, 64, sent);
   EXPECT_TRUE(written == expected);
 }
 
-// After the first capture the program may write to its memory, which the second one may have read later.
-TEST(SendQueue, FirstOfTwoCapturesAtOnceCounts) {
+// After the first capture the program may modify its memory, so the second copy may have later bytes.
+TEST(SendQueue, FirstOfTwoConcurrentCapturesIsUsed) {
   Message message;
   message.buffers = {buffer_of(std::string(6'000, 'b'), Buffer::Sharing::kBorrowed)};
   const std::string expected = encode(message);
@@ -153,13 +152,13 @@ TEST(SendQueue, FirstOfTwoCapturesAtOnceCounts) {
   second[0].buffer = buffer_of(std::string(6'000, '!'));
   queue.replace_borrowed(7, first);
   queue.replace_borrowed(7, second);
-  std::vector<Message> left;
+  std::vector<Message> sent;
   std::string written;
-  while (!queue.empty()) written += write_some(queue, 1'000, 64, left);
+  while (!queue.empty()) written += write_some(queue, 1'000, 64, sent);
   EXPECT_TRUE(written == expected);
 }
 
-TEST(SendQueue, CapturesOfWhatIsNotThereDoNothing) {
+TEST(SendQueue, CapturesOfUnknownMessagesDoNothing) {
   SendQueue queue;
   EXPECT_TRUE(queue.borrowed_parts(0).empty());
   EXPECT_TRUE(queue.borrowed_parts(1).empty());
@@ -181,7 +180,7 @@ TEST(SendQueue, OwnedBuffersAreNotCaptured) {
   EXPECT_TRUE(queue.borrowed_parts(1).empty());
 }
 
-TEST(SendQueue, SmallMessagesLeaveInOnePieceAndAreNotKept) {
+TEST(SendQueue, SmallMessagesAreSentInOnePieceAndNotKept) {
   SendQueue queue;
   std::string expected;
   std::weak_ptr<void> owner;
@@ -199,8 +198,8 @@ TEST(SendQueue, SmallMessagesLeaveInOnePieceAndAreNotKept) {
   EXPECT_EQ(std::string(static_cast<const char*>(pieces[0].iov_base), pieces[0].iov_len), expected);
 }
 
-// As while another thread is in the system call that writes.
-TEST(SendQueue, WhatWasGatheredStaysWhereItIsWhileMoreIsPushed) {
+// Simulates another thread that is in the write system call.
+TEST(SendQueue, GatheredPiecesStayValidWhileMoreIsPushed) {
   SendQueue queue;
   std::string expected;
   Message first = sample_message(0);
@@ -212,11 +211,11 @@ TEST(SendQueue, WhatWasGatheredStaysWhereItIsWhileMoreIsPushed) {
   const int count = queue.gather(pieces, 64);
   for (int i = 0; i < 500; ++i) push(queue, 3 + i, Message());
   for (int i = 0; i < 500; ++i) push(queue, 503 + i, sample_message(i % 2 == 0 ? 0 : 7));
-  iovec again[64];
-  ASSERT_GE(queue.gather(again, 64), count);
+  iovec second[64];
+  ASSERT_GE(queue.gather(second, 64), count);
   for (int i = 0; i < count; ++i) {
-    EXPECT_EQ(again[i].iov_base, pieces[i].iov_base);
-    EXPECT_EQ(again[i].iov_len, pieces[i].iov_len);
+    EXPECT_EQ(second[i].iov_base, pieces[i].iov_base);
+    EXPECT_EQ(second[i].iov_len, pieces[i].iov_len);
   }
   std::string gathered;
   for (int i = 0; i < count; ++i)
@@ -224,7 +223,7 @@ TEST(SendQueue, WhatWasGatheredStaysWhereItIsWhileMoreIsPushed) {
   EXPECT_TRUE(gathered == expected);
 }
 
-TEST(SendQueue, StripedBuffersLeaveInShares) {
+TEST(SendQueue, StripedBuffersAreSentInShares) {
   const std::size_t size = 3 * kMinStripedBytes + 17;
   const Striping striping{.stripes = 2, .from_bytes = kMinStripedBytes};
   std::string bytes(size, '\0');
@@ -244,14 +243,14 @@ TEST(SendQueue, StripedBuffersLeaveInShares) {
   Buffer mine = message.buffers[1];
   queues[0].push(5, message, striping);
   std::string written[3];
-  std::vector<Message> left;
+  std::vector<Message> sent;
   for (int i = 0; i < 3; ++i) {
-    written[i] = write_some(queues[i], 20'000, 64, left);
+    written[i] = write_some(queues[i], 20'000, 64, sent);
     capture(queues[i], 5);
   }
   std::memset(mine.data(), '!', mine.size());
   for (int i = 0; i < 3; ++i) {
-    while (!queues[i].empty()) written[i] += write_some(queues[i], 50'000, 64, left);
+    while (!queues[i].empty()) written[i] += write_some(queues[i], 50'000, 64, sent);
     EXPECT_EQ(queues[i].bytes(), 0);
   }
   EXPECT_TRUE(written[0] + written[1] + written[2] == start + bytes);

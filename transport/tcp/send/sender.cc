@@ -1,3 +1,11 @@
+// How data leaves, without a thread of its own and without a lost message:
+// 1. send() appends to the queue under the lock, then calls write_queued(), or leaves that to the batch of
+//    its thread.
+// 2. write_once() reserves the lane (`writing`), writes outside the lock, and checks the queue again under
+//    the lock. So a thread that finds the lane reserved may return: the writing thread sees what it has
+//    appended.
+// 3. A full socket ends the attempt. Then epoll reports the room, and writable_in_loop() goes on.
+
 #include "gradwire/transport/tcp/send/sender.h"
 
 #include <sys/socket.h>
@@ -15,18 +23,17 @@ namespace gradwire::transport {
 namespace {
 
 constexpr int kMaxPieces = 64;
-// System calls that one call to send() makes before the loop carries on: a fast reader could keep it there
-// for long.
+// Maximum number of system calls of one send(); then the loop continues. A fast reader could otherwise keep
+// the thread busy for long.
 constexpr int kWritesPerTurn = 16;
-// While no more than kStepwiseBytes are queued a system call writes at most kStepBytes: so the other end
-// surely reads the beginning while the rest is being copied. With more, the socket's own buffer makes the
-// steps.
+// While at most kStepwiseBytes are queued, a system call writes at most kStepBytes, so that the peer can read
+// the beginning while the rest is being copied. With more data, the socket's buffer limits the steps.
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 constexpr std::size_t kStepwiseBytes = std::size_t{4} << 20;
-// A batch that has more to send writes at once: the other end may begin with it.
+// A batch with more data writes at once, so that the peer can begin to read.
 constexpr std::size_t kMaxBatchBytes = std::size_t{64} << 10;
 
-// The first pieces, `bytes` at most, of which at least one.
+// Limits the pieces to `bytes` bytes, at least one piece.
 int limit(iovec* pieces, int count, std::size_t bytes) {
   for (int i = 0; i < count; ++i) {
     if (pieces[i].iov_len >= bytes) {
@@ -65,6 +72,7 @@ absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
     ticket = next_ticket_++;
     if (message.byte_size() >= striping_.from_bytes) {
       sent_striped_ = true;
+      // Before the message is moved into the queue of the connection's own socket.
       push_shares_locked(ticket, message);
       want_stripes = striping_.stripes == 0 && !std::exchange(stripes_wanted_, true);
     }
@@ -75,10 +83,12 @@ absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
   }
   if (!in_batch) write_queued();
   if (first_in_batch) {
-    // The batch of this thread writes it; the loop does if it comes first.
+    // The batch of this thread writes the message, or the loop if it runs first.
     const auto self = connection_.keep<SendBatch::Member>(this);
     batch->add(self);
     if (batch->scope() == SendBatch::Scope::kAnything) {
+      // The handlers of the batch may take long or wait. Then another thread drives the loop and writes the
+      // message. The task keeps the connection alive.
       connection_.loop().post([self] { self->flush_batch(); });
     }
   }
@@ -103,6 +113,7 @@ void TcpSender::push_shares_locked(uint64_t ticket, const Message& message) {
 void TcpSender::flush_batch() {
   {
     MutexLock lock(mutex_);
+    // Before the write: a message that is appended from now on joins the batch again.
     in_batch_ = false;
   }
   write_queued();
@@ -116,12 +127,15 @@ std::size_t TcpSender::queued_bytes() {
 }
 
 void TcpSender::capture(uint64_t ticket) {
-  // A stripe that is added meanwhile has nothing of this message.
+  // A stripe that is added meanwhile has no data of this message.
   for (std::size_t lane = 0; lane < lane_count_.load(std::memory_order_acquire); ++lane) {
     if (!capture_lane(lane, ticket)) return;
   }
 }
 
+// 1. List the borrowed parts under the lock. The list shares the ownership of their buffers.
+// 2. Copy them without the lock, because that may take long.
+// 3. Replace those that are still unsent, then wait for a write that may be reading the original.
 bool TcpSender::capture_lane(std::size_t lane, uint64_t ticket) {
   std::vector<SendQueue::BorrowedPart> parts;
   {
@@ -130,7 +144,7 @@ bool TcpSender::capture_lane(std::size_t lane, uint64_t ticket) {
     parts = lanes_[lane].queue.borrowed_parts(ticket);
   }
   if (parts.empty()) return true;
-  // Copied outside the lock; what leaves meanwhile is copied for nothing.
+  // Copy outside the lock. Copies of parts that are sent meanwhile are not used.
   std::vector<SendQueue::BorrowedPart> copies;
   copies.reserve(parts.size());
   absl::Status failure;
@@ -144,20 +158,21 @@ bool TcpSender::capture_lane(std::size_t lane, uint64_t ticket) {
     std::memcpy(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
     copies.push_back({part.index, part.offset, *std::move(copy)});
   }
-  // The rest cannot be sent as it was: to send anything else would be wrong.
+  // The bytes of this moment cannot be preserved, and later bytes would be wrong: close the connection.
   if (!failure.ok()) {
-    connection_.close(with_context(failure, absl::StrCat("a message for ", connection_.peer_address())),
-                      absl::ZeroDuration());
+    connection_.close(
+        with_context(failure, absl::StrCat("cannot capture a message for ", connection_.peer_address())),
+        absl::ZeroDuration());
   }
   MutexLock lock(mutex_);
   if (lane >= lanes_.size()) return true;
   if (!failure.ok()) {
-    // Nothing is written any more, and the other lanes' pieces are not either.
+    // Stop all writing, so that the other lanes do not send later bytes either.
     forget_sockets_locked();
     return false;
   }
   lanes_[lane].queue.replace_borrowed(ticket, copies);
-  // A write that has taken its pieces may still read the caller's memory.
+  // A write in progress may still read the caller's memory: wait for it.
   await_write_locked(lane);
   return true;
 }
@@ -184,6 +199,7 @@ void TcpSender::start(int socket) {
 
 void TcpSender::use_stripes(absl::Span<const int> sockets) {
   MutexLock lock(mutex_);
+  // The connection is being closed: no message will use the stripes.
   if (refusal_.has_value()) return;
   lanes_.resize(1 + sockets.size());
   for (std::size_t i = 0; i < sockets.size(); ++i) lanes_[1 + i].fd = sockets[i];
@@ -196,6 +212,8 @@ void TcpSender::remove_stripes() {
   MutexLock lock(mutex_);
   striping_.stripes = 0;
   for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
+    // In this order: no new write can begin, and the one in progress has returned, before the caller closes
+    // the descriptor. await_write_locked() releases the lock while it waits.
     lanes_[lane].fd = -1;
     await_write_locked(lane);
     for (Message& message : lanes_[lane].queue.clear()) unsent.push_back(std::move(message));
@@ -223,7 +241,8 @@ void TcpSender::end(const absl::Status& reason) {
   refuse(reason);
   std::vector<Message> unsent;
   MutexLock lock(mutex_);
-  // The memory that a write under way reads, and its descriptor, must stay until it has returned.
+  // Wait for writes in progress: the memory that they read and their descriptors must stay valid until they
+  // have returned.
   forget_sockets_locked();
   for (Lane& lane : lanes_) {
     for (Message& message : lane.queue.clear()) unsent.push_back(std::move(message));
@@ -235,6 +254,8 @@ void TcpSender::forget_sockets_locked() {
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) await_write_locked(lane);
 }
 
+// Compares the number of writes, not only `writing`: when this thread gets the lock back, the next write
+// may have begun already.
 void TcpSender::await_write_locked(std::size_t lane) {
   const uint64_t count = lanes_[lane].write_count;
   while (lane < lanes_.size() && lanes_[lane].writing && lanes_[lane].write_count == count) {
@@ -249,9 +270,12 @@ void TcpSender::write_queued() {
     for (std::size_t lane = 0; lane < lanes; ++lane) more = write_once(lane) || more;
     if (!more) return;
   }
+  // Too much at once: let the loop go on, so that this thread may return to its caller.
   connection_.loop().post([this, connection = connection_.shared_from_this()] { write_queued(); });
 }
 
+// Writes without the lock held, so that other threads can send meanwhile. `writing` reserves the lane for
+// this thread, and the gathered pieces stay valid until advance().
 bool TcpSender::write_once(std::size_t index) {
   iovec pieces[kMaxPieces];
   int count;
@@ -265,24 +289,28 @@ bool TcpSender::write_once(std::size_t index) {
     count = lane.queue.gather(pieces, kMaxPieces);
     if (lane.queue.bytes() <= kStepwiseBytes) count = limit(pieces, count, kStepBytes);
     lane.writing = true;
+    // epoll is edge-triggered: it reports room once. The report may come after the system call has found
+    // the socket full but before this thread has noted that. writable_in_loop() then sets became_writable,
+    // and this thread tries again instead of waiting for a report that does not come.
     lane.became_writable = false;
   }
   const ssize_t result = write_pieces(fd, pieces, count);
   const int error = result < 0 ? errno : 0;
   const bool full = error == EAGAIN || error == EWOULDBLOCK;
 
-  std::vector<Message> left;
+  // Destroyed outside the lock, because buffers belong to users.
+  std::vector<Message> sent;
   bool more = false;
   bool drained = false;
   {
     MutexLock lock(mutex_);
-    // Lanes are not removed while somebody writes.
+    // Lanes are not removed while a thread writes.
     Lane& lane = lanes_[index];
     lane.writing = false;
     ++lane.write_count;
     write_finished_.notify_all();
     if (result >= 0) {
-      lane.queue.advance(static_cast<std::size_t>(result), left);
+      lane.queue.advance(static_cast<std::size_t>(result), sent);
       more = !lane.queue.empty();
       drained = !more && refusal_.has_value() && drained_locked();
     } else if (full) {
@@ -291,7 +319,8 @@ bool TcpSender::write_once(std::size_t index) {
     } else if (error == EINTR) {
       more = true;
     } else {
-      // Nothing can be written any more.
+      // The connection has failed: stop all writing.
+      // Other lanes would send the shares of messages whose beginning is lost.
       for (Lane& each : lanes_) each.fd = -1;
     }
   }
@@ -321,7 +350,7 @@ void TcpSender::writable_in_loop(std::size_t index) {
     Lane& lane = lanes_[index];
     lane.full = false;
     lane.became_writable = true;
-    // A thread that is writing carries on.
+    // A thread that is writing will continue.
     if (lane.writing || lane.queue.empty()) return;
   }
   write_queued();

@@ -1,4 +1,4 @@
-#include "gradwire/tools/bench/run/side.h"
+#include "gradwire/tools/bench/run/system.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -26,12 +26,12 @@ namespace {
 
 constexpr int kChannelFd = 3;
 
-// The last lines of a file, on one line.
+// Returns the last three lines of a file, joined to one line.
 std::string tail(int fd) {
   struct stat about {};
   if (fstat(fd, &about) != 0) return "";
-  constexpr off_t kMost = 2000;
-  std::string text(static_cast<std::size_t>(std::min(about.st_size, kMost)), '\0');
+  constexpr off_t kMaxBytes = 2000;
+  std::string text(static_cast<std::size_t>(std::min(about.st_size, kMaxBytes)), '\0');
   const ssize_t got = pread(fd, text.data(), text.size(), about.st_size - static_cast<off_t>(text.size()));
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
@@ -44,33 +44,33 @@ std::string tail(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Side>> Side::start(const Options& options) {
-  std::unique_ptr<Side> side(new Side(options));
+absl::StatusOr<std::unique_ptr<System>> System::start(const Options& options) {
+  std::unique_ptr<System> system(new System(options));
   for (int rank = 0; rank < options.members; ++rank) {
-    if (absl::Status status = side->spawn(rank); !status.ok()) return status;
+    if (absl::Status status = system->spawn(rank); !status.ok()) return status;
   }
   std::vector<Order> orders(static_cast<std::size_t>(options.members));
   for (int rank = 0; rank < options.members; ++rank) {
     Order& order = orders[static_cast<std::size_t>(rank)];
     order.kind = Order::Kind::kListen;
-    order.place = {.rank = rank, .size = options.members, .transport = options.transport};
-    if (options.network != nullptr) order.place.host = options.network->left_address();
+    order.endpoint = {.rank = rank, .size = options.members, .transport = options.transport};
+    if (options.network != nullptr) order.endpoint.host = options.network->left_address();
   }
-  auto answers = side->order_all(orders, 0, options.join_timeout);
+  auto answers = system->send_orders(orders, 0, options.join_timeout);
   if (!answers.ok()) return answers.status();
   std::vector<std::string> addresses;
   for (Answer& answer : *answers) addresses.push_back(std::move(answer.address));
   for (Order& order : orders) {
     order.kind = Order::Kind::kJoin;
-    order.place.addresses = addresses;
+    order.endpoint.addresses = addresses;
   }
-  answers = side->order_all(std::move(orders), 0, options.join_timeout);
+  answers = system->send_orders(std::move(orders), 0, options.join_timeout);
   if (!answers.ok()) return answers.status();
-  if (options.stop_between) side->signal_all(SIGSTOP);
-  return side;
+  if (options.stop_between) system->signal_all(SIGSTOP);
+  return system;
 }
 
-Side::~Side() {
+System::~System() {
   signal_all(SIGKILL);
   for (const Member& member : members_) {
     if (member.pid > 0) waitpid(member.pid, nullptr, 0);
@@ -78,11 +78,11 @@ Side::~Side() {
   }
 }
 
-absl::Status Side::spawn(int rank) {
+absl::Status System::spawn(int rank) {
   const int log_fd = memfd_create("bench_log", MFD_CLOEXEC);
   int ends[2];
   if (log_fd < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot start a participant: ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot start a bench process: ", std::strerror(errno)));
   }
   const std::string role = absl::StrCat("--participant=", options_.role);
   char program[] = "/proc/self/exe";
@@ -104,7 +104,8 @@ absl::Status Side::spawn(int rank) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    // Between fork and exec only what is safe after a fork of a process with threads.
+    // The parent may have several threads, so only async-signal-safe functions may be called between fork and
+    // exec.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     if (options_.cores > 0) sched_setaffinity(0, sizeof cores, &cores);
@@ -112,7 +113,7 @@ absl::Status Side::spawn(int rank) {
     setrlimit(RLIMIT_NOFILE, &descriptors);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
-    // dup2 onto itself would keep close-on-exec.
+    // dup2() of a descriptor onto itself would not clear the close-on-exec flag.
     if (ends[1] == kChannelFd) {
       fcntl(kChannelFd, F_SETFD, 0);
     } else {
@@ -123,12 +124,13 @@ absl::Status Side::spawn(int rank) {
   }
   close(ends[1]);
   members_.push_back({.pid = pid, .log_fd = log_fd, .channel = std::make_unique<Channel>(ends[0])});
-  if (pid < 0) return absl::UnavailableError(absl::StrCat("fork: ", std::strerror(errno)));
+  if (pid < 0)
+    return absl::UnavailableError(absl::StrCat("cannot fork a bench process: ", std::strerror(errno)));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Answer>> Side::order_all(std::vector<Order> orders, std::size_t first,
-                                                    absl::Duration timeout) {
+absl::StatusOr<std::vector<Answer>> System::send_orders(std::vector<Order> orders, std::size_t first,
+                                                        absl::Duration timeout) {
   for (std::size_t i = 0; i < orders.size(); ++i) {
     if (absl::Status status = members_[first + i].channel->send(orders[i]); !status.ok()) {
       return failure(first + i, status);
@@ -146,41 +148,41 @@ absl::StatusOr<std::vector<Answer>> Side::order_all(std::vector<Order> orders, s
   return answers;
 }
 
-absl::StatusOr<double> Side::usage() {
-  const auto answers =
-      order_all(std::vector<Order>(members_.size(), Order{.kind = Order::Kind::kUsage}), 0, options_.timeout);
+absl::StatusOr<double> System::usage() {
+  const auto answers = send_orders(std::vector<Order>(members_.size(), Order{.kind = Order::Kind::kUsage}), 0,
+                                   options_.timeout);
   if (!answers.ok()) return answers.status();
   double total = 0;
   for (const Answer& answer : *answers) total += answer.cpu_us;
   return total;
 }
 
-void Side::signal_all(int signal) const {
+void System::signal_all(int signal) const {
   for (const Member& member : members_) {
     if (member.pid > 0) kill(member.pid, signal);
   }
 }
 
-absl::StatusOr<Round> Side::run(const Task& task, bool all) {
+absl::StatusOr<Round> System::run(const Task& task, bool all) {
   if (options_.stop_between) signal_all(SIGCONT);
   auto round = run_awake(task, all);
   if (options_.stop_between) signal_all(SIGSTOP);
   return round;
 }
 
-absl::StatusOr<Round> Side::run_last_task(const Task& task) {
+absl::StatusOr<Round> System::run_last_task(const Task& task) {
   if (options_.stop_between) signal_all(SIGCONT);
   return run_members(task, members_.size() - 1);
 }
 
-absl::StatusOr<double> Side::idle_cpu_us(absl::Duration period) {
+absl::StatusOr<double> System::idle_cpu_us(absl::Duration period) {
   if (options_.stop_between) signal_all(SIGCONT);
   auto cpu_us = idle_awake(period);
   if (options_.stop_between) signal_all(SIGSTOP);
   return cpu_us;
 }
 
-absl::StatusOr<Round> Side::run_awake(const Task& task, bool all) {
+absl::StatusOr<Round> System::run_awake(const Task& task, bool all) {
   const auto before = usage();
   if (!before.ok()) return before.status();
   auto round = run_members(task, all ? 0 : members_.size() - 1);
@@ -191,17 +193,17 @@ absl::StatusOr<Round> Side::run_awake(const Task& task, bool all) {
   return round;
 }
 
-absl::StatusOr<Round> Side::run_members(const Task& task, std::size_t first) {
+absl::StatusOr<Round> System::run_members(const Task& task, std::size_t first) {
   const std::vector<Order> orders(members_.size() - first, Order{.kind = Order::Kind::kRun, .task = task});
-  auto answers = order_all(orders, first, options_.timeout + 4 * absl::Seconds(task.seconds));
+  auto answers = send_orders(orders, first, options_.timeout + 4 * absl::Seconds(task.seconds));
   if (!answers.ok()) return answers.status();
   Round round;
   for (Answer& answer : *answers) round.members.push_back(std::move(answer.measurement));
   return round;
 }
 
-absl::StatusOr<double> Side::idle_awake(absl::Duration period) {
-  // What an earlier case left to be done is done first.
+absl::StatusOr<double> System::idle_awake(absl::Duration period) {
+  // Wait until work that an earlier case left has been done.
   absl::SleepFor(absl::Milliseconds(300));
   const auto before = usage();
   if (!before.ok()) return before.status();
@@ -211,27 +213,27 @@ absl::StatusOr<double> Side::idle_awake(absl::Duration period) {
   return *after - *before;
 }
 
-absl::Status Side::failure(std::size_t rank, const absl::Status& status) const {
+absl::Status System::failure(std::size_t rank, const absl::Status& status) const {
   std::string message = absl::StrCat(options_.role, " over ", options_.transport, ", member ", rank, ": ");
-  // torch's messages carry a stack.
-  const absl::string_view said_first = status.message().substr(0, status.message().find('\n'));
-  absl::StrAppend(&message, said_first.substr(0, 400));
-  // Where one has ended, what the others say are consequences.
+  // Use only the first line: torch's messages contain a stack trace.
+  const absl::string_view first_line = status.message().substr(0, status.message().find('\n'));
+  absl::StrAppend(&message, first_line.substr(0, 400));
+  // If a member has ended, the errors of the others are consequences, so report its end.
   const std::string death = first_death();
-  const std::string said = tail(members_[rank].log_fd);
+  const std::string printed = tail(members_[rank].log_fd);
   if (!death.empty()) {
     absl::StrAppend(&message, "; ", death);
-  } else if (!said.empty()) {
-    absl::StrAppend(&message, "; it printed: ", said);
+  } else if (!printed.empty()) {
+    absl::StrAppend(&message, "; it printed: ", printed);
   }
   return absl::Status(status.code(), message);
 }
 
-std::string Side::first_death() const {
+std::string System::first_death() const {
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     siginfo_t about{};
     const Member& member = members_[rank];
-    // Left to be waited for by the destructor.
+    // WNOWAIT: the destructor still has to wait for the process.
     if (member.pid <= 0 ||
         waitid(P_PID, static_cast<id_t>(member.pid), &about, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         about.si_pid == 0) {
@@ -239,8 +241,8 @@ std::string Side::first_death() const {
     }
     std::string death = absl::StrCat("member ", rank, " ended with ",
                                      about.si_code == CLD_EXITED ? "status " : "signal ", about.si_status);
-    const std::string said = tail(member.log_fd);
-    if (!said.empty()) absl::StrAppend(&death, " and had printed: ", said);
+    const std::string printed = tail(member.log_fd);
+    if (!printed.empty()) absl::StrAppend(&death, " and had printed: ", printed);
     return death;
   }
   return "";

@@ -1,4 +1,4 @@
-#include "gradwire/tools/bench/run/serve_participant.h"
+#include "gradwire/tools/bench/run/serve_process.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 namespace gradwire::bench {
 
-void serve_participant(int fd, Participant& participant) {
+void serve_process(int fd, BenchProcess& process) {
   Channel channel(fd);
   for (;;) {
     const absl::StatusOr<Order> order = channel.receive_order();
@@ -18,13 +18,13 @@ void serve_participant(int fd, Participant& participant) {
     try {
       switch (order->kind) {
         case Order::Kind::kListen:
-          answer.address = participant.listen(order->place);
+          answer.address = process.listen(order->endpoint);
           break;
         case Order::Kind::kJoin:
-          participant.join(order->place);
+          process.join(order->endpoint);
           break;
         case Order::Kind::kRun:
-          answer.measurement = participant.run(order->task);
+          answer.measurement = process.run(order->task);
           break;
         case Order::Kind::kUsage:
           answer.cpu_us = cpu_microseconds();
@@ -34,7 +34,7 @@ void serve_participant(int fd, Participant& participant) {
       }
     } catch (const std::exception& e) {
       answer.error = e.what();
-      if (answer.error.empty()) answer.error = "an exception without a message";
+      if (answer.error.empty()) answer.error = "exception without a message";
     }
     if (!channel.send(answer).ok()) _exit(0);
   }
