@@ -43,10 +43,10 @@ absl::Status parse_role_name(absl::string_view text, std::string& name) {
 
 absl::Status parse_int(absl::string_view text, int low, int high, int& value) {
   if (!absl::SimpleAtoi(text, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number"));
+    return absl::InvalidArgumentError(absl::StrCat("got \"", text, "\", expected a number"));
   }
   if (value < low || value > high) {
-    return absl::InvalidArgumentError(absl::StrCat(text, " is not in ", low, "..", high));
+    return absl::InvalidArgumentError(absl::StrCat("got ", text, ", expected ", low, "..", high));
   }
   return absl::OkStatus();
 }
@@ -54,7 +54,7 @@ absl::Status parse_int(absl::string_view text, int low, int high, int& value) {
 absl::Status parse_seconds(absl::string_view text, absl::Duration& value) {
   double seconds = 0;
   if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= 1e9)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number of seconds"));
+    return absl::InvalidArgumentError(absl::StrCat("got \"", text, "\", expected a number of seconds"));
   }
   value = absl::Seconds(seconds);
   return absl::OkStatus();
