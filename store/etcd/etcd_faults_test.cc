@@ -296,16 +296,27 @@ TEST(EtcdGarbage, AnotherProgramIsAnErrorThatNamesTheEndpoint) {
   }
 }
 
+// A gRPC server with one service, on a free port of this host.
+class GrpcServer {
+ public:
+  explicit GrpcServer(grpc::Service& service) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&service);
+    server_ = builder.BuildAndStart();
+  }
+  std::string endpoint() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
 // The server is a gRPC server, but not an etcd.
 TEST(EtcdGarbage, AnotherGrpcServerIsNotMistakenForEtcd) {
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   etcdserverpb::Auth::Service service;
-  builder.RegisterService(&service);
-  const auto server = builder.BuildAndStart();
-  const absl::Status status =
-      EtcdStore::open({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kTimeout}).status();
+  const GrpcServer server(service);
+  const absl::Status status = EtcdStore::open({server.endpoint()}, "job", {.timeout = kTimeout}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 
@@ -335,12 +346,8 @@ class Liar : public etcdserverpb::KV::Service {
 
 TEST(EtcdGarbage, ImpossibleAnswersAreErrors) {
   Liar liar;
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&liar);
-  const auto server = builder.BuildAndStart();
-  EtcdStore store({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kTimeout});
+  const GrpcServer server(liar);
+  EtcdStore store({server.endpoint()}, "job", {.timeout = kTimeout});
   for (liar.mode = 0; liar.mode < 4; ++liar.mode) {
     EXPECT_TRUE(absl::IsFailedPrecondition(store.try_set("key", "value"))) << liar.mode;
     EXPECT_TRUE(absl::IsFailedPrecondition(store.try_add("key", 1).status())) << liar.mode;
@@ -408,12 +415,8 @@ class LosesTwoAnswers : public etcdserverpb::KV::Service {
 // The transaction that only closes the slot, because there is nothing to change, must not count as a change.
 TEST(EtcdLostAnswers, CompareSetThatChangedNothingReturnsTheValueOfTheOther) {
   LosesTwoAnswers service;
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  const auto server = builder.BuildAndStart();
-  EtcdStore store({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kTimeout});
+  const GrpcServer server(service);
+  EtcdStore store({server.endpoint()}, "job", {.timeout = kTimeout});
   const absl::StatusOr<std::string> value = store.try_compare_set("key", "", "ours");
   ASSERT_EQ(value.status(), absl::OkStatus());
   EXPECT_EQ(*value, "theirs");

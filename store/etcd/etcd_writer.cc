@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::store {
@@ -191,9 +191,10 @@ absl::StatusOr<std::optional<EtcdWriter::Outcome>> EtcdWriter::analyze_failure(
     task.unsure = false;
     return std::optional<Outcome>();
   }
-  if (!absl::StartsWith(*slot.value, kChanged))
+  absl::string_view note = *slot.value;
+  if (!absl::ConsumePrefix(&note, kChanged))
     return client_.not_etcd_error("the record of a change is malformed");
-  return Outcome{.note = slot.value->substr(kChanged.size())};
+  return Outcome{.note = std::string(note)};
 }
 
 }  // namespace gradwire::store
