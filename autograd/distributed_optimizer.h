@@ -143,8 +143,8 @@ constexpr bool needs_closure() {
 
 // An optimizer whose parameters live on any number of workers. Each owner of parameters has an optimizer of
 // type O for them (from torch::optim, or a custom one registered with GRADWIRE_OPTIMIZER), and all of these
-// step in one round with the gradients of a context. There is no zero_grad: gradients are destroyed with
-// their context.
+// step in one round with the gradients of a context. A zero_grad method is not needed, because a context owns
+// its gradients and destroys them when it ends.
 //
 // A parameter without a gradient in the context does not change, and its state does not either, as in
 // torch::optim. An owner without any gradient does nothing.

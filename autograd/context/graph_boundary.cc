@@ -34,8 +34,8 @@ std::vector<GradientRoute> read_route(const proto::Graph& graph) {
 }  // namespace
 
 // 1. Find the tensors that gradients can come back for.
-// 2. Trace their routes. The receiver can use them only if it has one for every tensor, so one failure drops
-//    all.
+// 2. Trace the route of each tensor's gradient. The receiver can use the routes only if every tensor has one.
+//    So if one trace fails, the message has no routes.
 // 3. Allocate the number and store the node under it, in one critical section and before the message is
 //    sent. So the node can be found when a MARK or RUN names the message.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,

@@ -24,9 +24,7 @@ constexpr absl::Duration kReceiveLimit = absl::Seconds(2);
 std::string rank_key(absl::string_view key, int rank) { return absl::StrCat(key, "/", rank); }
 std::string verdict_key(absl::string_view key) { return absl::StrCat(key, "/verdict"); }
 // A rank sets this key after it has received a refusal.
-std::string received_key(absl::string_view key, int rank) {
-  return absl::StrCat(key, "/heard/", rank);  // language: quoted
-}
+std::string received_key(absl::string_view key, int rank) { return absl::StrCat(key, "/received/", rank); }
 
 std::string to_text(const absl::Status& status) {
   return absl::StrCat(static_cast<int>(status.code()), " ", status.message());

@@ -42,7 +42,7 @@ class GroupView {
 // In each state it may hold messages, because a peer may see a join before we do. A message from a worker
 // that our view does not contain yet, or about one, is held until our view catches up. All later messages of
 // the connection are held behind it. A Hello is held until the connection ends, any other message until its
-// timeout (expire_timeout()).
+// timeout (on_wait_expired()).
 //
 // Not thread-safe.
 class Handshake {
@@ -75,10 +75,10 @@ class Handshake {
   // Call when a message is held: later messages are held too, until released().
   void hold() { holds_ = true; }
   void released() { holds_ = wait_expired_ = timer_started_ = false; }
-  // Returns whether the caller must start a timer now that calls expire_timeout() when it ends. False for a
+  // Returns whether the caller must start a timer now that calls on_wait_expired() when it ends. False for a
   // Hello, which has a timer of its own, and if the timer has been started already.
   bool limit_wait() { return introduced_ && !std::exchange(timer_started_, true); }
-  void expire_timeout() { wait_expired_ = true; }
+  void on_wait_expired() { wait_expired_ = true; }
 
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }

@@ -143,7 +143,7 @@ TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilTheTimeoutIsOver) {
   EXPECT_TRUE(came_in_.holds());
   EXPECT_TRUE(came_in_.limit_wait());
   EXPECT_FALSE(came_in_.limit_wait());
-  came_in_.expire_timeout();
+  came_in_.on_wait_expired();
   EXPECT_EQ(came_in_.receive(request(66), group_).action, Action::kDeliver);
   came_in_.released();
   EXPECT_FALSE(came_in_.holds());

@@ -189,7 +189,7 @@ void Link::limit_wait_locked() {
     if (link == nullptr) return;
     {
       MutexLock lock(link->mutex_);
-      link->handshake_.expire_timeout();
+      link->handshake_.on_wait_expired();
     }
     link->release();
   });

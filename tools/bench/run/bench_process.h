@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,7 +46,5 @@ class BenchProcess {
   // Measures a case. Throws if a result is wrong.
   virtual Measurement run(const Task& task) = 0;
 };
-
-using BenchProcessFactory = std::function<std::unique_ptr<BenchProcess>()>;
 
 }  // namespace gradwire::bench
