@@ -26,6 +26,9 @@ namespace gradwire {
 // completions are ignored and counted. If all Promises are destroyed without a result, the future completes
 // with Cancelled.
 //
+// A value may lie on a device that has not computed it yet. The current streams of a thread that takes it
+// (wait, result, a callback, co_await) wait for it; the thread does not (base/threads/stream_fence.h).
+//
 // Callbacks (then, on_ready, co_await) run with the ExecutionState of the code that attached them. No lock is
 // held while they run. They run on the executor that was given to the Promise, never on a thread that has
 // user code below them on its stack. Without an executor they run on the thread that completes the promise,
@@ -63,6 +66,7 @@ class [[nodiscard]] Future {
   // As wait(), but returns the error instead of throwing it.
   Result result() const {
     if (absl::Status waited = state_->wait(absl::InfiniteDuration()); !waited.ok()) return waited;
+    if (absl::Status ordered = state_->order(); !ordered.ok()) return ordered;
     return state_->result();
   }
 
@@ -95,8 +99,16 @@ class [[nodiscard]] Future {
   void cancel() const { state_->cancel(); }
 
   // For internal bookkeeping only: `function` runs on the completing thread, or at once. It must not throw.
-  void on_ready_inline(absl::AnyInvocable<void(const Result&)> function) const {
-    state_->on_ready_inline(std::move(function));
+  // It takes the result, and optionally the fence after which the value may be read. No stream waits for the
+  // fence here.
+  template <class F>
+  void on_ready_inline(F function) const {
+    if constexpr (std::is_invocable_v<F&, const Result&, const StreamFencePtr&>) {
+      state_->on_ready_inline(std::move(function));
+    } else {
+      state_->on_ready_inline([function = std::move(function)](
+                                  const Result& result, const StreamFencePtr&) mutable { function(result); });
+    }
   }
 
   // The executor that runs callbacks. nullptr: callbacks run on the thread that completes the promise.
@@ -139,6 +151,11 @@ class Promise {
   // Sets a value or an error.
   bool set_result(typename Future<T>::Result result) const {
     return owner_->state->complete(std::move(result));
+  }
+  // As above. The value may be read after `fence` (nullptr: at once), instead of after what this thread has
+  // enqueued.
+  bool set_result(typename Future<T>::Result result, StreamFencePtr fence) const {
+    return owner_->state->complete(std::move(result), std::move(fence));
   }
 
   // Whether no Future and no other Promise refers to the result at this moment. Then the result would be
@@ -207,7 +224,9 @@ void settle(const Promise<U>& promise, F& function, A&&... arguments) {
         return;
       }
       promise.on_cancel([inner] { inner.cancel(); });
-      inner.on_ready_inline([promise](const auto& result) { promise.set_result(result); });
+      inner.on_ready_inline([promise](const typename Future<U>::Result& result, const StreamFencePtr& fence) {
+        promise.set_result(result, fence);
+      });
     } else {
       promise.set_result(function(std::forward<A>(arguments)...));
     }
@@ -247,6 +266,7 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
   struct Progress {
     Mutex mutex;
     std::vector<std::optional<T>> values ABSL_GUARDED_BY(mutex);
+    std::vector<StreamFencePtr> fences ABSL_GUARDED_BY(mutex);
     std::size_t missing ABSL_GUARDED_BY(mutex);
     std::atomic<bool> failed{false};
   };
@@ -262,20 +282,24 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
     progress->missing = futures.size();
   }
   for (std::size_t i = 0; i < futures.size(); ++i) {
-    futures[i].on_ready_inline([promise, progress, i](const absl::StatusOr<T>& result) {
-      if (!result.ok()) {
-        if (!progress->failed.exchange(true)) promise.set_error(result.status());
-        return;
-      }
-      std::vector<T> values;
-      {
-        MutexLock lock(progress->mutex);
-        progress->values[i] = *result;
-        if (--progress->missing > 0) return;
-        for (std::optional<T>& value : progress->values) values.push_back(*std::move(value));
-      }
-      promise.set_value(std::move(values));
-    });
+    futures[i].on_ready_inline(
+        [promise, progress, i](const absl::StatusOr<T>& result, const StreamFencePtr& fence) {
+          if (!result.ok()) {
+            if (!progress->failed.exchange(true)) promise.set_error(result.status());
+            return;
+          }
+          std::vector<T> values;
+          std::vector<StreamFencePtr> fences;
+          {
+            MutexLock lock(progress->mutex);
+            progress->values[i] = *result;
+            if (fence != nullptr) progress->fences.push_back(fence);
+            if (--progress->missing > 0) return;
+            for (std::optional<T>& value : progress->values) values.push_back(*std::move(value));
+            fences = std::move(progress->fences);
+          }
+          promise.set_result(std::move(values), join_fences(std::move(fences)));
+        });
   }
   promise.on_cancel([futures = std::move(futures)] {
     for (const Future<T>& future : futures) future.cancel();

@@ -13,6 +13,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/stream_fence.h"
 
 // The state that a Future and its Promise share. Internal to base/future.h.
 namespace gradwire::future_internal {
@@ -98,9 +99,20 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
  public:
   using StateBase::StateBase;
 
-  // Returns false and drops the result if the future was already complete.
-  bool complete(Result<T> result) { return emplace(std::move(result)); }
-  bool fail(absl::Status status) { return emplace(std::move(status)); }
+  // Returns false and drops the result if the future was already complete. The value is ordered after what
+  // the calling thread has enqueued on its current streams.
+  bool complete(Result<T> result) {
+    StreamFencePtr fence;
+    if constexpr (!std::is_void_v<T>) {
+      if (result.ok()) fence = record_stream_fence_of(*result);
+    }
+    return emplace(std::move(result), std::move(fence));
+  }
+  // As above, but the value is ordered after `fence`, which may be nullptr.
+  bool complete(Result<T> result, StreamFencePtr fence) {
+    return emplace(std::move(result), std::move(fence));
+  }
+  bool fail(absl::Status status) { return emplace(std::move(status), nullptr); }
 
   void abandon() {
     if (!done()) complete_quietly(absl::CancelledError("the promise was dropped without a result"));
@@ -113,10 +125,15 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
 
   // REQUIRES: done()
   const Result<T>& result() const { return *result_; }
+  // Makes the current streams of the calling thread wait for the value. REQUIRES: done()
+  absl::Status order() const { return fence_ == nullptr ? absl::OkStatus() : fence_->wait(); }
 
-  void on_ready_inline(absl::AnyInvocable<void(const Result<T>&)> function) {
+  using InlineCallback = absl::AnyInvocable<void(const Result<T>&, const StreamFencePtr&)>;
+  // The callback also gets the fence of the value. It orders no streams by itself, because it runs on the
+  // thread that completes the promise, whose streams are not those of the user.
+  void on_ready_inline(InlineCallback function) {
     attach([self = this->shared_from_this(), function = std::move(function)]() mutable {
-      function(self->result());
+      function(self->result(), self->fence_);
     });
   }
 
@@ -124,11 +141,15 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
     // The callback around this one holds the state until this one has run, so lock() below succeeds. A
     // shared_ptr here would only add cost.
     on_ready_inline([executor = executor_, state = ExecutionState::capture(), function = std::move(function),
-                     self = this->weak_from_this()](const Result<T>&) mutable {
+                     self = this->weak_from_this()](const Result<T>&, const StreamFencePtr&) mutable {
       Executor::Task task = [state = std::move(state), function = std::move(function),
                              self = self.lock()]() mutable {
         ScopedExecutionState scope(state);
-        function(self->result());
+        if (const absl::Status ordered = self->order(); ordered.ok()) {
+          function(self->result());
+        } else {
+          function(Result<T>(ordered));
+        }
         function = nullptr;
         self = nullptr;
       };
@@ -138,11 +159,12 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
 
  private:
   template <class R>
-  bool emplace(R&& result) {
+  bool emplace(R&& result, StreamFencePtr fence) {
     if (!claim()) return false;
     // A waiter may drop the promise, and with it the last reference, as soon as it sees the result.
     const std::shared_ptr<State> self = this->shared_from_this();
     result_.emplace(std::forward<R>(result));
+    fence_ = std::move(fence);
     publish();
     return true;
   }
@@ -160,6 +182,9 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
 
   // Written by the thread that claimed, before it sets done_. Read only by threads that have seen done_.
   std::optional<Result<T>> result_;
+  // The point in the streams of the producer after which the value may be read; nullptr: at once. Written as
+  // result_.
+  StreamFencePtr fence_;
 };
 
 }  // namespace gradwire::future_internal

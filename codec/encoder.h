@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/value.pb.h"
 
@@ -91,6 +92,8 @@ struct IncomingPayload {
   std::shared_ptr<const proto::Payload> payload{std::shared_ptr<void>(), &proto::Payload::default_instance()};
   std::unique_ptr<TensorSet> tensors;
   std::vector<std::shared_ptr<RRefHandle>> references;
+  // After it the tensors on devices may be used; nullptr if there are none.
+  StreamFencePtr fence;
 
   // The returned decoder is valid until this payload is moved or destroyed.
   Decoder decoder() const { return Decoder(*payload, tensors.get(), references); }

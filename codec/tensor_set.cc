@@ -1,11 +1,65 @@
 #include "gradwire/codec/tensor_set.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/encoded_tensors.h"
+
 namespace gradwire::rpc {
 namespace {
 
 constinit TensorBackend* installed = nullptr;
 
 }  // namespace
+
+absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_t tensor) const {
+  Device to = device;
+  if (tensor < destinations.size()) {
+    to = destinations[tensor];
+  } else if (map != nullptr) {
+    const auto found = map->find(device);
+    if (found != map->end()) {
+      to = found->second;
+    } else if (!device.is_cpu()) {
+      // An inverse has an inverse.
+      const DeviceMap back = inverse(*map).value_or(DeviceMap());
+      return absl::InvalidArgumentError(
+          is_answer ? absl::StrCat("a tensor on ", device.str(), " cannot travel back to worker \"", receiver,
+                                   "\": its device map ", to_string(back), " leads to no ", device.str(),
+                                   ", and results travel by its inverse ", to_string(*map))
+                    : absl::StrCat("a tensor on ", device.str(), " cannot travel to worker \"", receiver,
+                                   "\": the device map ", to_string(*map), " (for results ", to_string(back),
+                                   ") has no ", device.str(),
+                                   "; add it with set_device_map or with_device_map, or move the tensor to "
+                                   "a device of the map"));
+    }
+  }
+  if (!to.is_cpu() &&
+      std::find(receiver_devices->begin(), receiver_devices->end(), to) == receiver_devices->end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor on ", device.str(), " would arrive on ", to.str(), ", but worker \"", receiver,
+                     "\" has the devices ", to_string(*receiver_devices),
+                     map == nullptr ? "; without a device map a device means the one of the same name"
+                                    : " and the device map is ",
+                     map == nullptr ? "" : to_string(*map)));
+  }
+  return to;
+}
+
+absl::Status TensorBackend::encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
+                                   std::vector<transport::Buffer>& buffers) {
+  EncodedTensors out;
+  GRADWIRE_RETURN_IF_ERROR(encode(tensors, sharing, nullptr, payload, out));
+  buffers = std::move(out.buffers);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TensorSet>> TensorBackend::decode(const proto::Payload& payload,
+                                                                 std::vector<transport::Buffer> buffers) {
+  return decode(payload, std::move(buffers), nullptr);
+}
 
 void install_tensor_backend(TensorBackend* backend) { installed = backend; }
 TensorBackend* tensor_backend() { return installed; }

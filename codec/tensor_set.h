@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gradwire/base/threads/stream_fence.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/proto/value.pb.h"
 
 namespace gradwire::transport {
@@ -28,20 +33,85 @@ enum class TensorSharing {
   kBorrow,
 };
 
+// The devices at both ends of an outgoing message. What it refers to must outlive the call that gets it.
+struct DeviceRoute {
+  // The receiver's device for each of the sender's. nullptr: the device of the same name.
+  const DeviceMap* map = nullptr;
+  // One device for each tensor of the message, instead of the map: for gradients, which go back to where
+  // their tensors came from. Empty: the map decides.
+  std::vector<Device> destinations;
+  // The receiver and its devices (without the CPU).
+  absl::string_view receiver;
+  std::shared_ptr<const std::vector<Device>> receiver_devices;
+  // Incarnations of both workers.
+  uint64_t from = 0;
+  uint64_t to = 0;
+  // The message is an answer: `map` is the inverse of the caller's map.
+  bool is_answer = false;
+  // The message may be sent several times, or later than the tensors exist. So its tensors become bytes.
+  bool as_bytes = false;
+
+  // The device on which a tensor on `device` arrives. InvalidArgument, with both maps or lists, without one.
+  absl::StatusOr<Device> destination(const Device& device, std::size_t tensor) const;
+};
+
+// The devices at the receiver of a message, and between which workers it was sent.
+struct DeviceArrival {
+  // This worker's devices (without the CPU). A tensor for any other device is refused.
+  const std::vector<Device>* devices = nullptr;
+  uint64_t from = 0;
+  uint64_t to = 0;
+};
+
+struct EncodedTensors;
+
+// Streams of an accelerator that were made current on this thread. The destructor makes the previous ones
+// current.
+class StreamScope {
+ public:
+  virtual ~StreamScope() = default;
+};
+
 // Converts tensors to bytes and back. //codec/torch:tensor_backend installs it once per process. Thread-safe.
 class TensorBackend {
  public:
   virtual ~TensorBackend() = default;
 
-  // Appends a description of each tensor to payload.tensors and the bytes of the large ones to `buffers`.
-  // InvalidArgument, with the reason, for a tensor that cannot be sent.
-  virtual absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
-                              std::vector<transport::Buffer>& buffers) = 0;
+  // Appends a description of each tensor to payload.tensors and the bytes of the large ones to `out.buffers`.
+  // `route` says to which devices the tensors go; nullptr: all must be on the CPU. InvalidArgument, with the
+  // reason, for a tensor that cannot be sent.
+  virtual absl::Status encode(const TensorSet& tensors, TensorSharing sharing, const DeviceRoute* route,
+                              proto::Payload& payload, EncodedTensors& out) = 0;
+  // As above, for tensors on the CPU.
+  absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
+                      std::vector<transport::Buffer>& buffers);
 
   // Returns the tensors of a payload. Their memory is that of `buffers`, or newly allocated. The content of
-  // `payload` is untrusted. InvalidArgument names the index of the tensor and the reason.
+  // `payload` is untrusted. Tensors on a device may be used on the current streams of this thread. `arrival`:
+  // this worker's devices; nullptr: none. InvalidArgument names the index of the tensor and the reason.
   virtual absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
-                                                            std::vector<transport::Buffer> buffers) = 0;
+                                                            std::vector<transport::Buffer> buffers,
+                                                            const DeviceArrival* arrival) = 0;
+  // As above, without devices.
+  absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
+                                                    std::vector<transport::Buffer> buffers);
+
+  // A message with Payload.handover has arrived. When the result is destroyed, and decode() has not taken the
+  // tensors, they are dropped.
+  virtual std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) = 0;
+
+  // The devices of the accelerator of this process; empty without one. The first call with a result prepares
+  // the process for work on devices.
+  virtual std::vector<Device> accelerators() = 0;
+  // Makes streams of the pool current on this thread, one for each device that the process uses. Work that is
+  // handed to other threads takes them along (base/threads/execution_state.h).
+  virtual std::unique_ptr<StreamScope> enter_pool_streams() = 0;
+  // Records a fence after which the tensors may be used, on the current streams of this thread. It also makes
+  // the memory of the tensors known to the streams that wait for it. nullptr if all are on the CPU.
+  virtual StreamFencePtr record_fence(const TensorSet& tensors) = 0;
+  // Records that this agent runs in this process, until the result is destroyed. Tensors on devices are
+  // handed over to it without being copied to the host.
+  virtual std::shared_ptr<void> register_agent(uint64_t incarnation) = 0;
 };
 
 // Must be called during static initialisation.

@@ -162,7 +162,11 @@ Future<T> RRef<T>::to_here_async() const {
         return;
       }
       try {
-        promise.set_value(std::as_const(**value));
+        T copy(std::as_const(**value));
+        // The second fence keeps the memory of the copy for the streams of the user.
+        StreamFencePtr fence = rref_internal::uses_of(*owned);
+        if (fence != nullptr) fence = join_fences({std::move(fence), record_stream_fence_of(copy)});
+        promise.set_result(typename Future<T>::Result(absl::in_place, std::move(copy)), std::move(fence));
       } catch (...) {
         promise.set_error(status_from_exception(std::current_exception()));
       }

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
@@ -48,6 +50,14 @@ class Destination {
     return copy;
   }
 
+  // Returns a copy whose calls use this device map, instead of the one that the options have for the worker.
+  // It must be one to one (InvalidArgument from the call).
+  Destination with_device_map(DeviceMap map) const {
+    Destination copy = *this;
+    copy.device_map_ = std::make_shared<const DeviceMap>(std::move(map));
+    return copy;
+  }
+
   // The worker's name; empty when only the id is known.
   const std::string& name() const { return name_; }
   // The worker's id; -1 when only the name is known.
@@ -58,6 +68,8 @@ class Destination {
   std::optional<absl::Duration> timeout() const { return timeout_; }
   // Whether the calls are ordered.
   bool is_ordered() const { return ordered_; }
+  // The map of with_device_map(); nullptr for the one of the options.
+  const std::shared_ptr<const DeviceMap>& device_map() const { return device_map_; }
 
   // For messages: the name in quotes, or "id 3" where only the id is known.
   std::string to_string() const {
@@ -70,6 +82,7 @@ class Destination {
   uint64_t incarnation_ = 0;
   std::optional<absl::Duration> timeout_;
   bool ordered_ = false;
+  std::shared_ptr<const DeviceMap> device_map_;
 };
 
 }  // namespace gradwire::rpc

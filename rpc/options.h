@@ -2,12 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/security/limits.h"
 
 namespace gradwire::store {
@@ -107,6 +110,18 @@ struct RpcBackendOptions {
   std::vector<std::string> transports;
   // Whether to connect to all workers before init returns. Otherwise a connection is made on first use.
   bool connect_at_init = false;
+  // Ways in which tensors on devices travel, of which the first possible one is used: "local" (handed over,
+  // to an agent of the same process) and "host" (copied to the host, then sent by a transport). Empty: all of
+  // them. "host" is always possible.
+  std::vector<std::string> channels;
+  // For each worker by name, the device on which tensors from each of this worker's devices arrive. Results
+  // come back by the inverse, so a map is one to one. It may lead from or to "cpu". A worker without a map:
+  // each device means the one of the same name. Checked at init, against the devices of the other workers
+  // too.
+  std::map<std::string, DeviceMap> device_maps;
+  // The accelerator's devices from and to which tensors may be sent. Empty: those in device_maps, or, without
+  // maps, all of this process.
+  std::vector<Device> devices;
   // Maximum time to wait until all workers have joined.
   absl::Duration join_timeout = absl::Seconds(300);
   // Maximum time to establish a connection.
@@ -128,6 +143,13 @@ struct RpcBackendOptions {
   RetryOptions retry;
   // For the tests of this library (rpc/agent/agent_hooks.h). Programs leave it empty.
   std::shared_ptr<const AgentHooks> hooks;
+
+  // Adds the entries of `map` to the device map of a worker.
+  void set_device_map(const std::string& worker, const DeviceMap& map) {
+    for (const auto& [from, to] : map) device_maps[worker].insert_or_assign(from, to);
+  }
+  // Sets `devices`.
+  void set_devices(std::vector<Device> list) { devices = std::move(list); }
 };
 
 // The name in torch.distributed.rpc.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/callee/type_ops.h"
@@ -53,6 +54,11 @@ std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const
 // rpc_timeout without one.
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
+// Orders the device work of this thread after the earlier uses of the value. In a handler, later uses wait
+// for the handler. Throws Internal or Unknown if a device is lost.
+void use(const OwnedValue& owned);
+// The end of the uses of the value so far; nullptr if it was made without an accelerator.
+StreamFencePtr uses_of(const OwnedValue& owned);
 // The agent of a handle. Throws FailedPrecondition for nullptr, and when the agent has been shut down.
 std::shared_ptr<Agent> agent_of(const RRefHandle* handle);
 // Throws FailedPrecondition: local_value() was called on a worker that does not own the value.
@@ -167,11 +173,14 @@ template <class T>
 T& RRef<T>::local_value() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   if (!is_owner()) rref_internal::throw_not_owner(*agent, *handle_);
-  Promise<std::shared_ptr<T>> promise(agent->executor());
+  Promise<OwnedValue> promise(agent->executor());
   rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> owned) {
-    promise.set_result(rref_internal::value_as<T>(owned));
+    absl::Status type = rref_internal::value_as<T>(owned).status();
+    promise.set_result(type.ok() ? std::move(owned) : std::move(type), nullptr);
   });
-  return *promise.future().wait();
+  const OwnedValue owned = promise.future().wait();
+  rref_internal::use(owned);
+  return *static_cast<T*>(owned.value.get());
 }
 
 // Sends an RRef as a reference. The receiver becomes one more holder of the value.

@@ -3,17 +3,25 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
+#include "gradwire/codec/torch/device_copy.h"
+#include "gradwire/codec/torch/handover.h"
 #include "gradwire/codec/torch/tensor_reader.h"
 #include "gradwire/codec/torch/tensor_writer.h"
 #include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/device/device_fence.h"
+#include "gradwire/device/work_streams.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
@@ -43,20 +51,132 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
   return with_context(status, absl::StrCat("tensor ", index, " of the message"));
 }
 
+// Writes the tensors of one message. Those on the CPU, and to the CPU, become bytes. Those on a device take
+// one of two ways:
+//   1. The receiver is an agent of this process: the tensors themselves are handed over, after a copy on
+//   their
+//      device unless they were given away.
+//   2. Otherwise their bytes are copied to the host, and the message is sent when they are there.
+class MessageWriter {
+ public:
+  MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
+      : route_(route), out_(out), writer_(sharing, out.buffers), in_transit_(sharing, out.buffers, true) {}
+
+  absl::Status write(const at::Tensor& tensor, bool given_away, std::size_t index, proto::Tensor& out) {
+    GRADWIRE_RETURN_IF_ERROR(check_sendable(tensor));
+    const c10::Device device = tensor.device();
+    // The usual case first: no device on either side.
+    if (device.is_cpu() && (route_ == nullptr || (route_->map == nullptr && route_->destinations.empty()))) {
+      return writer_.write(tensor, given_away, out);
+    }
+    if (route_ == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("a tensor on ", device.str(),
+                                                     " cannot be sent by an agent without devices; link "
+                                                     "//rpc, or move it to the CPU first"));
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(const Device to, route_->destination(Device(device), index));
+    if (!to.is_cpu()) out.set_device(to.str());
+    if (device.is_cpu()) return writer_.write(tensor, given_away, out);
+    out.set_from_device(device.str());
+    if (tensor.is_quantized()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a quantized tensor on ", device.str(), " cannot be sent; move it to the CPU first"));
+    }
+    if (!to.is_cpu() && !route_->as_bytes && is_local_agent(route_->to)) {
+      const bool alone = tensor.layout() == at::kStrided && is_alone(tensor, 1, given_away);
+      handover_.tensors.push_back(alone ? tensor.detach() : snapshot(tensor));
+      out.set_handed_over(static_cast<uint32_t>(handover_.tensors.size()));
+      return absl::OkStatus();
+    }
+    copied_.push_back(tensor);
+    return in_transit_.write(to_host(tensor), true, out);
+  }
+
+  // Call when all tensors have been written.
+  void finish(proto::Payload& payload) {
+    if (!copied_.empty()) out_.copies = device::DeviceFence::record_for(copied_);
+    if (handover_.tensors.empty()) return;
+    handover_.from = route_->from;
+    handover_.to = route_->to;
+    handover_.fence = device::DeviceFence::record_for(handover_.tensors);
+    uint64_t id = 0;
+    out_.handed_over = hand_over(std::move(handover_), id);
+    payload.set_handover(id);
+  }
+
+ private:
+  const DeviceRoute* const route_;
+  EncodedTensors& out_;
+  TensorWriter writer_;
+  TensorWriter in_transit_;
+  Handover handover_;
+  std::vector<at::Tensor> copied_;
+};
+
+// Reads the tensors of one message.
+class MessageReader {
+ public:
+  MessageReader(std::vector<transport::Buffer> buffers, const DeviceArrival* arrival)
+      : reader_(std::move(buffers)), arrival_(arrival) {}
+
+  // Call first.
+  absl::Status take(const proto::Payload& payload) {
+    if (payload.handover() == 0) return absl::OkStatus();
+    if (arrival_ == nullptr) return absl::InvalidArgumentError("this worker has no devices");
+    GRADWIRE_ASSIGN_OR_RETURN(handover_, take_handover(payload.handover(), arrival_->from, arrival_->to));
+    return handover_.fence == nullptr ? absl::OkStatus() : handover_.fence->wait();
+  }
+
+  absl::StatusOr<at::Tensor> read(const proto::Tensor& in) {
+    if (in.device().empty()) return reader_.read(in);
+    GRADWIRE_ASSIGN_OR_RETURN(const c10::Device device, local(in.device()));
+    if (in.handed_over() == 0) {
+      GRADWIRE_ASSIGN_OR_RETURN(const at::Tensor bytes, reader_.read(in));
+      return to_device(bytes, device);
+    }
+    if (in.handed_over() > handover_.tensors.size()) {
+      return absl::InvalidArgumentError("it has the number of a tensor that was not handed over");
+    }
+    // Two descriptions may not share a tensor.
+    at::Tensor tensor = std::exchange(handover_.tensors[in.handed_over() - 1], at::Tensor());
+    if (!tensor.defined()) return absl::InvalidArgumentError("another tensor of the message has its number");
+    return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
+  }
+
+ private:
+  absl::StatusOr<c10::Device> local(const std::string& name) {
+    GRADWIRE_ASSIGN_OR_RETURN(const Device device, Device::parse(name));
+    static const std::vector<Device> none;
+    const std::vector<Device>& devices = arrival_ == nullptr ? none : *arrival_->devices;
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it is for ", device.str(), ", but this worker has the devices ", to_string(devices)));
+    }
+    return c10::Device(device);
+  }
+
+  TensorReader reader_;
+  const DeviceArrival* const arrival_;
+  Handover handover_;
+};
+
 // Both directions: an exception of libtorch ends the whole message with an error that names the tensor.
 // Tensors of the message that were read before are dropped.
 class TorchBackend : public TensorBackend {
  public:
-  absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
-                      std::vector<transport::Buffer>& buffers) override {
+  using TensorBackend::decode;
+  using TensorBackend::encode;
+
+  absl::Status encode(const TensorSet& tensors, TensorSharing sharing, const DeviceRoute* route,
+                      proto::Payload& payload, EncodedTensors& encoded) override {
     const auto& set = static_cast<const TorchTensors&>(tensors);
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<bool> graph, in_graph(payload, set.tensors.size()));
-    TensorWriter writer(sharing, buffers);
+    MessageWriter writer(route, sharing, encoded);
     const c10::NoGradGuard no_grad;
     for (std::size_t i = 0; i < set.tensors.size(); ++i) {
       proto::Tensor& out = *payload.add_tensors();
       try {
-        if (absl::Status status = writer.write(set.tensors[i], set.given_away[i], out); !status.ok()) {
+        if (absl::Status status = writer.write(set.tensors[i], set.given_away[i], i, out); !status.ok()) {
           return at_index(status, i);
         }
       } catch (...) {
@@ -66,14 +186,17 @@ class TorchBackend : public TensorBackend {
       // at the receiver, if it requires grad.
       out.set_requires_grad(set.tensors[i].requires_grad() && !graph[i]);
     }
+    writer.finish(payload);
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
-                                                    std::vector<transport::Buffer> buffers) override {
+                                                    std::vector<transport::Buffer> buffers,
+                                                    const DeviceArrival* arrival) override {
     const auto count = static_cast<std::size_t>(payload.tensors_size());
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<bool> graph, in_graph(payload, count));
-    TensorReader reader(std::move(buffers));
+    MessageReader reader(std::move(buffers), arrival);
+    GRADWIRE_RETURN_IF_ERROR(reader.take(payload));
     auto set = std::make_unique<TorchTensors>();
     set->tensors.reserve(count);
     // Received tensors are ordinary tensors, even if the mode of this thread is inference.
@@ -91,6 +214,36 @@ class TorchBackend : public TensorBackend {
       }
     }
     return set;
+  }
+
+  std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) override {
+    return drop_handover_later(payload.handover(), arrival.from, arrival.to);
+  }
+
+  std::vector<Device> accelerators() override {
+    std::vector<Device> devices;
+    const std::optional<c10::DeviceType> type = device::accelerator();
+    if (!type) return devices;
+    device::record_fences();
+    const c10::DeviceIndex count = device::device_count();
+    for (c10::DeviceIndex i = 0; i < count; ++i) devices.emplace_back(c10::Device(*type, i));
+    return devices;
+  }
+
+  std::unique_ptr<StreamScope> enter_pool_streams() override {
+    struct Scope : StreamScope {
+      explicit Scope(std::shared_ptr<const device::WorkStreams> streams) : scope(std::move(streams)) {}
+      device::WorkStreams::Scope scope;
+    };
+    return std::make_unique<Scope>(device::WorkStreams::from_pool());
+  }
+
+  StreamFencePtr record_fence(const TensorSet& tensors) override {
+    return device::DeviceFence::record_for(static_cast<const TorchTensors&>(tensors).tensors);
+  }
+
+  std::shared_ptr<void> register_agent(uint64_t incarnation) override {
+    return register_local_agent(incarnation);
   }
 };
 

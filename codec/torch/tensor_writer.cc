@@ -33,7 +33,8 @@ const c10::DispatchKeySet kWrappers = c10::DispatchKeySet(
     {c10::DispatchKey::Python, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched,
      c10::DispatchKey::Functionalize, c10::DispatchKey::Batched});
 
-// Whether the memory of the tensor can be reached only through the `handles` known handles to it.
+}  // namespace
+
 bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away) {
   const c10::Storage& storage = tensor.storage();
   if (tensor.use_count() != handles || storage.use_count() != 1) return false;
@@ -44,20 +45,18 @@ bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away) {
   return storage.allocator() != nullptr || (given_away && storage.data_ptr().get_context() != nullptr);
 }
 
-}  // namespace
-
-absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
+absl::Status check_sendable(const at::Tensor& tensor) {
   if (!tensor.defined()) return absl::InvalidArgumentError("an undefined tensor cannot be sent here");
-  if (!tensor.device().is_cpu()) {
-    return absl::InvalidArgumentError(absl::StrCat("a tensor on device ", tensor.device().str(),
-                                                   " cannot be sent; move it to the CPU first"));
-  }
-  const c10::DispatchKeySet keys = tensor.key_set();
-  if (keys.has_any(kWrappers)) {
+  if (tensor.key_set().has_any(kWrappers)) {
     return absl::InvalidArgumentError(
         "a tensor inside a function transform or of a Python subclass cannot be sent");
   }
   if (tensor.is_nested()) return absl::InvalidArgumentError("a nested tensor cannot be sent; send its parts");
+  return absl::OkStatus();
+}
+
+absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
+  GRADWIRE_RETURN_IF_ERROR(check_sendable(tensor));
   out.set_dtype(static_cast<uint32_t>(tensor.scalar_type()));
   out.mutable_sizes()->Add(tensor.sizes().begin(), tensor.sizes().end());
   if (tensor.is_quantized()) return write_quantized(tensor, given_away, out);
@@ -119,8 +118,9 @@ absl::Status TensorWriter::write_part(const at::Tensor& part, proto::Tensor& out
 absl::Status TensorWriter::write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out) {
   const std::size_t size = static_cast<std::size_t>(dense.numel()) * dense.element_size();
   const void* data = dense.const_data_ptr();
+  alone = alone || in_transit_;
   if (data == nullptr) return absl::InvalidArgumentError("a tensor without memory cannot be sent");
-  if (size <= kMaxInlineBytes) {
+  if (size <= kMaxInlineBytes && !in_transit_) {
     out.set_inline_data(data, size);
     return absl::OkStatus();
   }

@@ -10,12 +10,20 @@
 
 namespace gradwire::rpc {
 
+// Whether the memory of the tensor can be reached only through the `handles` known handles to it.
+// `given_away`: see TorchTensors.
+bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away);
+// InvalidArgument if no tensor of this kind can be sent from any device: a wrapper, or a nested tensor.
+absl::Status check_sendable(const at::Tensor& tensor);
+
 // Writes tensors into a payload. It exists while one message is encoded. Not thread-safe. Exceptions of
 // libtorch propagate.
 class TensorWriter {
  public:
-  TensorWriter(TensorSharing sharing, std::vector<transport::Buffer>& buffers)
-      : sharing_(sharing), buffers_(buffers) {}
+  // `in_transit`: the tensors belong to the message, and their memory is still being written by a device. It
+  // is not read here.
+  TensorWriter(TensorSharing sharing, std::vector<transport::Buffer>& buffers, bool in_transit = false)
+      : sharing_(sharing), in_transit_(in_transit), buffers_(buffers) {}
 
   // Writes `tensor`. The caller must hold exactly one handle to it. `given_away`: see TorchTensors.
   // InvalidArgument, with the reason, if the tensor cannot be sent.
@@ -34,6 +42,7 @@ class TensorWriter {
   absl::Status write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out);
 
   const TensorSharing sharing_;
+  const bool in_transit_;
   std::vector<transport::Buffer>& buffers_;
 };
 

@@ -11,6 +11,8 @@
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/agent/global_agent.h"
 #include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/answer_by.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
@@ -151,6 +153,7 @@ AgentServices::~AgentServices() = default;
 const Worker& AgentServices::self() const { return impl_->runtime.self; }
 Id AgentServices::next_id() { return impl_->runtime.next_id(); }
 const std::shared_ptr<ThreadPool>& AgentServices::executor() const { return impl_->runtime.executor; }
+const std::shared_ptr<FenceWatch>& AgentServices::fences() const { return impl_->runtime.fences; }
 TimerQueue& AgentServices::timers() const { return *impl_->runtime.timers; }
 
 const std::vector<std::unique_ptr<AgentExtension>>& AgentServices::extensions() const {
@@ -177,7 +180,8 @@ Future<ServiceReply> AgentServices::call_service(const Worker& to, uint32_t serv
 }
 
 absl::Time AgentServices::call_deadline(const std::optional<absl::Duration>& timeout) const {
-  return impl_->caller->deadline(timeout, Clock::system().now());
+  return rpc::call_deadline(timeout.value_or(impl_->runtime.options.rpc_timeout), Clock::system().now(),
+                            CallContext::current().get());
 }
 
 absl::StatusOr<transport::Buffer> AgentServices::allocate_for(const Destination& to, std::size_t size) {

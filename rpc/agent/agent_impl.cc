@@ -71,6 +71,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.wait = runtime.options.wait;
   runtime.executor = std::make_shared<ThreadPool>(threads);
   runtime.timers = std::make_unique<TimerQueue>();
+  runtime.fences = std::make_shared<FenceWatch>(*runtime.timers, runtime.executor);
+  GRADWIRE_RETURN_IF_ERROR(runtime.devices.start(runtime.options, runtime.self));
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
                             make_transports(runtime.options, runtime.loop));
   const HeartbeatOptions& heartbeat = runtime.options.heartbeat;
@@ -137,13 +139,23 @@ absl::Status AgentImpl::connect_to_all() {
   return absl::OkStatus();
 }
 
+// The tensors that a message of an agent in this process names live until the message has been decoded or
+// dropped. So the message carries one more buffer, which owns them.
+void AgentImpl::keep_handed_over(const proto::Payload& payload, const Worker& from,
+                                 std::vector<transport::Buffer>& buffers) const {
+  if (payload.handover() == 0 || tensor_backend() == nullptr) return;
+  buffers.emplace_back(nullptr, 0, tensor_backend()->arrived(payload, runtime.devices.arrival(from)));
+}
+
 void AgentImpl::on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
+  keep_handed_over((*envelope)->request().arguments(), from, buffers);
   server->on_request(from, link, std::move(envelope), std::move(buffers));
 }
 
 void AgentImpl::on_response(const Worker& from, EnvelopePtr envelope,
                             std::vector<transport::Buffer> buffers) {
+  keep_handed_over((*envelope)->response().result(), from, buffers);
   caller->answer(from, std::move(envelope), std::move(buffers));
 }
 
@@ -219,6 +231,7 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
     // then close the connections, and join the threads last.
     server->calls().stop(reason);
     for (const auto& extension : runtime.extensions) extension->shutdown(closed);
+    runtime.fences->stop(closed);
     caller->end_all(closed);
     membership->stop(closed);
     peers->shutdown(reason, flush);

@@ -45,6 +45,8 @@ class AgentImpl : public Peers::Sink {
   std::unique_ptr<Membership> membership;
 
  private:
+  void keep_handed_over(const proto::Payload& payload, const Worker& from,
+                        std::vector<transport::Buffer>& buffers) const;
   // Connects to every member (connect_at_init).
   absl::Status connect_to_all();
   // Stops all parts, once. Returns when that is done, by this thread or by another. Only the thread that does

@@ -26,6 +26,7 @@ class AgentServices final : public ReferenceHost {
   const Worker& self() const final;                           // This worker. Set before start() returns.
   Id next_id() final;                                         // A fresh id: unique over all workers.
   const std::shared_ptr<ThreadPool>& executor() const final;  // Runs handlers and continuations.
+  const std::shared_ptr<FenceWatch>& fences() const final;
   TimerQueue& timers() const final;  // Callbacks must be short and must not run user code.
 
   // Error: NotFound, which lists the workers of the group.

@@ -3,10 +3,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/worker.h"
@@ -22,6 +24,8 @@ struct ServiceReply {
   std::shared_ptr<TensorSet> tensors;
   // No thread waits for the answer: it may be sent some milliseconds later, together with other messages.
   bool deferrable = false;
+  // When it is sent: the caller's device for each of `tensors`. Empty: the device of the same name.
+  std::vector<Device> destinations;
 };
 
 // Options of a message to a counterpart.
@@ -30,6 +34,8 @@ struct ServiceOptions {
   // Whether the message is sent again on a new connection if the old one breaks before the answer, until the
   // worker is lost. Only for messages that may arrive twice.
   bool repeat = false;
+  // The receiver's device for each of the tensors. Empty: the device of the same name.
+  std::vector<Device> destinations;
 };
 
 // A message from the counterpart on another worker. It must be answered exactly once.
@@ -38,6 +44,9 @@ struct ServiceCall {
   uint32_t service = 0;
   std::string body;
   std::shared_ptr<TensorSet> tensors;
+  // After it the tensors may be used; nullptr if they are on the CPU. While serve() runs, the current streams
+  // have waited for it.
+  StreamFencePtr fence;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
   // Sends the answer. Thread-safe; may be called after the agent has shut down. An error gets this worker's
   // name.

@@ -26,6 +26,7 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
   world_size_ = world_size;
   directory_ = std::make_unique<Directory>(std::move(store), runtime_.options.heartbeat.dead_after);
   GRADWIRE_ASSIGN_OR_RETURN(proto::WorkerRecord record, peers_.listen(runtime_.self));
+  runtime_.devices.announce(record);
   GRADWIRE_ASSIGN_OR_RETURN(
       Directory::Group group,
       directory_->join(runtime_.self, world_size_, record, runtime_.options.join_timeout,
@@ -35,9 +36,13 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
   runtime_.self = group.self;
   for (const Worker& gone : group.gone) references_.forget(gone.incarnation);
   for (const WorkerAddress& member : group.members) references_.worker_joined(member.worker);
+  absl::Status mapped;
+  for (const WorkerAddress& member : group.members) {
+    mapped.Update(runtime_.devices.joined(member.worker, member.record));
+  }
   peers_.set_workers(runtime_.self, group.members, group.gone);
   directory_->follow(*this);
-  return absl::OkStatus();
+  return mapped;
 }
 
 void Membership::stop(const absl::Status& reason) {
@@ -55,6 +60,10 @@ void Membership::on_joined(const WorkerAddress& worker) {
   }
   log(LogLevel::kInfo, "worker \"", runtime_.self.name, "\": worker \"", worker.worker.name, "\" (id ",
       worker.worker.id, ") joined the group");
+  // A call to the worker reports the error again.
+  if (absl::Status mapped = runtime_.devices.joined(worker.worker, worker.record); !mapped.ok()) {
+    log(LogLevel::kError, mapped.message());
+  }
   // Inform the reference protocol first: messages of the worker may arrive as soon as Peers knows it.
   references_.worker_joined(worker.worker);
   peers_.add_worker(worker);
@@ -90,6 +99,7 @@ void Membership::on_died(const Worker& worker, const std::string& by, const std:
 }
 
 void Membership::death_agreed(uint64_t incarnation) {
+  runtime_.devices.left(incarnation);
   if (!ending()) references_.death_agreed(incarnation);
 }
 

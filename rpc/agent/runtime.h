@@ -10,6 +10,8 @@
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/device/agent_devices.h"
+#include "gradwire/rpc/device/fence_watch.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/worker.h"
 
@@ -49,6 +51,9 @@ struct AgentRuntime {
   std::shared_ptr<transport::EventLoop> loop;
   std::shared_ptr<ThreadPool> executor;
   std::unique_ptr<TimerQueue> timers;
+  AgentDevices devices;
+  // Waits for copies from devices, before the messages with their bytes are sent.
+  std::shared_ptr<FenceWatch> fences;
   std::vector<std::unique_ptr<AgentExtension>> extensions;
   // nullptr if no extension has a graph hook.
   GraphHook* graph_hook = nullptr;

@@ -30,7 +30,7 @@ class FakeServerCall : public ServerCall {
   const IncomingPayload& arguments() const override { return arguments_; }
   const std::shared_ptr<void>& target() const override { return target_; }
   const TypeOps* target_type() const override { return target_type_; }
-  void finish(std::shared_ptr<void> value, const TypeOps* type) override {
+  void finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr /*fence*/ = nullptr) override {
     value_ = std::move(value);
     value_type_ = type;
   }

@@ -58,11 +58,11 @@ struct Frame {
 // Ends the call with a value. Releases the arguments first: if a handler returns an argument, `value` is then
 // the only copy, and need not be copied to be sent.
 template <class R, class Values>
-void finish(Frame<Values>& frame, R value) {
+void finish(Frame<Values>& frame, R value, StreamFencePtr fence = nullptr) {
   auto held = std::make_shared<R>(std::move(value));
   frame.arguments.reset();
   frame.call->release_arguments();
-  frame.call->finish(std::move(held), type_ops<R>());
+  frame.call->finish(std::move(held), type_ops<R>(), std::move(fence));
 }
 
 // `run` calls the user's function with the frame's arguments.
@@ -80,16 +80,16 @@ void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
       }
       // A cancelled call does not cancel the future, because the handler may share it. The handler learns of
       // the cancellation from its CallContext.
-      future.on_ready_inline([frame](const typename Returned::Result& result) {
+      future.on_ready_inline([frame](const typename Returned::Result& result, const StreamFencePtr& fence) {
         // The future may complete on any thread, perhaps inside user code. So encoding and destructors run on
         // the executor.
-        frame->call->executor()->post_or_run([frame, result] {
+        frame->call->executor()->post_or_run([frame, result, fence] {
           if (!future_internal::status_of(result).ok()) {
             frame->call->fail(future_internal::status_of(result));
           } else if constexpr (std::is_void_v<T>) {
-            finish<std::monostate>(*frame, std::monostate());
+            finish<std::monostate>(*frame, std::monostate(), fence);
           } else {
-            finish<T>(*frame, *result);
+            finish<T>(*frame, *result, fence);
           }
         });
       });

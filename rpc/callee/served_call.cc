@@ -1,5 +1,6 @@
 #include "gradwire/rpc/callee/served_call.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,9 +8,11 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/device/value_order.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/message_references.h"
 
@@ -22,6 +25,23 @@ namespace {
 // The call whose callee this thread is running; nullptr if none. finish() uses it to find out whether the
 // handler's ExecutionState is current on this thread.
 thread_local const ServedCall* running = nullptr;
+
+// Encodes the tensors of a result. They travel by the inverse of the caller's device map.
+absl::Status encode_result_tensors(const TensorSet& tensors, const IncomingCall& incoming,
+                                   const AgentDevices& devices, proto::Payload& payload,
+                                   EncodedTensors& encoded) {
+  // An answer that may be sent again must own its bytes.
+  const bool repeatable = incoming.is_repeatable();
+  const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
+  const bool mapped = incoming.request().device_map_size() > 0;
+  if (!mapped && !devices.any()) return tensor_backend()->encode(tensors, sharing, payload, encoded.buffers);
+  GRADWIRE_ASSIGN_OR_RETURN(const DeviceMap map, device_map_of(incoming.request()));
+  GRADWIRE_ASSIGN_OR_RETURN(const DeviceMap back, inverse(map));
+  DeviceRoute route = devices.route_to(incoming.from, mapped ? &back : nullptr);
+  route.is_answer = true;
+  route.as_bytes |= repeatable;
+  return tensor_backend()->encode(tensors, sharing, &route, payload, encoded);
+}
 
 // Checks that a method is called on an object of its class.
 absl::Status check_object(const Callee& method, const TypeOps* type) {
@@ -81,8 +101,14 @@ ServedCall::~ServedCall() {
 
 void ServedCall::run() {
   CurrentAgent::Scope agent_scope(agent_);
+  // The device work of the handler gets streams of its own.
+  std::unique_ptr<StreamScope> streams;
+  if (parts_.runtime.devices.any()) {
+    streams = tensor_backend()->enter_pool_streams();
+    uses_ = std::make_shared<ValueUses>();
+  }
   ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
+      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token, uses_));
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
   // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
   const ServedCall* const outer = std::exchange(running, this);
@@ -106,7 +132,8 @@ void ServedCall::decode_and_serve() {
           absl::StrCat("\"", callee_, "\" got a tensor, but this program was linked without libtorch")));
       return;
     }
-    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(incoming_.buffers));
+    const DeviceArrival arrival = parts_.runtime.devices.arrival(incoming_.from);
+    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(incoming_.buffers), &arrival);
     if (!tensors.ok()) {
       fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
       return;
@@ -118,6 +145,12 @@ void ServedCall::decode_and_serve() {
         incoming_.from, arguments_.tensors.get(), *arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
+      return;
+    }
+  }
+  if (uses_ != nullptr) {
+    if (absl::Status ordered = uses_->use(target_.order); !ordered.ok()) {
+      fail(with_context(ordered, absl::StrCat("\"", callee_, "\"")));
       return;
     }
   }
@@ -177,22 +210,41 @@ void ServedCall::dispatch() {
 }
 
 // Sends the answer, once. The order of the steps matters:
-//   1. For a repeatable call, keep the answer before it is sent. From then on a repetition gets the kept
+//   1. Wait, without a thread, until the bytes of the result have been copied from their device. The call has
+//      ended for its handler, but stays in the table of calls, so a graceful shutdown waits for it.
+//   2. For a repeatable call, keep the answer before it is sent. From then on a repetition gets the kept
 //      answer, and this answer goes to the link on which the newest attempt arrived.
-//   2. Send the answer.
-//   3. Report its references as sent, or take them back.
-//   4. Copy what has not been sent of buffers that borrow the handler's value.
-//   5. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
-//   6. Start the next call on a serial object.
-void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+//   3. Send the answer.
+//   4. Report its references as sent, or take them back.
+//   5. Copy what has not been sent of buffers that borrow the handler's value.
+//   6. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
+//   7. Start the next call on a serial object.
+void ServedCall::answer(proto::Envelope& envelope, EncodedTensors encoded) {
+  if (encoded.copies != nullptr) {
+    auto waiting = std::make_shared<std::pair<proto::Envelope, EncodedTensors>>();
+    waiting->first.Swap(&envelope);
+    own_bytes(encoded.buffers);
+    StreamFencePtr copies = std::move(encoded.copies);
+    waiting->second = std::move(encoded);
+    parts_.runtime.fences->watch(std::move(copies),
+                                 [self = shared_from_this(), waiting](const absl::Status& copied) {
+                                   auto& [answer, tensors] = *waiting;
+                                   if (!copied.ok()) {
+                                     self->refuse_result(copied, *answer.mutable_response());
+                                     tensors = EncodedTensors();
+                                   }
+                                   self->answer(answer, std::move(tensors));
+                                 });
+    return;
+  }
   std::shared_ptr<Link> newest;
-  if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, buffers);
+  if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, encoded.buffers);
   Link& link = newest != nullptr ? *newest : *incoming_.link;
-  const bool borrows = any_borrowed(buffers);
-  absl::StatusOr<uint64_t> ticket = link.send(envelope, std::move(buffers));
+  const bool borrows = any_borrowed(encoded.buffers);
+  absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded));
   if (!ticket.ok()) {
-    // The connection has ended: take back the references in the answer.
-    undo(envelope.response().result());
+    // The connection has ended.
+    refuse_result(ticket.status(), *envelope.mutable_response());
   } else {
     parts_.rrefs.sent(envelope.response().result(), incoming_.from, link.closed());
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
@@ -202,57 +254,64 @@ void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::
   if (on_ended_) on_ended_();
 }
 
-void ServedCall::undo(const proto::Payload& result) {
-  parts_.rrefs.undo(result, incoming_.from);
-  if (result.has_graph() && parts_.runtime.graph_hook != nullptr) {
-    parts_.runtime.graph_hook->outgoing_failed(incoming_.from, result.graph());
+void ServedCall::refuse_result(const absl::Status& status, proto::Response& response) {
+  if (response.has_result()) {
+    parts_.rrefs.undo(response.result(), incoming_.from);
+    if (response.result().has_graph() && parts_.runtime.graph_hook != nullptr) {
+      parts_.runtime.graph_hook->outgoing_failed(incoming_.from, response.result().graph());
+    }
+    response.clear_result();
   }
+  status_to_proto(with_worker(with_context(status, absl::StrCat("the result of \"", callee_, "\"")),
+                              parts_.runtime.self.name),
+                  *response.mutable_status());
 }
 
-void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
+void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence) {
   // The first end wins. A handler may end its call at the same time as a deadline or a cancellation.
   if (ended_.exchange(true)) return;
   if (running == this) {
-    finish_in_state(std::move(value), type);
+    finish_in_state(std::move(value), type, fence);
   } else {
     // The handler returned a Future, which completes on another thread. Encoding may call code of the user,
-    // and needs the autograd context of the handler.
+    // and needs the autograd context and the streams of the handler.
     ScopedExecutionState scope(state_);
-    finish_in_state(std::move(value), type);
+    finish_in_state(std::move(value), type, fence);
   }
 }
 
-void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* type) {
+void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* type,
+                                 const StreamFencePtr& fence) {
   EnvelopeBox envelope;
   proto::Response& response = *envelope->mutable_response();
   response.set_call_id(incoming_.request().call_id());
-  std::vector<transport::Buffer> buffers;
+  EncodedTensors encoded;
+  // The streams of the handler wait for a value that was made elsewhere.
+  const absl::Status ordered = fence == nullptr ? absl::OkStatus() : fence->wait();
   if (incoming_.is_remote()) {
     // The value stays here. The answer only confirms that it exists.
     parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()),
-                              OwnedValue{std::move(value), type, nullptr});
+                              OwnedValue{std::move(value), type, nullptr, nullptr});
   } else {
-    absl::Status encoded;
+    absl::Status status = ordered;
     try {
-      encoded = encode_result(std::move(value), type, response, buffers);
+      if (status.ok()) status = encode_result(std::move(value), type, response, encoded);
     } catch (...) {
-      encoded = status_from_exception(std::current_exception());
+      status = status_from_exception(std::current_exception());
     }
-    if (!encoded.ok()) {
+    if (!status.ok()) {
       // The references and graph nodes that were added before the error must not wait for a receiver.
-      undo(response.result());
-      response.clear_result();
-      buffers.clear();
-      status_to_proto(with_worker(with_context(encoded, absl::StrCat("the result of \"", callee_, "\"")),
-                                  parts_.runtime.self.name),
-                      *response.mutable_status());
+      refuse_result(status, response);
+      encoded = EncodedTensors();
     }
   }
-  answer(*envelope, std::move(buffers));
+  // The encoding was the last use of the call's values on its streams.
+  if (uses_ != nullptr) uses_->end();
+  answer(*envelope, std::move(encoded));
 }
 
 absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
-                                       proto::Response& response, std::vector<transport::Buffer>& buffers) {
+                                       proto::Response& response, EncodedTensors& encoded) {
   if (type->encode == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("a value of type ", type->name(),
@@ -271,13 +330,17 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
     GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(incoming_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
-  // An answer that may be sent again must own its bytes.
-  const TensorSharing sharing = incoming_.is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;
-  return tensor_backend()->encode(*tensors, sharing, payload, buffers);
+  return encode_result_tensors(*tensors, incoming_, parts_.runtime.devices, payload, encoded);
 }
 
 void ServedCall::fail(absl::Status status) {
   if (ended_.exchange(true)) return;
+  if (uses_ != nullptr) {
+    // Device work of the handler may have begun.
+    std::optional<ScopedExecutionState> scope;
+    if (running != this) scope.emplace(state_);
+    uses_->end();
+  }
   status = with_worker(std::move(status), parts_.runtime.self.name);
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
@@ -285,7 +348,7 @@ void ServedCall::fail(absl::Status status) {
   proto::Response& response = *envelope.mutable_response();
   response.set_call_id(incoming_.request().call_id());
   status_to_proto(status, *response.mutable_status());
-  answer(envelope, {});
+  answer(envelope, EncodedTensors());
 }
 
 void ServedCall::release_arguments() {

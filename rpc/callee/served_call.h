@@ -17,6 +17,8 @@
 
 namespace gradwire::rpc {
 
+class ValueUses;
+
 // A wait that two parties may end, for example an event and a deadline. The party whose claim() returns true
 // ends the wait; the other one does nothing. Thread-safe.
 class ExclusiveEnd {
@@ -58,7 +60,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const IncomingPayload& arguments() const override { return arguments_; }
   const std::shared_ptr<void>& target() const override { return target_.value; }
   const TypeOps* target_type() const override { return target_.type; }
-  void finish(std::shared_ptr<void> value, const TypeOps* type) override;
+  void finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence = nullptr) override;
   void fail(absl::Status status) override;
   void release_arguments() override;
   void finish_later() override { state_ = ExecutionState::capture(); }
@@ -81,12 +83,13 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
  private:
   void decode_and_serve();
   void dispatch();
-  void finish_in_state(std::shared_ptr<void> value, const TypeOps* type);
+  void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
-                             std::vector<transport::Buffer>& buffers);
-  void answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
-  // Takes back the references and graph nodes of a result that was not sent.
-  void undo(const proto::Payload& result);
+                             EncodedTensors& encoded);
+  // Sends the answer, when its bytes are complete.
+  void answer(proto::Envelope& envelope, EncodedTensors encoded);
+  // Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
+  void refuse_result(const absl::Status& status, proto::Response& response);
 
   // Set once. The agent keeps the parts alive.
   const std::shared_ptr<Agent> agent_;
@@ -97,6 +100,9 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   CalleeKind kind_ = CalleeKind::kFunction;
   const Callee* registered_ = nullptr;
   TaskCost* cost_ = nullptr;
+
+  // The values behind RRefs that the handler uses; nullptr without devices.
+  std::shared_ptr<ValueUses> uses_;
 
   // Used only by the thread that handles the call at present.
   IncomingPayload arguments_;

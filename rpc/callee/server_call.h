@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/encoder.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -47,8 +48,9 @@ class ServerCall {
 
   // Ends the call with a value. The value is encoded and sent or, for a call made by remote(), stays at this
   // worker behind an RRef. Release the arguments and all other copies of the value before the call: a tensor
-  // without other owners is sent without being copied.
-  virtual void finish(std::shared_ptr<void> value, const TypeOps* type) = 0;
+  // without other owners is sent without being copied. The value may be used after `fence`, or, without one,
+  // on the current streams of the handler.
+  virtual void finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence = nullptr) = 0;
   virtual void fail(absl::Status status) = 0;
   // Drops the decoded tensors and references of the request. arguments() must not be used afterwards.
   virtual void release_arguments() = 0;

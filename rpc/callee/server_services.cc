@@ -5,6 +5,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/link/link.h"
@@ -15,10 +16,11 @@ namespace gradwire::rpc {
 
 // The answer to one service call. It is sent once, whatever the extension does: with Internal if the
 // extension drops the call.
-class Server::ServiceAnswer {
+class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer> {
  public:
-  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link, uint64_t call_id)
-      : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
+  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, const Worker& from, std::shared_ptr<Link> link,
+                uint64_t call_id)
+      : server_(server), agent_(std::move(agent)), from_(from), link_(std::move(link)), call_id_(call_id) {}
   // Also the end of a service whose task the executor has refused because of a shutdown.
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 
@@ -27,36 +29,59 @@ class Server::ServiceAnswer {
     proto::Envelope out;
     proto::Response& response = *out.mutable_response();
     response.set_call_id(call_id_);
-    std::vector<transport::Buffer> buffers;
+    EncodedTensors encoded;
     if (reply.ok()) {
       response.set_body(std::move(reply->body));
       if (reply->tensors != nullptr) {
-        absl::Status encoded = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture,
-                                                        *response.mutable_result(), buffers);
-        if (!encoded.ok()) reply = encoded;
+        DeviceRoute route = server_.runtime_.devices.route_to(from_, nullptr);
+        route.is_answer = true;
+        route.destinations = std::move(reply->destinations);
+        absl::Status status = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture, &route,
+                                                       *response.mutable_result(), encoded);
+        if (!status.ok()) reply = status;
       }
     }
-    if (!reply.ok()) {
-      // The error may have come from the tensors, after the body was set.
-      response.clear_body();
-      response.clear_result();
-      buffers.clear();
-      status_to_proto(with_worker(reply.status(), server_.runtime_.self.name), *response.mutable_status());
+    if (!reply.ok()) refuse(reply.status(), response, encoded);
+    if (encoded.copies != nullptr) {
+      send_when_copied(out, std::move(encoded));
+      return;
     }
     // No thread waits for such an answer, so it need not wake the peer.
-    if (reply.ok() && reply->deferrable && buffers.empty()) {
+    if (reply.ok() && reply->deferrable && encoded.buffers.empty() && encoded.handed_over == nullptr) {
       link_->send_deferred(out);
     } else {
-      (void)link_->send(out, std::move(buffers));
+      (void)link_->send_encoded(out, std::move(encoded));
     }
     // After the send: a graceful shutdown closes the links when no service is running.
     server_.calls_.end_service();
   }
 
  private:
+  void refuse(const absl::Status& status, proto::Response& response, EncodedTensors& encoded) {
+    // The error may have come from the tensors, after the body was set.
+    response.clear_body();
+    response.clear_result();
+    encoded = EncodedTensors();
+    status_to_proto(with_worker(status, server_.runtime_.self.name), *response.mutable_status());
+  }
+
+  void send_when_copied(proto::Envelope& envelope, EncodedTensors encoded) {
+    auto out = std::make_shared<proto::Envelope>();
+    out->Swap(&envelope);
+    auto tensors = std::make_shared<EncodedTensors>(std::move(encoded));
+    server_.runtime_.fences->watch(std::move(tensors->copies),
+                                   [self = shared_from_this(), out, tensors](const absl::Status& copied) {
+                                     if (!copied.ok())
+                                       self->refuse(copied, *out->mutable_response(), *tensors);
+                                     (void)self->link_->send_encoded(*out, std::move(*tensors));
+                                     self->server_.calls_.end_service();
+                                   });
+  }
+
   Server& server_;
   // Keeps the server alive.
   const std::shared_ptr<Agent> agent_;
+  const Worker from_;
   const std::shared_ptr<Link> link_;
   const uint64_t call_id_;
   std::atomic<bool> sent_{false};
@@ -67,7 +92,7 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
   // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
   if (agent == nullptr || !calls_.begin_service()) return;
-  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
+  auto answer = std::make_shared<ServiceAnswer>(*this, agent, from, link, (*envelope)->request().call_id());
   if (const proto::Service& service = (*envelope)->request().service();
       RRefService::serves(service.number())) {
     // Messages about references are handled on this thread, in the order of arrival: all that have arrived
@@ -106,6 +131,8 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
   call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
     answer->send(std::move(reply));
   };
+  // Tensors on devices are made on streams of the pool, which stay current while the layer serves the call.
+  std::unique_ptr<StreamScope> streams;
   if (request.arguments().tensors_size() > 0) {
     if (tensor_backend() == nullptr) {
       call.reply(absl::InvalidArgumentError(
@@ -113,12 +140,15 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
                        "\" cannot receive tensors: its program was linked without libtorch")));
       return;
     }
-    auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
+    if (has_device_tensors(request.arguments())) streams = tensor_backend()->enter_pool_streams();
+    const DeviceArrival arrival = runtime_.devices.arrival(from);
+    auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers), &arrival);
     if (!tensors.ok()) {
       call.reply(tensors.status());
       return;
     }
     call.tensors = *std::move(tensors);
+    if (streams != nullptr) call.fence = tensor_backend()->record_fence(*call.tensors);
   }
   if (call.service == kPing) {
     call.reply(ServiceReply());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/time/time.h"
+#include "gradwire/rpc/call_context.h"
 
 namespace gradwire::rpc {
 
@@ -14,6 +15,12 @@ inline absl::Time answer_by(absl::Time now, absl::Time deadline) {
   if (deadline == absl::InfiniteFuture()) return deadline;
   const absl::Duration left = std::max(deadline - now, absl::ZeroDuration());
   return deadline - std::min(std::max(left / 20, absl::Milliseconds(50)), left / 2);
+}
+
+// The deadline of a call that is made at `now` and may take `timeout`. `serving`: the call that the calling
+// thread serves, or nullptr; the result is never later than its deadline. All times are on Clock::system().
+inline absl::Time call_deadline(absl::Duration timeout, absl::Time now, const CallContext* serving) {
+  return serving == nullptr ? now + timeout : std::min(now + timeout, serving->deadline());
 }
 
 }  // namespace gradwire::rpc

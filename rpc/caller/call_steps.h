@@ -61,8 +61,9 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
       promise.set_value();
     } else {
       // Destroy the payload first, so that the value holds the only copy of its tensors.
+      StreamFencePtr fence = std::move(in->fence);
       *in = IncomingPayload();
-      promise.set_value(*std::move(value));
+      promise.set_result(typename Future<R>::Result(absl::in_place, *std::move(value)), std::move(fence));
       if constexpr (!std::is_trivially_destructible_v<V>) {
         value = absl::CancelledError();
         // If no thread waits for the result, destroying the promise destroys the value. Its destructor is

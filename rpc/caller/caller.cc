@@ -10,7 +10,6 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/caller/flow_wait.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
@@ -20,8 +19,8 @@
 // that the answer, the deadline, a cancellation, the end of the link, the loss of the worker, and shutdown
 // compete for it. Each of them takes the call out of the table, which succeeds once, and then calls
 // complete().
-// caller_repeats.cc has the calls that are sent again on another connection. service_attempt.cc has the calls
-// of the framework itself.
+// caller_repeats.cc has the calls that are sent again on another connection, and caller_copies.cc those that
+// wait for copies from a device. service_attempt.cc has the calls of the framework itself.
 namespace gradwire::rpc {
 namespace {
 
@@ -32,7 +31,7 @@ bool any_requires_grad(const proto::Payload& payload) {
 
 // Decodes the answer to a call.
 absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefService& rrefs,
-                                       GraphHook* hook) {
+                                       const AgentDevices& devices, GraphHook* hook) {
   // The steps, in this order:
   //   1. Receive the references, also if the rest fails: the sender waits until each of them is confirmed or
   //      deleted.
@@ -40,6 +39,7 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
   //   3. Pass the tensors to the autograd graph. A tensor that requires grad concerns it even if the answer
   //      has no graph (GraphHook::incoming_answer).
   IncomingPayload in;
+  std::unique_ptr<StreamScope> streams;
   in.payload = {answer.envelope, &answer.response().result()};
   auto received = rrefs.receive(*in.payload, call.peer->worker);
   // Release the request's references only after the answer's are received: the answer may return one of them,
@@ -52,7 +52,13 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
       return absl::InvalidArgumentError(
           "cannot decode the answer: it holds a tensor, but this program was linked without libtorch");
     }
-    GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*in.payload, std::move(answer.buffers)));
+    const DeviceArrival arrival = devices.arrival(call.peer->worker);
+    // Tensors on devices are made on streams of the pool. The user's streams wait for them when the user
+    // takes the result.
+    if (has_device_tensors(*in.payload)) streams = tensor_backend()->enter_pool_streams();
+    GRADWIRE_ASSIGN_OR_RETURN(in.tensors,
+                              tensor_backend()->decode(*in.payload, std::move(answer.buffers), &arrival));
+    if (streams != nullptr) in.fence = tensor_backend()->record_fence(*in.tensors);
   }
   const bool concerns_graph = in.payload->has_graph() || any_requires_grad(*in.payload);
   if (concerns_graph && hook != nullptr) {
@@ -72,30 +78,14 @@ void send_cancel(Link& link, uint64_t call_id) {
 }  // namespace
 
 Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
-    : runtime_(runtime), peers_(peers), rrefs_(rrefs), flow_bounds_(runtime.options.flow) {}
+    : runtime_(runtime),
+      peers_(peers),
+      rrefs_(rrefs),
+      copied_(runtime, [this](CopiedCall& call) { send_now(call); }) {}
 
 absl::StatusOr<std::shared_ptr<Peer>> Caller::find(const Destination& destination) const {
   if (destination.incarnation() == 0) return peers_.find(destination.name(), destination.id());
   return peers_.find(Worker{destination.name(), destination.id(), destination.incarnation()});
-}
-
-absl::Time Caller::deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const {
-  absl::Time deadline = now + timeout.value_or(runtime_.options.rpc_timeout);
-  // A call made by a handler ends no later than the call that the handler serves.
-  if (auto serving = CallContext::current()) deadline = std::min(deadline, serving->deadline());
-  return deadline;
-}
-
-absl::StatusOr<FlowCredit> Caller::enter_window(PendingCall& call, uint64_t bytes) {
-  FlowCredit credit = call.peer->flow.try_enter(bytes, flow_bounds_);
-  if (credit) return credit;
-  absl::StatusOr<FlowCredit> waited =
-      enter_full_window(call.peer->flow, runtime_.options.flow,
-                        {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
-                        runtime_.executor, *runtime_.timers);
-  call.sent_at = Clock::system().now();
-  // The time of the wait is part of the timeout, so the callee must get what is left of it.
-  return waited;
 }
 
 // A shutdown may begin after the check, and end_all() may miss the call. Then the call ends because its link
@@ -119,14 +109,30 @@ void Caller::add_pending(uint64_t id, PendingCalls::Taken call) {
 //      affect them.
 //   4. Copy the buffers that the caller may change when send() returns.
 //   5. PendingCalls::sent(): handle a cancellation that came during the steps above.
-void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
+void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors, bool borrow,
                   PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
-  request.set_timeout_us(timeout_us(call->deadline, call->sent_at));
   calls_made_.fetch_add(1, std::memory_order_relaxed);
-  const bool borrows = any_borrowed(buffers);
-  call->borrows = borrow && borrows;
+  call->borrows = borrow && any_borrowed(tensors.buffers);
+  if (tensors.copies != nullptr || (request.order_key() != 0 && copied_.delays(call->incarnation, request))) {
+    // The bytes must not depend on the caller any more, which may go on. The call waits in the table, without
+    // a link.
+    if (!borrow) own_bytes(tensors.buffers);
+    auto waiting = std::make_shared<CopiedCall>();
+    waiting->id = id;
+    waiting->envelope.Swap(&envelope);
+    waiting->tensors = std::move(tensors);
+    waiting->borrow = borrow;
+    waiting->peer = call->peer;
+    waiting->deadline = call->deadline;
+    call->copying = true;
+    call->sending = false;
+    add_pending(id, std::move(call));
+    copied_.add(waiting);
+    return;
+  }
+  request.set_timeout_us(timeout_us(call->deadline, call->sent_at));
   const std::shared_ptr<Peer> peer = call->peer;
   absl::StatusOr<std::shared_ptr<Link>> link = link_to(peer);
   if (!link.ok()) {
@@ -137,16 +143,23 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
   }
   call->link = *link;
   add_pending(id, std::move(call));
-  absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
-  if (ticket.ok()) rrefs_.sent(request.arguments(), peer->worker, (*link)->closed());
-  if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
+  transmit(id, *link, peer->worker, envelope, std::move(tensors), borrow);
+}
+
+void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to,
+                      const proto::Envelope& envelope, EncodedTensors tensors, bool borrow) {
+  const proto::Payload& arguments = envelope.request().arguments();
+  const bool borrows = any_borrowed(tensors.buffers);
+  absl::StatusOr<uint64_t> ticket = link->send_encoded(envelope, std::move(tensors));
+  if (ticket.ok()) rrefs_.sent(arguments, to, link->closed());
+  if (ticket.ok() && borrows && !borrow) link->capture(*ticket);
   if (!ticket.ok()) {
     // The message never left. If the end of the link has taken the call already, that thread completes it.
-    rrefs_.undo(request.arguments(), peer->worker);
+    rrefs_.undo(arguments, to);
     if (PendingCalls::Taken taken = pending_.take(id)) {
       const std::string text =
-          absl::StrCat("sending to worker \"", peer->worker.name, "\": ", ticket.status().message());
-      complete(std::move(taken), with_worker(absl::Status(ticket.status().code(), text), peer->worker.name));
+          absl::StrCat("sending to worker \"", to.name, "\": ", ticket.status().message());
+      complete(std::move(taken), with_worker(absl::Status(ticket.status().code(), text), to.name));
     }
     return;
   }
@@ -155,7 +168,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
     retract(id, std::move(given_up), std::move(reason));
   } else if (borrow && borrows && !pending_.contains(id)) {
     // The call ended before its ticket was stored, so complete() could not capture it. Capture it here.
-    (*link)->capture(*ticket);
+    link->capture(*ticket);
   }
 }
 
@@ -176,7 +189,7 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
   if (call->answered) {
     call->answered(std::move(answer));
   } else if (answer.ok()) {
-    call->done(unpack(*call, *std::move(answer), rrefs_, runtime_.graph_hook));
+    call->done(unpack(*call, *std::move(answer), rrefs_, runtime_.devices, runtime_.graph_hook));
   } else {
     call->references.clear();
     call->done(answer.status());
@@ -191,7 +204,7 @@ void Caller::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason)
   // A Cancel follows its request on the same link, so it cannot arrive first.
   if (call->link != nullptr) {
     send_cancel(*call->link, id);
-  } else {
+  } else if (!call->copying) {
     // The call is between two attempts, and an earlier attempt may be running at the callee.
     runtime_.executor->post_clean([this, peer = call->peer, id] {
       // If no link can be made, no Cancel is needed: the callee ends the call at its deadline at the latest.
@@ -268,7 +281,7 @@ void Caller::end_all(const absl::Status& reason) {
 }
 
 void Caller::count(AgentStatistics& statistics) const {
-  statistics.calls_made = calls_made();
+  statistics.calls_made = calls_made_.load();
   statistics.calls_failed = calls_failed_.load();
   statistics.calls_repeated = calls_repeated_.load();
   statistics.call_p50 = latencies_.quantile(0.5);

@@ -14,6 +14,7 @@
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/caller/copied_calls.h"
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/caller/request_ids.h"
 #include "gradwire/rpc/destination.h"
@@ -33,25 +34,18 @@ class Caller {
 
   AgentRuntime& runtime() const { return runtime_; }
   RRefService& rrefs() const { return rrefs_; }
-  const PendingCalls& pending() const { return pending_; }
+  PendingCalls& pending() { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
-  // The deadline of a call that starts at `now` and may take `timeout`; nullopt means the agent's
-  // rpc_timeout. The result is never later than the deadline of the call that the calling thread serves. Both
-  // times are on Clock::system().
-  absl::Time deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const;
-  // Returns a credit for the call in the flow window of its peer. Waits if the window is full and the options
-  // say so.
-  absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes);
 
   uint64_t next_id() { return pending_.next_id(); }
   // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer
   // arrives. `borrow`: the caller does not change its tensors until then. Otherwise buffers that have not
   // been sent yet are copied before this returns. `id` must come from next_id().
-  void send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
+  void send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors, bool borrow,
             PendingCalls::Taken call);
   // As send(), for a request that is sent again if its connection breaks before the answer.
-  void send_repeatable(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+  void send_repeatable(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors,
                        PendingCalls::Taken call);
   // As Agent::call_service.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
@@ -80,6 +74,13 @@ class Caller {
   // Ends the calls whose deadline has come, and schedules the next alarm.
   void expire(absl::Time alarm);
 
+  // Sends a call that is in the table, and has this link. `to` is its callee.
+  void transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to,
+                const proto::Envelope& envelope, EncodedTensors tensors, bool borrow);
+
+  // Sends a call whose tensors have been copied from a device (caller_copies.cc).
+  void send_now(CopiedCall& call);
+
   // ---- Repeatable calls (caller_repeats.cc).
 
   // Begins the next attempt of a call. May connect, and therefore block.
@@ -90,11 +91,11 @@ class Caller {
   AgentRuntime& runtime_;
   Peers& peers_;
   RRefService& rrefs_;
-  const FlowWindow::Bounds flow_bounds_;
 
   // Synchronised by themselves.
   PendingCalls pending_;
   RequestIds request_ids_;
+  CopiedCalls copied_;
   LatencyHistogram latencies_;
   std::atomic<uint64_t> calls_made_{0};
   std::atomic<uint64_t> calls_failed_{0};

@@ -13,7 +13,7 @@
 // deadline, a cancellation and a shutdown end it there as well.
 namespace gradwire::rpc {
 
-void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors,
                              PendingCalls::Taken call) {
   // Each attempt sends a copy of this request. Attempts share the buffers, which own their memory, so the
   // caller may change its tensors meanwhile.
@@ -21,14 +21,26 @@ void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, std::vector
   request->id = request_ids_.begin(call->incarnation);
   envelope.mutable_request()->set_request_id(request->id);
   request->envelope = envelope;
-  request->buffers = std::move(buffers);
+  request->buffers = std::move(tensors.buffers);
   call->repeatable = std::move(request);
   calls_made_.fetch_add(1, std::memory_order_relaxed);
   // Nothing is being sent yet. A cancellation may take the call at once, and attempt() then finds that it has
   // ended.
   call->sending = false;
   add_pending(id, std::move(call));
-  attempt(id);
+  if (tensors.copies == nullptr) {
+    attempt(id);
+    return;
+  }
+  runtime_.fences->watch(std::move(tensors.copies), [this, id, agent = runtime_.agent](absl::Status status) {
+    const std::shared_ptr<Agent> alive = agent.lock();
+    if (alive == nullptr) return;
+    if (status.ok()) {
+      attempt(id);
+    } else if (PendingCalls::Taken taken = pending_.take(id)) {
+      complete(std::move(taken), with_worker(std::move(status), runtime_.self.name));
+    }
+  });
 }
 
 // Another thread may end the call at any time: its answer, its deadline, a cancellation, or the end of the

@@ -7,8 +7,12 @@
 #include "gradwire/base/block_cache.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/answer_by.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/caller/flow_wait.h"
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/link.h"
@@ -25,6 +29,20 @@ uint64_t order_key_of_this_thread() {
   static std::atomic<uint64_t> next{1};
   thread_local const uint64_t key = next.fetch_add(1);
   return key;
+}
+
+// Returns a credit for the call in the flow window of its peer. Waits if the window is full and the options
+// say so.
+absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes, AgentRuntime& runtime) {
+  const FlowOptions& flow = runtime.options.flow;
+  FlowCredit credit = call.peer->flow.try_enter(bytes, FlowWindow::Bounds(flow));
+  if (credit) return credit;
+  absl::StatusOr<FlowCredit> waited = enter_full_window(
+      call.peer->flow, flow, {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
+      runtime.executor, *runtime.timers);
+  call.sent_at = Clock::system().now();
+  // The time of the wait is part of the timeout, so the callee must get what is left of it.
+  return waited;
 }
 
 const Worker& no_worker() {
@@ -44,6 +62,8 @@ struct OutgoingCall::Parts {
   MessageReferences references;
   // State of the call until it completes; nullptr after send(), which passes it on.
   PendingCalls::Taken call = std::make_unique<PendingCall>();
+  // The map of Destination::with_device_map(); nullptr without.
+  std::shared_ptr<const DeviceMap> device_map;
 };
 
 OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::string callee)
@@ -63,11 +83,15 @@ OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::
   } else {
     status_ = peer.status();
   }
+  if (destination.device_map() != nullptr) {
+    parts_->device_map = destination.device_map();
+    set_status(inverse(*parts_->device_map).status());
+  }
   if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
   call->started = Clock::system().now();
   call->sent_at = call->started;
   call->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
-  call->deadline = caller.deadline(destination.timeout(), call->started);
+  call->deadline = call_deadline(call->timeout, call->started, CallContext::current().get());
   const absl::Duration left = call->deadline - call->started;
   if (left <= absl::ZeroDuration()) {
     set_status(absl::DeadlineExceededError(
@@ -99,14 +123,31 @@ bool OutgoingCall::is_repeatable() const {
          !request_.arguments().has_graph() && *to_ != runtime.self;
 }
 
+absl::Status OutgoingCall::encode(const TensorSet& tensors, TensorSharing sharing, bool repeatable,
+                                  EncodedTensors& encoded) {
+  const AgentDevices& devices = caller_.runtime().devices;
+  const DeviceMap* const map = devices.map_for(*to_, parts_->device_map.get());
+  proto::Payload& payload = *request_.mutable_arguments();
+  if (map == nullptr && !devices.any())
+    return tensor_backend()->encode(tensors, sharing, payload, encoded.buffers);
+  DeviceRoute route = devices.route_to(*to_, map);
+  route.as_bytes |= repeatable;
+  return tensor_backend()->encode(tensors, sharing, &route, payload, encoded);
+}
+
 uint64_t OutgoingCall::send(Completion done) {
   // From here on this function takes the references back if it fails, not the destructor.
   sent_ = true;
   AgentRuntime& runtime = caller_.runtime();
   PendingCalls::Taken& call = parts_->call;
   proto::Payload& payload = *request_.mutable_arguments();
-  std::vector<transport::Buffer> buffers;
+  EncodedTensors encoded;
   std::unique_ptr<TensorSet> tensors = encoder_.take_tensors();
+  // The result comes back by the inverse of the map, also if no argument is a tensor.
+  if (status_.ok()) {
+    if (const DeviceMap* map = runtime.devices.map_for(*to_, parts_->device_map.get()))
+      to_proto(*map, request_);
+  }
   // 1. A call in an autograd context adds a node to the graph.
   if (status_.ok()) set_status(runtime.accepts_calls());
   if (status_.ok() && runtime.graph_hook != nullptr) {
@@ -117,15 +158,15 @@ uint64_t OutgoingCall::send(Completion done) {
   //    before a repetition is sent.
   if (status_.ok() && tensors != nullptr) {
     const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
-    set_status(tensor_backend()->encode(*tensors, sharing, payload, buffers));
+    set_status(encode(*tensors, sharing, repeatable, encoded));
     // Tensors that were given away are now owned by the buffers alone.
     tensors = nullptr;
   }
   // 3. Take a credit of the worker's flow window.
   if (status_.ok()) {
     uint64_t bytes = payload.ByteSizeLong();
-    for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
-    absl::StatusOr<FlowCredit> credit = caller_.enter_window(*call, bytes);
+    for (const transport::Buffer& buffer : encoded.buffers) bytes += buffer.size();
+    absl::StatusOr<FlowCredit> credit = enter_window(*call, bytes, runtime);
     set_status(credit.status());
     if (credit.ok()) call->credit = *std::move(credit);
   }
@@ -142,9 +183,9 @@ uint64_t OutgoingCall::send(Completion done) {
   call->done = std::move(done);
   const uint64_t id = caller_.next_id();
   if (repeatable) {
-    caller_.send_repeatable(id, *parts_->envelope, std::move(buffers), std::move(call));
+    caller_.send_repeatable(id, *parts_->envelope, std::move(encoded), std::move(call));
   } else {
-    caller_.send(id, *parts_->envelope, std::move(buffers), borrow_, std::move(call));
+    caller_.send(id, *parts_->envelope, std::move(encoded), borrow_, std::move(call));
   }
   return id;
 }

@@ -65,6 +65,8 @@ class OutgoingCall {
 
   // Whether the same request may be sent more than once.
   bool is_repeatable() const;
+  absl::Status encode(const TensorSet& tensors, TensorSharing sharing, bool repeatable,
+                      EncodedTensors& encoded);
 
   Caller& caller_;
   const std::unique_ptr<Parts> parts_;

@@ -96,6 +96,7 @@ bool PendingCalls::attach(uint64_t id, const std::shared_ptr<Link>& link) {
   if (found == calls_.end()) return false;
   found->second->link = link;
   found->second->sending = true;
+  found->second->copying = false;
   return true;
 }
 

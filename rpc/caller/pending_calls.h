@@ -48,6 +48,9 @@ struct PendingCall {
   absl::Duration timeout;                        // From `started` to `deadline`, for messages.
   // The link on which it was sent.
   std::shared_ptr<Link> link;
+  // Its tensors are still being copied from a device: it has no link, and nothing has been sent. attach()
+  // ends this.
+  bool copying = false;
   // True between add() and sent(). Only the sending thread can send a Cancel then, so another thread that
   // cancels the call stores the reason in `given_up`, and the sending thread handles it.
   bool sending = true;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/link/link.h"
@@ -36,14 +37,20 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     request.mutable_service()->set_number(service);
     request.mutable_service()->set_body(std::move(body));
     Future<ServiceReply> future = promise_.future();
+    EncodedTensors encoded;
     if (tensors != nullptr) {
-      absl::Status encoded =
-          tensor_backend()->encode(*tensors, TensorSharing::kCapture, *request.mutable_arguments(), buffers_);
-      if (!encoded.ok()) {
-        promise_.set_error(encoded);
+      DeviceRoute route = caller_.runtime().devices.route_to(to_, nullptr);
+      route.destinations = options_.destinations;
+      route.as_bytes |= options_.repeat;
+      absl::Status status = tensor_backend()->encode(*tensors, TensorSharing::kCapture, &route,
+                                                     *request.mutable_arguments(), encoded);
+      if (!status.ok()) {
+        promise_.set_error(status);
         return future;
       }
     }
+    StreamFencePtr copies = std::move(encoded.copies);
+    encoded_ = std::move(encoded);
     // The promise is a member, so its callback must hold this object weakly. The agent is locked first,
     // because caller_ is valid only while it exists.
     promise_.on_cancel([weak = weak_from_this()] {
@@ -52,7 +59,22 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
       if (alive != nullptr)
         self->caller_.cancel(self->call_id_, absl::CancelledError("cancelled by the caller"));
     });
-    send();
+    if (copies == nullptr) {
+      send();
+    } else {
+      // It counts as a call that has not ended, so that a graceful shutdown waits for it.
+      caller_.pending().refused();
+      caller_.runtime().fences->watch(std::move(copies),
+                                      [self = shared_from_this()](const absl::Status& copied) {
+                                        if (copied.ok()) {
+                                          self->send();
+                                        } else {
+                                          self->promise_.set_error(copied);
+                                        }
+                                        if (const std::shared_ptr<Agent> alive = self->agent_.lock())
+                                          self->caller_.pending().finished();
+                                      });
+    }
     return future;
   }
 
@@ -90,7 +112,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     // Stored before the send, so that a cancellation finds the call. A cancellation that still reads the id
     // of the attempt before has no effect: this attempt then runs to its end, and answered() begins no other.
     call_id_ = id;
-    caller_.send(id, copy, buffers_, /*borrow=*/false, std::move(call));
+    caller_.send(id, copy, encoded_, /*borrow=*/false, std::move(call));
   }
 
   // 3. Decode the answer, or go back to step 2 when the connection broke.
@@ -117,17 +139,22 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
       return;
     }
     ServiceReply reply;
+    StreamFencePtr fence;
     reply.body = answer->response().body();
     const proto::Payload& payload = answer->response().result();
     if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
-      auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers));
+      std::unique_ptr<StreamScope> streams;
+      if (has_device_tensors(payload)) streams = tensor_backend()->enter_pool_streams();
+      const DeviceArrival arrival = caller_.runtime().devices.arrival(to_);
+      auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers), &arrival);
       if (!tensors.ok()) {
         promise_.set_error(tensors.status());
         return;
       }
       reply.tensors = *std::move(tensors);
+      if (streams != nullptr) fence = tensor_backend()->record_fence(*reply.tensors);
     }
-    promise_.set_value(std::move(reply));
+    promise_.set_result(std::move(reply), std::move(fence));
   }
 
   const std::weak_ptr<Agent> agent_;
@@ -138,7 +165,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   const std::string callee_;
   const ServiceOptions options_;
   proto::Envelope envelope_;
-  std::vector<transport::Buffer> buffers_;
+  EncodedTensors encoded_;
   const Promise<ServiceReply> promise_;
   std::atomic<uint64_t> call_id_{0};
 };

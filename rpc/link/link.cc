@@ -349,6 +349,7 @@ void Link::on_closed(transport::Connection&, absl::Status reason) {
   // Set before the end is reported, so that a thread that sends on this link can see that its message may be
   // lost.
   closed_ = true;
+  drop_handed_over();
   std::shared_ptr<Peer> peer;
   // Messages that are still held are lost with the connection.
   std::deque<HeldMessage> dropped;

@@ -1,8 +1,19 @@
 #include "gradwire/rpc/link/link_sender.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace gradwire::rpc {
+
+void own_bytes(std::vector<transport::Buffer>& buffers) {
+  for (transport::Buffer& buffer : buffers) {
+    if (buffer.sharing() != transport::Buffer::Sharing::kBorrowed) continue;
+    auto bytes = std::make_shared<std::vector<char>>(buffer.size());
+    std::memcpy(bytes->data(), buffer.data(), buffer.size());
+    buffer = transport::Buffer(bytes->data(), buffer.size(), bytes);
+  }
+}
 
 absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
                                           std::vector<transport::Buffer> buffers) {
@@ -10,6 +21,27 @@ absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
   // A relaxed load may miss a message that another thread has just deferred. Its timer sends it.
   if (has_deferred_.load(std::memory_order_relaxed)) flush_deferred();
   return ticket;
+}
+
+absl::StatusOr<uint64_t> LinkSender::send_encoded(const proto::Envelope& envelope, EncodedTensors tensors) {
+  if (tensors.handed_over != nullptr) keep(std::move(tensors.handed_over));
+  return send(envelope, std::move(tensors.buffers));
+}
+
+void LinkSender::keep(std::shared_ptr<HandedOver> handed_over) {
+  MutexLock lock(handed_over_mutex_);
+  // on_closed() may have come already. Then the message is not sent either.
+  if (closed_) return;
+  handed_over_.push_back(std::move(handed_over));
+  if (handed_over_.size() < sweep_at_) return;
+  std::erase_if(handed_over_, [](const std::shared_ptr<HandedOver>& entry) { return entry->taken(); });
+  sweep_at_ = std::max<std::size_t>(8, 2 * handed_over_.size());
+}
+
+void LinkSender::drop_handed_over() {
+  std::vector<std::shared_ptr<HandedOver>> dropped;
+  MutexLock lock(handed_over_mutex_);
+  dropped.swap(handed_over_);
 }
 
 void LinkSender::send_deferred(const proto::Envelope& envelope) {

@@ -9,6 +9,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/transport/connection.h"
 
@@ -21,6 +22,9 @@ inline bool any_borrowed(const std::vector<transport::Buffer>& buffers) {
     return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
   });
 }
+
+// Copies the bytes of borrowed buffers, for a message that is sent after its sender has gone on.
+void own_bytes(std::vector<transport::Buffer>& buffers);
 
 // The sending half of a link: it counts the messages that it sends, and collects messages that need not be
 // sent at once. Thread-safe.
@@ -36,6 +40,9 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
 
   // Sends an envelope; returns the transport's ticket. Errors: as Connection::send().
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
+  // As above, with encoded tensors whose bytes are complete. Tensors that were handed over are kept until the
+  // receiver has taken them, or the connection has ended.
+  absl::StatusOr<uint64_t> send_encoded(const proto::Envelope& envelope, EncodedTensors tensors);
   // Sends an envelope for which no thread waits. It is sent behind the next message, or kDeferral later, so
   // that the peer is not woken only for it. It may be lost with the link.
   void send_deferred(const proto::Envelope& envelope);
@@ -53,6 +60,9 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   LinkSender(TimerQueue& timers, std::atomic<uint64_t>& bytes_sent, uint64_t number)
       : timers_(timers), bytes_sent_(bytes_sent), number_(number) {}
   ~LinkSender() = default;
+
+  // Call when the connection has ended: its messages do not arrive any more.
+  void drop_handed_over();
 
   // Returns when connect() has stored the connection and sent the Hello.
   void wait_until_opened() {
@@ -77,6 +87,7 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   absl::StatusOr<uint64_t> depart(transport::Message message);
   absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers);
   void flush_deferred();
+  void keep(std::shared_ptr<HandedOver> handed_over);
 
   std::atomic<uint64_t>& bytes_sent_;
   const uint64_t number_;
@@ -88,6 +99,11 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   std::vector<std::string> deferred_ ABSL_GUARDED_BY(deferred_mutex_);
   bool timer_scheduled_ ABSL_GUARDED_BY(deferred_mutex_) = false;
   std::atomic<bool> has_deferred_{false};
+
+  Mutex handed_over_mutex_;
+  std::vector<std::shared_ptr<HandedOver>> handed_over_ ABSL_GUARDED_BY(handed_over_mutex_);
+  // Number of entries at which those that were taken are removed.
+  std::size_t sweep_at_ ABSL_GUARDED_BY(handed_over_mutex_) = 8;
 };
 
 }  // namespace gradwire::rpc

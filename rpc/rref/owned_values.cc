@@ -10,6 +10,8 @@
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/device/fence_watch.h"
+#include "gradwire/rpc/device/value_order.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -20,6 +22,21 @@ using Waiter = ValueSlot::Waiter;
 
 // Time to wait for the creating request of an unknown RRef.
 constexpr absl::Duration kGrace = absl::Seconds(10);
+
+// Devices may still use the memory of a value when the last reference to it is dropped, on streams that the
+// allocator does not know. So the value is destroyed when they have reached the end of its uses.
+void keep_for_devices(OwnedValue& owned, const std::weak_ptr<FenceWatch>& fences) {
+  std::shared_ptr<void> value = std::move(owned.value);
+  void* const address = value.get();
+  owned.value =
+      std::shared_ptr<void>(address, [value = std::move(value), order = owned.order, fences](void*) mutable {
+        StreamFencePtr used = order->fence();
+        const std::shared_ptr<FenceWatch> watch = fences.lock();
+        if (watch == nullptr || used == nullptr || used->reached().value_or(true)) return;
+        watch->watch(std::move(used),
+                     [value = std::move(value)](const absl::Status&) mutable { value = nullptr; });
+      });
+}
 
 }  // namespace
 
@@ -33,6 +50,10 @@ void OwnedValues::begin(const Id& rref, const Id& fork, const Worker& holder) {
 
 void OwnedValues::set(const Id& rref, absl::StatusOr<OwnedValue> value) {
   if (value.ok() && value->type->serial()) value->strand = std::make_shared<Strand>(agent_.executor());
+  if (value.ok()) {
+    value->order = ValueOrder::make();
+    if (value->order != nullptr) keep_for_devices(*value, agent_.fences());
+  }
   bool delivering = false;
   driver_.apply([&](Tables& tables, Actions&) {
     // Without references `value` is destroyed when set() returns.

@@ -23,7 +23,7 @@ class OwnedValues {
 
   // A request to create `rref` arrived from `holder`.
   void begin(const Id& rref, const Id& fork, const Worker& holder);
-  // The value was made, or its creation failed.
+  // The value was made, by work on the current streams of this thread, or its creation failed.
   void set(const Id& rref, absl::StatusOr<OwnedValue> value);
   // Calls `found` with the value once it exists: at once, or later on the thread that makes it. For an
   // unknown RRef it waits for a grace time, since the creating request may arrive on another connection, and

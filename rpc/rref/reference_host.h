@@ -14,6 +14,7 @@
 namespace gradwire::rpc {
 
 class Agent;
+class FenceWatch;
 
 // The interface of an agent that its references use. Thread-safe.
 class ReferenceHost {
@@ -23,6 +24,7 @@ class ReferenceHost {
   virtual Id next_id() = 0;
   virtual const std::shared_ptr<ThreadPool>& executor() const = 0;
   virtual TimerQueue& timers() const = 0;
+  virtual const std::shared_ptr<FenceWatch>& fences() const = 0;
 
   // Aborted when another worker has taken the name of this incarnation.
   virtual absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const = 0;

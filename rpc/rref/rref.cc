@@ -2,6 +2,8 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/device/value_order.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -31,6 +33,17 @@ std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found) {
   agent.rrefs().values().find(handle.rref(), agent.services().call_deadline(timeout), std::move(found));
+}
+
+void use(const OwnedValue& owned) {
+  if (owned.order == nullptr) return;
+  const std::shared_ptr<const CallContext> call = CallContext::current();
+  const bool in_handler = call != nullptr && call->uses() != nullptr;
+  throw_if_error(in_handler ? call->uses()->use(owned.order) : uses_of(owned)->wait());
+}
+
+StreamFencePtr uses_of(const OwnedValue& owned) {
+  return owned.order == nullptr ? nullptr : owned.order->fence();
 }
 
 std::shared_ptr<Agent> agent_of(const RRefHandle* handle) {

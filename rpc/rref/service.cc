@@ -36,7 +36,7 @@ RRefService::RRefService(ReferenceHost& agent, Settlement& settlement)
 std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const TypeOps* type) {
   const Id rref = agent_.next_id();
   driver_->apply([&](Tables& tables, Actions&) { tables.references.own(rref); });
-  values_.set(rref, OwnedValue{std::move(value), type, nullptr});
+  values_.set(rref, OwnedValue{std::move(value), type, nullptr, nullptr});
   return std::make_shared<RRefHandle>(
       RRefHandle::Parts{weak_from_this(), rref, Id(), agent_.self(), type->name(), ready(), ready()});
 }

@@ -1,0 +1,84 @@
+#include "gradwire/codec/torch/device_copy.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_indices.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_sparse_csr_tensor_unsafe.h>
+#include <ATen/ops/_values.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cstring>
+
+namespace gradwire::rpc {
+namespace {
+
+// A tensor on the host that a device can copy to and from without help of the thread, if the kind of device
+// has such memory.
+at::Tensor pinned_like(const at::Tensor& tensor, c10::DeviceType device) {
+  at::TensorOptions options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
+  if (at::globalContext().getAcceleratorHooksInterface(device).isAvailable())
+    options = options.pinned_memory(true);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+}
+
+// Applies `copy`, which takes a strided tensor, to the tensor or to the parts of a sparse one.
+template <class Copy>
+at::Tensor copy_parts(const at::Tensor& tensor, const at::TensorOptions& options, Copy copy) {
+  switch (tensor.layout()) {
+    case at::kStrided:
+      return copy(tensor);
+    case at::kSparse: {
+      at::Tensor made = at::_sparse_coo_tensor_unsafe(
+          copy(tensor._indices().contiguous()), copy(tensor._values().contiguous()), tensor.sizes(), options);
+      return made._coalesced_(tensor.is_coalesced());
+    }
+    case at::kSparseCsr:
+      return at::_sparse_csr_tensor_unsafe(copy(tensor.crow_indices()), copy(tensor.col_indices()),
+                                           copy(tensor.values()), tensor.sizes(), options);
+    default:
+      TORCH_CHECK_VALUE(false, "a tensor of layout ", tensor.layout(), " cannot be sent from a device");
+  }
+}
+
+// The tensor with its own values in memory without gaps, computed on its device.
+at::Tensor dense(const at::Tensor& tensor) {
+  const at::Tensor resolved = tensor.resolve_conj().resolve_neg();
+  return resolved.is_non_overlapping_and_dense() ? resolved : resolved.contiguous();
+}
+
+}  // namespace
+
+at::Tensor to_host(const at::Tensor& tensor) {
+  const c10::DeviceGuard guard(tensor.device());
+  return copy_parts(tensor, tensor.options().device(at::kCPU), [](const at::Tensor& part) {
+    const at::Tensor source = dense(part);
+    at::Tensor host = pinned_like(source, source.device().type());
+    host.copy_(source, /*non_blocking=*/true);
+    return host;
+  });
+}
+
+at::Tensor to_device(const at::Tensor& tensor, c10::Device device) {
+  const c10::DeviceGuard guard(device);
+  return copy_parts(tensor, tensor.options().device(device), [device](const at::Tensor& part) {
+    // The bytes go to memory that the device reads by itself. The allocator of that memory keeps it until the
+    // device has done so.
+    at::Tensor staged = pinned_like(part, device.type());
+    if (part.numel() > 0) std::memcpy(staged.mutable_data_ptr(), part.const_data_ptr(), part.nbytes());
+    at::Tensor made = at::empty_strided(part.sizes(), part.strides(), part.options().device(device));
+    made.copy_(staged, /*non_blocking=*/true);
+    return made;
+  });
+}
+
+at::Tensor snapshot(const at::Tensor& tensor) {
+  const c10::DeviceGuard guard(tensor.device());
+  return copy_parts(tensor, tensor.options(), [](const at::Tensor& part) {
+    const at::Tensor source = dense(part);
+    // resolve_conj() and the like may have made a copy already.
+    return source.is_alias_of(part) ? source.clone() : source;
+  });
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,124 @@
+#include "gradwire/device/device_fence.h"
+
+#include <ATen/ops/_indices.h>
+#include <ATen/ops/_values.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/device/work_streams.h"
+
+namespace gradwire::device {
+namespace {
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+// Calls `visit` with the storages of a tensor on a device.
+template <class Visit>
+void for_each_storage(const at::Tensor& tensor, Visit visit) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return;
+  if (tensor.layout() == at::kStrided) {
+    if (tensor.has_storage()) visit(tensor.storage());
+  } else if (tensor.layout() == at::kSparse) {
+    for_each_storage(tensor._indices(), visit);
+    for_each_storage(tensor._values(), visit);
+  } else {
+    for_each_storage(tensor.crow_indices(), visit);
+    for_each_storage(tensor.col_indices(), visit);
+    for_each_storage(tensor.values(), visit);
+  }
+}
+
+std::vector<WeakStorage> storages_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<WeakStorage> storages;
+  for (const at::Tensor& tensor : tensors) {
+    for_each_storage(tensor,
+                     [&](const c10::Storage& storage) { storages.push_back(storage.getWeakStorageImpl()); });
+  }
+  return storages;
+}
+
+void record_use_of(const c10::DataPtr& memory) {
+  const c10::Device device = memory.device();
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.recordDataPtrOnStream(memory, guard.getStream(device));
+}
+
+}  // namespace
+
+StreamFencePtr DeviceFence::record_on(const std::vector<c10::Device>& devices,
+                                      std::vector<WeakStorage> storages) {
+  if (devices.empty()) return nullptr;
+  auto fence = std::make_shared<DeviceFence>();
+  MutexLock lock(fence->mutex_);
+  try {
+    for (const c10::Device& device : devices) {
+      const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+      fence->points_.push_back({stream, c10::Event(device.type())});
+      fence->points_.back().event.record(stream);
+    }
+  } catch (...) {
+    fence->failure_ = status_from_exception(std::current_exception());
+  }
+  fence->storages_ = std::move(storages);
+  return fence;
+}
+
+StreamFencePtr DeviceFence::record() { return record_on(devices_in_use(), {}); }
+
+StreamFencePtr DeviceFence::record_all(const std::vector<at::Tensor>& tensors) {
+  return record_on(devices_in_use(), storages_of(tensors));
+}
+
+StreamFencePtr DeviceFence::record_for(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.device().is_cpu()) continue;
+    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+      devices.push_back(tensor.device());
+    }
+  }
+  return record_on(devices, storages_of(tensors));
+}
+
+absl::Status DeviceFence::wait() const try {
+  if (!failure_.ok()) return failure_;
+  MutexLock lock(mutex_);
+  for (const Point& point : points_) {
+    const c10::Stream now =
+        c10::impl::VirtualGuardImpl(point.stream.device_type()).getStream(point.stream.device());
+    if (now != point.stream) point.event.block(now);
+  }
+  for (const WeakStorage& weak : storages_) {
+    if (const auto storage = weak.lock()) record_use_of(storage->data_ptr());
+  }
+  return absl::OkStatus();
+} catch (...) {
+  return status_from_exception(std::current_exception());
+}
+
+absl::StatusOr<bool> DeviceFence::reached() const try {
+  if (!failure_.ok()) return failure_;
+  MutexLock lock(mutex_);
+  return std::all_of(points_.begin(), points_.end(), [](const Point& point) { return point.event.query(); });
+} catch (...) {
+  return status_from_exception(std::current_exception());
+}
+
+void record_use(const at::Tensor& tensor) {
+  for_each_storage(tensor, [](const c10::Storage& storage) { record_use_of(storage.data_ptr()); });
+}
+
+void record_fences() {
+  install_stream_recorder([](const stream_fence_internal::Tensors& found) {
+    std::vector<at::Tensor> tensors;
+    for (const void* tensor : found.tensors)
+      tensors.emplace_back(*static_cast<const at::TensorBase*>(tensor));
+    return found.others ? DeviceFence::record_all(tensors) : DeviceFence::record_for(tensors);
+  });
+}
+
+}  // namespace gradwire::device

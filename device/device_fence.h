@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/stream_fence.h"
+
+namespace gradwire::device {
+
+// A StreamFence made of one event for each device. Thread-safe.
+class DeviceFence : public StreamFence {
+ public:
+  // Records the current streams of this thread on all devices that are in use. nullptr if none is. If a
+  // device is lost, returns a fence whose wait() reports it. Does not throw.
+  static StreamFencePtr record();
+  // As above. Also keeps the memory of `tensors`, as record_for() does.
+  static StreamFencePtr record_all(const std::vector<at::Tensor>& tensors);
+  // As record(), for the devices of `tensors`. wait() also notifies the allocator that the waiting streams
+  // use the memory of these tensors, which may have been allocated for other streams.
+  static StreamFencePtr record_for(const std::vector<at::Tensor>& tensors);
+
+  absl::Status wait() const override;
+  absl::StatusOr<bool> reached() const override;
+
+ private:
+  struct Point {
+    c10::Stream stream;
+    c10::Event event;
+  };
+
+  static StreamFencePtr record_on(const std::vector<c10::Device>& devices,
+                                  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages);
+
+  absl::Status failure_;
+  // c10::Event is not thread-safe.
+  mutable Mutex mutex_;
+  std::vector<Point> points_ ABSL_GUARDED_BY(mutex_);
+  // Weak, so that the fence does not keep memory, nor hides that a tensor is the only owner of its memory.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+};
+
+// Notifies the allocator that the current stream of this thread on the tensor's device uses the tensor's
+// memory: it is not given to others before the stream has passed the moment at which it is freed. Also for
+// the parts of sparse tensors. Does nothing for a tensor on the CPU.
+void record_use(const at::Tensor& tensor);
+
+// Has fences recorded from now on (base/threads/stream_fence.h). Call when the process begins to use its
+// accelerator.
+void record_fences();
+
+}  // namespace gradwire::device

@@ -1,0 +1,73 @@
+#include "gradwire/device/work_streams.h"
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "gradwire/base/threads/execution_state.h"
+
+namespace gradwire::device {
+namespace {
+
+thread_local std::shared_ptr<const WorkStreams> current;
+// The streams that were current before `current`, in the same order.
+thread_local std::vector<c10::Stream> own;
+
+}  // namespace
+
+void WorkStreams::set(std::shared_ptr<const WorkStreams> streams) {
+  if (current == streams) return;
+  // Streams may belong to several devices, so this thread's own ones come back before others are set.
+  for (const c10::Stream& stream : own)
+    c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+  own.clear();
+  current = std::move(streams);
+  if (current == nullptr) return;
+  for (const c10::Stream& stream : current->streams()) {
+    own.push_back(c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
+  }
+}
+
+std::shared_ptr<const WorkStreams> WorkStreams::from_pool() {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device& device : devices_in_use()) {
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+  }
+  return streams.empty() ? nullptr : std::make_shared<const WorkStreams>(std::move(streams));
+}
+
+const std::shared_ptr<const WorkStreams>& WorkStreams::get() { return current; }
+
+WorkStreams::Scope::Scope(std::shared_ptr<const WorkStreams> streams) : previous_(current) {
+  set(std::move(streams));
+}
+
+std::optional<c10::DeviceType> accelerator() { return at::accelerator::getAccelerator(false); }
+
+c10::DeviceIndex device_count() { return accelerator() ? at::accelerator::deviceCount() : 0; }
+
+std::vector<c10::Device> devices_in_use() {
+  std::vector<c10::Device> devices;
+  const std::optional<c10::DeviceType> type = accelerator();
+  if (!type) return devices;
+  const at::AcceleratorHooksInterface& hooks = at::globalContext().getAcceleratorHooksInterface(*type);
+  const c10::DeviceIndex count = at::accelerator::deviceCount();
+  for (c10::DeviceIndex i = 0; i < count; ++i) {
+    if (hooks.hasPrimaryContext(i)) devices.emplace_back(*type, i);
+  }
+  return devices;
+}
+
+[[maybe_unused]] const bool registered = [] {
+  register_execution_slot({[] { return ExecutionState::Value(current); },
+                           [](const ExecutionState::Value& value) {
+                             if (current != value) {
+                               WorkStreams::set(std::static_pointer_cast<const WorkStreams>(value));
+                             }
+                           }});
+  return true;
+}();
+
+}  // namespace gradwire::device

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/encoded_tensors.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/link/peer.h"
+
+namespace gradwire::rpc {
+
+// A call that is not sent yet, because some of its bytes are still on their way from a device, or because it
+// is behind such a call in the order of its thread (Destination::ordered).
+struct CopiedCall {
+  uint64_t id = 0;
+  proto::Envelope envelope;
+  EncodedTensors tensors;
+  bool borrow = false;
+  std::shared_ptr<Peer> peer;
+  absl::Time deadline;
+  // The result of its copies, once they have ended.
+  absl::Status copied;
+};
+
+// Waits, without a thread, until the bytes of calls are complete, and has the calls sent. Thread-safe. The
+// arguments of the constructor must outlive it.
+class CopiedCalls {
+ public:
+  using Call = std::shared_ptr<CopiedCall>;
+
+  // `send` is called once for each call, on the executor or inside add().
+  CopiedCalls(const AgentRuntime& runtime, std::function<void(CopiedCall&)> send)
+      : runtime_(runtime), send_(std::move(send)) {}
+
+  // Whether a call with this request must wait because an earlier one of its order has not been sent.
+  bool delays(uint64_t incarnation, const proto::Request& request) const;
+  // Sends the call when its fence `copies` (nullptr: none) is reached and all earlier calls of its order have
+  // been sent.
+  void add(const Call& call);
+
+ private:
+  // The callee's incarnation and Request.order_key.
+  using Key = std::pair<uint64_t, uint64_t>;
+  struct Entry {
+    Call call;
+    bool complete = false;
+  };
+  struct Order {
+    std::deque<Entry> waiting;
+    bool sending = false;
+  };
+
+  static Key key_of(const CopiedCall& call);
+  void copied(const Call& call, absl::Status status);
+  // The bytes of `call` are complete. Returns the call to be sent now, or nullptr. The caller sends it, and
+  // then calls next() with it, which returns the next one.
+  Call complete(const Call& call);
+  Call next(const Call& sent);
+
+  const AgentRuntime& runtime_;
+  const std::function<void(CopiedCall&)> send_;
+
+  mutable Mutex mutex_;
+  absl::flat_hash_map<Key, Order> orders_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::rpc

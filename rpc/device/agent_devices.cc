@@ -1,0 +1,150 @@
+#include "gradwire/rpc/device/agent_devices.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::rpc {
+namespace {
+
+bool contains(const std::vector<Device>& devices, const Device& device) {
+  return device.is_cpu() || std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
+// A request with more entries than this is refused. No machine has so many devices.
+constexpr int kMaxEntries = 1'024;
+
+}  // namespace
+
+absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker& self) {
+  self_ = self.incarnation;
+  maps_ = options.device_maps;
+  for (const std::string& channel : options.channels) {
+    if (channel != "local" && channel != "host") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown channel \"", channel, "\"; expected \"local\" or \"host\""));
+    }
+  }
+  local_ = options.channels.empty() ||
+           std::find(options.channels.begin(), options.channels.end(), "local") != options.channels.end();
+  std::vector<Device> available;
+  if (tensor_backend() != nullptr) available = tensor_backend()->accelerators();
+  std::set<Device> wanted(options.devices.begin(), options.devices.end());
+  const bool chosen = !wanted.empty();
+  for (const auto& [name, map] : maps_) {
+    GRADWIRE_RETURN_IF_ERROR(
+        with_context(inverse(map).status(), absl::StrCat("device_maps for worker \"", name, "\"")));
+    for (const auto& [from, to] : map) {
+      if (!contains(available, from)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("device_maps for worker \"", name, "\": ", to_string(map), " has ", from.str(),
+                         ", but worker \"", self.name, "\" has the devices ", to_string(available)));
+      }
+      if (chosen && !from.is_cpu() && !wanted.contains(from)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("device_maps for worker \"", name, "\": ", to_string(map), " has ", from.str(),
+                         ", which is not in devices ", to_string(options.devices)));
+      }
+      wanted.insert(from);
+    }
+  }
+  wanted.erase(Device());
+  for (const Device& device : wanted) {
+    if (!contains(available, device)) {
+      return absl::InvalidArgumentError(absl::StrCat("devices: worker \"", self.name, "\" has no ",
+                                                     device.str(), ", but ", to_string(available)));
+    }
+  }
+  // Without any choice the worker uses all of its devices.
+  if (wanted.empty() && !chosen) {
+    devices_ = std::move(available);
+  } else {
+    devices_.assign(wanted.begin(), wanted.end());
+  }
+  if (any()) registered_ = tensor_backend()->register_agent(self.incarnation);
+  return absl::OkStatus();
+}
+
+void AgentDevices::announce(proto::WorkerRecord& record) const {
+  for (const Device& device : devices_) record.add_devices(device.str());
+}
+
+absl::Status AgentDevices::joined(const Worker& worker, const proto::WorkerRecord& record) {
+  auto theirs = std::make_shared<std::vector<Device>>();
+  for (const std::string& name : record.devices()) {
+    // A name that is not a device's cannot be used, and needs no error here.
+    absl::StatusOr<Device> device = Device::parse(name);
+    if (device.ok() && !device->is_cpu()) theirs->push_back(*std::move(device));
+  }
+  {
+    MutexLock lock(mutex_);
+    theirs_[worker.incarnation] = theirs;
+  }
+  const auto found = maps_.find(worker.name);
+  if (found == maps_.end()) return absl::OkStatus();
+  for (const auto& [from, to] : found->second) {
+    if (contains(*theirs, to)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device_maps for worker \"", worker.name, "\": ", to_string(found->second), " maps ", from.str(),
+        " to ", to.str(), ", but the devices of worker \"", worker.name, "\" are ", to_string(*theirs)));
+  }
+  return absl::OkStatus();
+}
+
+void AgentDevices::left(uint64_t incarnation) {
+  MutexLock lock(mutex_);
+  theirs_.erase(incarnation);
+}
+
+const DeviceMap* AgentDevices::map_for(const Worker& worker, const DeviceMap* of_call) const {
+  if (of_call != nullptr) return of_call;
+  if (maps_.empty()) return nullptr;
+  const auto found = maps_.find(worker.name);
+  return found == maps_.end() ? nullptr : &found->second;
+}
+
+DeviceRoute AgentDevices::route_to(const Worker& worker, const DeviceMap* map) const {
+  static const auto none = std::make_shared<const std::vector<Device>>();
+  DeviceRoute route;
+  route.map = map;
+  route.receiver = worker.name;
+  route.from = self_;
+  route.to = worker.incarnation;
+  route.as_bytes = !local_;
+  MutexLock lock(mutex_);
+  const auto found = theirs_.find(worker.incarnation);
+  route.receiver_devices = found == theirs_.end() ? none : found->second;
+  return route;
+}
+
+void to_proto(const DeviceMap& map, proto::Request& request) {
+  for (const auto& [from, to] : map) {
+    proto::DeviceEntry& entry = *request.add_device_map();
+    entry.set_from(from.str());
+    entry.set_to(to.str());
+  }
+}
+
+absl::StatusOr<DeviceMap> device_map_of(const proto::Request& request) {
+  if (request.device_map_size() > kMaxEntries) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed request: its device map has ", request.device_map_size(), " entries"));
+  }
+  DeviceMap map;
+  for (const proto::DeviceEntry& entry : request.device_map()) {
+    GRADWIRE_ASSIGN_OR_RETURN(Device from, Device::parse(entry.from()));
+    GRADWIRE_ASSIGN_OR_RETURN(Device to, Device::parse(entry.to()));
+    map.emplace(std::move(from), std::move(to));
+  }
+  GRADWIRE_RETURN_IF_ERROR(inverse(map).status());
+  return map;
+}
+
+bool has_device_tensors(const proto::Payload& payload) {
+  return std::any_of(payload.tensors().begin(), payload.tensors().end(),
+                     [](const proto::Tensor& tensor) { return !tensor.device().empty(); });
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/device.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/proto/membership.pb.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/worker.h"
+
+namespace gradwire::rpc {
+
+// The devices of one agent and of the other members of its group, and the maps between them. Thread-safe
+// after start().
+class AgentDevices {
+ public:
+  // Checks the options against the accelerator of this process. InvalidArgument names the device or the map.
+  absl::Status start(const RpcBackendOptions& options, const Worker& self);
+
+  // The devices on which this worker accepts tensors (without the CPU).
+  const std::vector<Device>& devices() const { return devices_; }
+  // Whether tensors in the memory of a device can be sent or received here.
+  bool any() const { return !devices_.empty(); }
+
+  // Adds this worker's devices to its record, with which it joins the group.
+  void announce(proto::WorkerRecord& record) const;
+  // Call when a worker joins, before messages to it are sent, and when it has left or died. joined() returns
+  // InvalidArgument if the map for the worker leads to a device that it does not have.
+  absl::Status joined(const Worker& worker, const proto::WorkerRecord& record);
+  void left(uint64_t incarnation);
+
+  // The map for tensors to `worker`; nullptr if devices mean those of the same name. `of_call`: the map of
+  // the call, which wins, or nullptr.
+  const DeviceMap* map_for(const Worker& worker, const DeviceMap* of_call) const;
+  // The route of a message to `worker` with `map` (may be nullptr). Both must outlive it.
+  DeviceRoute route_to(const Worker& worker, const DeviceMap* map) const;
+  // For a message from `from`, which must outlive the result.
+  DeviceArrival arrival(const Worker& from) const { return {&devices_, from.incarnation, self_}; }
+
+ private:
+  std::vector<Device> devices_;
+  std::map<std::string, DeviceMap> maps_;
+  uint64_t self_ = 0;
+  // Whether the channel "local" may be used.
+  bool local_ = true;
+  // Makes this agent known to the others of its process.
+  std::shared_ptr<void> registered_;
+
+  mutable Mutex mutex_;
+  // The devices of the members, by incarnation.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<const std::vector<Device>>> theirs_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Writes a map into a request, and reads it. InvalidArgument if it is not a one-to-one map of devices.
+void to_proto(const DeviceMap& map, proto::Request& request);
+absl::StatusOr<DeviceMap> device_map_of(const proto::Request& request);
+
+// Whether a tensor of the payload is, or will be, on a device.
+bool has_device_tensors(const proto::Payload& payload);
+
+}  // namespace gradwire::rpc
