@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,6 +45,36 @@ void load_state(const RRef<M>& module, const std::map<std::string, at::Tensor>& 
   write_state(module.local_value(), state);
 }
 
+template <class M>
+void move_to(const RRef<M>& module, const std::string& device) {
+  move_module(module.local_value(), device);
+}
+
+// forward() of a module on a device, with inputs that may be on others. `P`: the value types of its
+// parameters.
+template <class M, class P = typename FunctionTraits<decltype(&M::forward)>::Values>
+struct ForwardOn;
+template <class M, class... P>
+struct ForwardOn<M, std::tuple<P...>> {
+  static typename FunctionTraits<decltype(&M::forward)>::Returned call(const RRef<M>& module,
+                                                                       const std::string& device,
+                                                                       P... inputs) {
+    (move_input(inputs, device), ...);
+    return module.local_value().forward(std::move(inputs)...);
+  }
+};
+
+// Whether the accelerator has no tensor among the inputs.
+template <class... A>
+bool all_on_cpu(const A&... inputs) {
+  stream_fence_internal::Tensors found;
+  (stream_fence_internal::collect(inputs, found), ...);
+  return std::all_of(found.tensors.begin(), found.tensors.end(), [](const void* tensor) {
+    const auto& each = *static_cast<const at::TensorBase*>(tensor);
+    return !each.defined() || each.device().is_cpu();
+  });
+}
+
 // Compilers spell template arguments in different ways, so the names on the wire are given explicitly.
 template <class M>
 const Callee* methods_entry() {
@@ -50,6 +83,8 @@ const Callee* methods_entry() {
   function_entry<&train<M>>(absl::StrCat(type, "::train()"));
   function_entry<&state_of<M>>(absl::StrCat(type, "::state_dict()"));
   function_entry<&load_state<M>>(absl::StrCat(type, "::load_state_dict()"));
+  function_entry<&move_to<M>>(absl::StrCat(type, "::to()"));
+  function_entry<&ForwardOn<M>::call>(absl::StrCat(type, "::forward()"));
   return function_entry<&parameters_of<M>>(absl::StrCat(type, "::parameters()"));
 }
 
@@ -64,25 +99,32 @@ const Callee* methods_entry() {
 template <class M>
 class RemoteModule {
  public:
-  // Makes the module with the constructor's `arguments`. `location` is "worker" or "worker/device". The only
-  // device is "cpu"; InvalidArgument for others.
+  // Makes the module with the constructor's `arguments`. `location` is "worker" (on its CPU) or
+  // "worker/device", for example "worker1/cuda:0". With a device it returns when the module is there;
+  // InvalidArgument if the worker has no such device.
   template <class... A, class C = DeclaredConstructor<M>>
   explicit RemoteModule(const std::string& location, A&&... arguments)
-      : module_(call_internal::remote_constructed<M, C>(
-            Agent::current(), module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {
-  }
+      : RemoteModule(module_internal::parse_location(location), std::type_identity<C>(),
+                     std::forward<A>(arguments)...) {}
   // Refers to a module that exists already.
   explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
 
-  // Runs M::forward on the owner. Throws Error, as rpc_sync does.
+  // Runs M::forward on the owner. Inputs are moved to the module's device. If all inputs are on the CPU, so
+  // are the results; else the results travel by the device map. Throws Error, as rpc_sync does.
   template <class... A>
   auto forward(A&&... inputs) const {
-    return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
+    if (device_.is_cpu()) return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
+    return agent()->template rpc_sync<&module_internal::ForwardOn<M>::call>(
+        destination(module_internal::all_on_cpu(inputs...)), module_, device_.str(),
+        std::forward<A>(inputs)...);
   }
   // As forward without waiting. Returns a Future of the result of M::forward.
   template <class... A>
   auto forward_async(A&&... inputs) const {
-    return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
+    if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
+    return agent()->template rpc_async<&module_internal::ForwardOn<M>::call>(
+        destination(module_internal::all_on_cpu(inputs...)), module_, device_.str(),
+        std::forward<A>(inputs)...);
   }
 
   // Returns references to the parameters, in the order of M::parameters().
@@ -97,8 +139,8 @@ class RemoteModule {
   // Sets evaluation mode, as torch::nn::Module::eval does.
   void eval() const { train(false); }
 
-  // Returns the parameters and buffers by name, detached. On the owner they share the module's memory;
-  // elsewhere they are copies.
+  // Returns the parameters and buffers by name, detached and on the CPU. On the owner those of a module on
+  // the CPU share its memory; others are copies.
   std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
   // Copies `state` into the module's parameters and buffers. Throws InvalidArgument, which names the entries
   // that are missing, unknown or of another shape; then nothing is loaded.
@@ -107,13 +149,26 @@ class RemoteModule {
   }
 
  private:
+  template <class C, class... A>
+  RemoteModule(module_internal::Location location, std::type_identity<C>, A&&... arguments)
+      : module_(call_internal::remote_constructed<M, C>(Agent::current(), location.worker,
+                                                        std::forward<A>(arguments)...)),
+        device_(std::move(location.device)) {
+    if (!device_.is_cpu()) call<&module_internal::move_to<M>>(device_.str());
+  }
+
+  std::shared_ptr<Agent> agent() const { return rref_internal::agent_of(module_.handle().get()); }
+  Destination destination(bool on_cpu) const {
+    return module_internal::destination_for(module_.handle()->owner(), device_, on_cpu);
+  }
   template <auto F, class... A>
   auto call(A&&... arguments) const {
-    std::shared_ptr<Agent> agent = module_.handle()->agent();
-    return agent->template rpc_sync<F>(module_.owner(), module_, std::forward<A>(arguments)...);
+    return agent()->template rpc_sync<F>(destination(/*on_cpu=*/true), module_,
+                                         std::forward<A>(arguments)...);
   }
 
   RRef<M> module_;
+  Device device_;
 };
 
 }  // namespace gradwire::rpc

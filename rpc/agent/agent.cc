@@ -143,6 +143,7 @@ AgentTables Agent::tables() const {
   impl().rrefs->driver().count(tables);
   impl().peers->count(tables);
   impl().membership->count(tables);
+  if (impl().runtime.fences != nullptr) tables.device_waits = impl().runtime.fences->size();
   return tables;
 }
 

@@ -20,8 +20,8 @@ namespace gradwire::rpc {
 void Caller::send_now(CopiedCall& call) {
   proto::Request& request = *call.envelope.mutable_request();
   const Worker& to = call.peer->worker;
-  absl::StatusOr<std::shared_ptr<Link>> link = call.copied;
-  if (call.copied.ok()) link = link_to(call.peer);
+  const absl::StatusOr<std::shared_ptr<Link>> link =
+      call.copied.ok() ? link_to(call.peer) : absl::StatusOr<std::shared_ptr<Link>>(call.copied);
   if (!link.ok()) {
     rrefs_.undo(request.arguments(), to);
     const std::string& at = call.copied.ok() ? to.name : runtime_.self.name;

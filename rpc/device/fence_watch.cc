@@ -20,6 +20,7 @@ void FenceWatch::watch(StreamFencePtr fence, Done done) {
     MutexLock lock(mutex_);
     stopped = stopped_;
     if (stopped.ok()) {
+      waits_->fetch_add(1);
       entries_.push_back({std::move(fence), std::move(done)});
       pause_ = kFirstPause;
       schedule_locked();
@@ -49,10 +50,11 @@ void FenceWatch::poll() {
     if (!entries_.empty()) schedule_locked();
   }
   for (auto& [done, status] : ended) {
-    Executor::Task task = [done = std::move(done), status = std::move(status)]() mutable {
+    Executor::Task task = [waits = waits_, done = std::move(done), status = std::move(status)]() mutable {
       done(std::move(status));
       // It may own objects of the user, so it is destroyed here, without the lock.
       done = nullptr;
+      waits->fetch_sub(1);
     };
     if (!executor_->post_clean(task)) task();
   }
@@ -66,12 +68,10 @@ void FenceWatch::stop(const absl::Status& reason) {
     stopped_ = reason;
     entries.swap(entries_);
   }
-  for (Entry& entry : entries) entry.done(reason);
-}
-
-std::size_t FenceWatch::size() const {
-  MutexLock lock(mutex_);
-  return entries_.size();
+  for (Entry& entry : entries) {
+    entry.done(reason);
+    waits_->fetch_sub(1);
+  }
 }
 
 }  // namespace gradwire::rpc

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -29,8 +31,8 @@ class FenceWatch {
   void watch(StreamFencePtr fence, Done done);
   // Ends all waits with `reason`, and every later one at once. The timers must run no callback afterwards.
   void stop(const absl::Status& reason);
-  // Number of fences that have not been reached.
-  std::size_t size() const;
+  // Number of fences for which `done` has not returned.
+  std::size_t size() const { return waits_->load(); }
 
  private:
   struct Entry {
@@ -43,6 +45,8 @@ class FenceWatch {
 
   TimerQueue& timers_;
   const std::shared_ptr<Executor> executor_;
+  // Shared with the tasks that call `done`.
+  const std::shared_ptr<std::atomic<std::size_t>> waits_ = std::make_shared<std::atomic<std::size_t>>(0);
 
   mutable Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);

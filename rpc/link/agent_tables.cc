@@ -40,6 +40,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(gone_workers),
     GRADWIRE_FIELD(watched_workers),
     GRADWIRE_FIELD(waiting_for_workers),
+    GRADWIRE_FIELD(device_waits),
 };
 #undef GRADWIRE_FIELD
 

@@ -64,6 +64,8 @@ struct AgentTables {
   std::size_t watched_workers = 0;
   // Threads and calls that wait for a worker to join.
   std::size_t waiting_for_workers = 0;
+  // Messages, and values without references, that wait for a device.
+  std::size_t device_waits = 0;
 
   // The sum of all counts.
   std::size_t total() const;

@@ -2,25 +2,60 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
 
 namespace gradwire::rpc::module_internal {
 
-std::string worker_of_location(const std::string& location) {
+Location parse_location(const std::string& location) {
   const std::size_t slash = location.rfind('/');
-  const std::string worker = location.substr(0, slash);
-  const std::string device = slash == std::string::npos ? "cpu" : location.substr(slash + 1);
-  if (worker.empty())
+  Location parts{location.substr(0, slash), Device()};
+  absl::StatusOr<Device> device =
+      slash == std::string::npos ? Device() : Device::parse(location.substr(slash + 1));
+  if (parts.worker.empty() || !device.ok()) {
     throw Error(absl::InvalidArgumentError(
-        absl::StrCat("invalid location of a remote module: got \"", location, "\", expected \"WORKER\"")));
-  if (device != "cpu") {
-    throw Error(
-        absl::InvalidArgumentError(absl::StrCat("invalid location of a remote module: got \"", location,
-                                                "\" with device \"", device, "\", expected device \"cpu\"")));
+        absl::StrCat("invalid location of a remote module: got \"", location,
+                     "\", expected \"WORKER\" or \"WORKER/DEVICE\", for example \"worker1/cuda:0\"")));
   }
-  return worker;
+  parts.device = *std::move(device);
+  return parts;
+}
+
+Destination destination_for(const Worker& owner, const Device& device, bool on_cpu) {
+  Destination to = Destination::incarnation_of(owner);
+  return device.is_cpu() || !on_cpu ? to : to.with_device_map({{Device(), device}});
+}
+
+void move_module(torch::nn::Module& module, const std::string& device) {
+  // libtorch's own error for a kind of device that it was not built with is of no help.
+  absl::StatusOr<Device> parsed = Device::parse(device);
+  const std::vector<Device> devices = tensor_backend()->accelerators();
+  if (!parsed.ok() ||
+      (!parsed->is_cpu() && std::find(devices.begin(), devices.end(), *parsed) == devices.end())) {
+    throw Error(absl::InvalidArgumentError(absl::StrCat(
+        "cannot move the module to ", device, ": this worker has the devices ", to_string(devices))));
+  }
+  const c10::Device to(*parsed);
+  // A module may make its parameters on a device itself. Some kinds of devices allow nothing else: libtorch
+  // cannot turn a tensor on the CPU into one on such a device in place.
+  const auto there = [&to](const at::Tensor& tensor) { return tensor.device() == to; };
+  const std::vector<at::Tensor> parameters = module.parameters();
+  const std::vector<at::Tensor> buffers = module.buffers();
+  if (std::all_of(parameters.begin(), parameters.end(), there) &&
+      std::all_of(buffers.begin(), buffers.end(), there)) {
+    return;
+  }
+  module.to(to, /*non_blocking=*/true);
+}
+
+at::Tensor moved(const at::Tensor& tensor, const std::string& device) {
+  if (!tensor.defined()) return tensor;
+  const c10::Device to(device);
+  return tensor.device() == to ? tensor : tensor.to(to, /*non_blocking=*/true);
 }
 
 std::vector<at::Tensor> list_parameters(const torch::nn::Module& module) { return module.parameters(); }

@@ -69,14 +69,16 @@ TEST_F(RemoteModules, MismatchedStateIsNamedAndNotLoaded) {
   EXPECT_TRUE(at::equal(remote.state_dict().at("weight"), before));
 }
 
-TEST_F(RemoteModules, OtherDevicesAreRefused) {
+TEST_F(RemoteModules, DevicesThatTheWorkerDoesNotHaveAreRefused) {
   AgentGuard guard(group_[0]);
-  try {
-    RemoteModule<torch::nn::LinearImpl> remote("worker1/cuda:0", 5, 3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_TRUE(absl::IsInvalidArgument(error.status()));
-    EXPECT_THAT(error.what(), HasSubstr("cuda:0"));
+  for (const char* location : {"worker1/lag:0", "worker1/", "worker1/no device", "/cpu"}) {
+    try {
+      RemoteModule<torch::nn::LinearImpl> remote(location, 5, 3);
+      FAIL() << location;
+    } catch (const Error& error) {
+      EXPECT_TRUE(absl::IsInvalidArgument(error.status())) << location;
+      EXPECT_THAT(error.what(), HasSubstr(location == std::string("worker1/lag:0") ? "lag:0" : location));
+    }
   }
 }
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/stock_modules.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tests/device/lag_device.h"
@@ -53,7 +55,7 @@ struct Sums {
   at::Tensor get() const { return sum; }
   at::Tensor sum;
 };
-GRADWIRE_RPC_CLASS(Sums, int64_t)
+GRADWIRE_RPC_SERIAL_CLASS(Sums, int64_t)
 GRADWIRE_RPC_METHOD(Sums, add)
 GRADWIRE_RPC_METHOD(Sums, get)
 
@@ -61,6 +63,20 @@ void add_to(const RRef<Sums>& sums, const at::Tensor& x) { sums.local_value().ad
 GRADWIRE_RPC(add_to)
 at::Tensor fetch(const RRef<at::Tensor>& value) { return value.to_here(); }
 GRADWIRE_RPC(fetch)
+
+// libtorch cannot move the parameters of a module to the devices of the test accelerator, so this one makes
+// them there.
+struct LinearOn : torch::nn::Module {
+  LinearOn(const std::string& device, int64_t in, int64_t out) {
+    const at::TensorOptions options = at::TensorOptions().device(c10::Device(device));
+    weight = register_parameter("weight", at::zeros({out, in}, options));
+    bias = register_parameter("bias", at::zeros({out}, options));
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
+  at::Tensor weight;
+  at::Tensor bias;
+};
+GRADWIRE_RPC_MODULE(LinearOn, std::string, int64_t, int64_t)
 
 at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
 
@@ -83,7 +99,7 @@ class DeviceCalls : public ::testing::TestWithParam<const char*> {
     group_.expect_empty();
     EXPECT_EQ(lag::leftovers(), "");
   }
-  testing::Group group_{2, with_channels({GetParam()})};
+  testing::Group group_{3, with_channels({GetParam()})};
 };
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceCalls, ::testing::Values("local", "host"),
                          [](const auto& info) { return std::string(info.param); });
@@ -98,8 +114,6 @@ TEST_P(DeviceCalls, TensorsTravelBothWays) {
     expect_equal(group_[0]->rpc_sync<&echo>("worker0", on(0, x)), x);
   }
   expect_equal(group_[0]->rpc_sync<&scale>("worker1", on(0, large), 2.0), large * 2.0);
-  const at::Tensor sparse = at::rand({4, 5}).relu().to_sparse();
-  expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, sparse)).to_dense(), sparse.to_dense());
 }
 
 TEST_P(DeviceCalls, NoThreadWaitsForAStream) {
@@ -147,11 +161,16 @@ TEST_P(DeviceCalls, UsesOfAnObjectFollowEachOther) {
   for (int i = 0; i < 30; ++i) {
     // Small integers, so that the order of the additions does not matter.
     const at::Tensor x = at::randint(0, 100, {500}).to(at::kFloat);
-    added.push_back(i % 2 == 0 ? sums.rpc_async<&Sums::add>(on(0, x))
-                               : group_[0]->rpc_async<&add_to>("worker1", sums, on(0, x)));
+    added.push_back(sums.rpc_async<&Sums::add>(on(0, x)));
     expected += x;
   }
   collect(std::move(added)).wait();
+  // The same through local_value() in a handler.
+  for (int i = 0; i < 10; ++i) {
+    const at::Tensor x = at::randint(0, 100, {500}).to(at::kFloat);
+    group_[0]->rpc_sync<&add_to>("worker1", sums, on(0, x));
+    expected += x;
+  }
   expect_equal(sums.rpc_sync<&Sums::get>(), expected);
 }
 
@@ -159,11 +178,12 @@ TEST_P(DeviceCalls, ReferencesCarryTheOrder) {
   const at::Tensor x = at::rand({3000});
   const RRef<at::Tensor> scaled = group_[0]->remote<&scale>("worker1", on(0, x), 2.0);
   expect_equal(scaled.to_here(), x * 2.0);
-  expect_equal(group_[1]->rpc_sync<&fetch>("worker0", scaled), x * 2.0);
+  expect_equal(group_[0]->rpc_sync<&fetch>("worker1", scaled), x * 2.0);
+  expect_equal(group_[0]->rpc_sync<&fetch>("worker2", scaled), x * 2.0);
   expect_equal(scaled.rpc_sync<at::Tensor>(Op("aten::add"), 1), x * 2.0 + 1);
   AgentGuard guard(group_[1]);
   const RRef<at::Tensor> own(on(0, x) * 5);
-  expect_equal(group_[0]->rpc_sync<&fetch>("worker0", own), x * 5);
+  expect_equal(group_[1]->rpc_sync<&fetch>("worker0", own), x * 5);
   expect_equal(own.to_here(), x * 5);
 }
 
@@ -197,6 +217,30 @@ TEST_P(DeviceCalls, ACallEndsAtItsDeadlineWhileTheDeviceIsBusy) {
   } else {
     EXPECT_TRUE(result.result().ok());
   }
+}
+
+TEST_P(DeviceCalls, RemoteModulesLiveOnADevice) {
+  AgentGuard guard(group_[0]);
+  RemoteModule<LinearOn> remote("worker1/lag:1", "lag:1", 5, 3);
+  torch::nn::LinearImpl local(5, 3);
+  const std::map<std::string, at::Tensor> state = module_internal::read_state(local);
+  remote.load_state_dict(state);
+  EXPECT_EQ(remote.remote_parameters()[0].rpc_sync<at::Tensor>(Op("aten::detach")).device(), lag::device(1));
+  const at::Tensor x = at::rand({4, 5});
+  const at::Tensor expected = local.forward(x).detach();
+  // Inputs on the CPU travel to the module, and its results back to the CPU.
+  const at::Tensor on_cpu = remote.forward(x).detach();
+  EXPECT_TRUE(on_cpu.device().is_cpu());
+  expect_equal(on_cpu, expected);
+  // Inputs on a device of the caller: results travel by the device map.
+  const at::Tensor on_device = remote.forward_async(on(0, x)).wait().detach();
+  EXPECT_EQ(on_device.device(), lag::device(1));
+  expect_equal(on_device, expected);
+  expect_equal(remote.state_dict().at("weight"), state.at("weight"));
+  const absl::Status status =
+      status_of([] { RemoteModule<torch::nn::LinearImpl> none("worker1/lag:9", 5, 3); });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot move the module to lag:9"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("[lag:0, lag:1, lag:2]"));
 }
 
 // ---- Device maps
