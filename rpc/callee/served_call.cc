@@ -194,7 +194,7 @@ void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::
     // The connection has ended: take back the references in the answer.
     undo(envelope.response().result());
   } else {
-    parts_.rrefs.sent(envelope.response().result(), incoming_.from, link.closed());
+    parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
     if (borrows) link.capture(*ticket);
   }

@@ -138,7 +138,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
   call->link = *link;
   add_pending(id, std::move(call));
   absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
-  if (ticket.ok()) rrefs_.sent(request.arguments(), peer->worker, (*link)->closed());
+  if (ticket.ok()) rrefs_.sent(request.arguments(), peer->worker, [&] { return (*link)->closed(); });
   if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
   if (!ticket.ok()) {
     // The message never left. If the end of the link has taken the call already, that thread completes it.
