@@ -105,8 +105,9 @@ struct RpcBackendOptions {
   std::shared_ptr<store::Store> store;
   // Names of the transports that may be used, best first. Empty: all that work on this host, which are "shm"
   // (to workers on the same host) and "tcp". When a transport fails between two workers, they use the next
-  // one and log it. "ucx" is used only when it is named here, in programs that are built with it
-  // (docs/transport.md).
+  // one and log it. When "shm" does not work on this host at all, for example in a container, it is left out
+  // and a warning is logged; init fails with Unavailable if no other transport is named. "ucx" is used only
+  // when it is named here, in programs that are built with it (docs/transport.md).
   std::vector<std::string> transports;
   // Whether to connect to all workers before init returns. Otherwise a connection is made on first use.
   bool connect_at_init = false;

@@ -122,6 +122,9 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
 
   std::string peer_address() const override { return inner()->peer_address(); }
 
+  // Whether the listener has handled all messages that have arrived.
+  bool has_delivered_all() const { return incoming_->idle(); }
+
   void receive(const std::shared_ptr<ConnectionListener>& listener, Message message) {
     Fault fault = context_->policy(Direction::kIncoming, message);
     absl::Duration delay = fault.kind == Fault::Kind::kDelay ? fault.delay : absl::ZeroDuration();
@@ -202,6 +205,11 @@ class FaultListener : public ConnectionListener {
 
   void on_message(Connection&, Message message) override {
     connection_->receive(listener_, std::move(message));
+  }
+  // While a message is delayed, the limit of the listener is that of the delayed message, which may raise it.
+  uint64_t max_message_bytes() const override {
+    return connection_->has_delivered_all() ? listener_->max_message_bytes()
+                                            : ConnectionListener::max_message_bytes();
   }
   bool introduced() const override { return listener_->introduced(); }
 

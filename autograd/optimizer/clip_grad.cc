@@ -57,9 +57,11 @@ class LocalGradients {
       if (gradient.defined()) gradient = change(gradient);
     }
     if (context_ == nullptr) return;
+    // The old gradients are moved out, and destroyed after the lock is released: they may own a graph, or
+    // memory with a deleter of the user.
     MutexLock lock(context_->mutex);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (gradients[i].defined()) context_->gradients[parameters_[i]] = gradients[i];
+      if (gradients[i].defined()) std::swap(context_->gradients[parameters_[i]], gradients[i]);
     }
   }
 

@@ -1,15 +1,23 @@
 #include "gradwire/autograd/clip_grad.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gradwire/autograd/context/context_state.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/rpc/agent_statistics.h"
 #include "gtest/gtest.h"
 
@@ -151,6 +159,42 @@ TEST_F(ClipGrad, SparseGradientsAreClippedByTheirValues) {
   const at::Tensor scaled = get_gradients(context).at(table).to_dense();
   clip_grad_value_(context, parameters, 0.2);
   EXPECT_TRUE(torch::equal(get_gradients(context).at(table).to_dense(), scaled.clamp(-0.2, 0.2)));
+}
+
+// Destroying a gradient may run code of the user, here the deleter of its memory. That code may use the
+// context.
+TEST_F(ClipGrad, OldGradientsAreDestroyedWithoutTheLockOfTheContext) {
+  Context context;
+  run_backward(context);
+  const auto found = value_or_throw(Engine::of(*group_[1]))->contexts().find(context.id());
+  ASSERT_TRUE(found.ok()) << found.status();
+  const std::shared_ptr<ContextState> state = *found;
+  std::atomic<int> deleted{0};
+  std::atomic<int> locked{0};
+  // It only tries the lock, because a wait for a lock that this thread holds would not end.
+  const auto deleter = [&](void*) {
+    ++deleted;
+    std::thread other([&] {
+      if (state->mutex.try_lock()) {
+        state->mutex.unlock();
+      } else {
+        ++locked;
+      }
+    });
+    other.join();
+  };
+  std::vector<float> memory(1'000, 9);
+  {
+    MutexLock lock(state->mutex);
+    ASSERT_EQ(state->gradients.size(), 2u);
+    for (const Gradients::Entry& entry : Gradients(state->gradients)) {
+      state->gradients[entry.tensor] = at::from_blob(memory.data(), entry.tensor.sizes(), deleter,
+                                                     entry.tensor.options().requires_grad(false));
+    }
+  }
+  clip_grad_value_(context, pair_.parameters, 0.1);
+  EXPECT_EQ(deleted, 2);
+  EXPECT_EQ(locked, 0);
 }
 
 TEST_F(ClipGrad, LimitsBelowZeroAndReleasedContextsAreRefused) {

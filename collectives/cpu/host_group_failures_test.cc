@@ -82,6 +82,24 @@ TEST(HostGroup, EndsEverywhereOnAbort) {
   other.join();
 }
 
+// An empty reason must not look like one that its member did not finish to write.
+TEST(HostGroup, AbortWithoutAReasonIsACompleteReason) {
+  const auto store = std::make_shared<store::HashStore>();
+  std::thread other([&] {
+    auto group = HostGroup::join(options_for(kAlgorithmSizes[2], 1, 2, store));
+    ASSERT_TRUE(group.ok());
+    (*group)->abort("");
+    EXPECT_TRUE(store->try_wait({"done"}, absl::Seconds(60)).ok());
+  });
+  auto group = HostGroup::join(options_for(kAlgorithmSizes[2], 0, 2, store));
+  ASSERT_TRUE(group.ok()) << group.status();
+  const absl::Status status = (*group)->barrier(deadline());
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "no reason was given (found by rank 1)")) << status;
+  EXPECT_TRUE(store->try_set("done", "").ok());
+  other.join();
+}
+
 TEST(HostGroup, AllToAllRefusesMismatchedSizes) {
   in_group(1, kAlgorithmSizes[0], [](HostGroup&) {});
   for (const AlgorithmSizes& sizes : {kAlgorithmSizes[0], kAlgorithmSizes[2]}) {

@@ -195,8 +195,10 @@ absl::Status HostPhases::fail(absl::Status status) {
   HostMemory::Header& header = memory_.header();
   uint32_t unbroken = 0;
   if (header.broken_by.compare_exchange_strong(unbroken, static_cast<uint32_t>(rank_) + 1)) {
-    const std::size_t size = std::min(status.message().size(), HostMemory::kMaxReason);
-    std::memcpy(header.reason, status.message().data(), size);
+    // An empty reason would never count as complete.
+    const absl::string_view reason = status.message().empty() ? "no reason was given" : status.message();
+    const std::size_t size = std::min(reason.size(), HostMemory::kMaxReason);
+    std::memcpy(header.reason, reason.data(), size);
     header.reason_code.store(static_cast<int32_t>(status.code()));
     header.reason_size.store(static_cast<uint32_t>(size));
   }

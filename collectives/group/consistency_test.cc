@@ -1,9 +1,12 @@
+#include "gradwire/collectives/group/consistency.h"
+
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/group/operations.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
@@ -75,6 +78,22 @@ TEST_F(Consistency, ShapeDtypeRootOrReductionDiffers) {
         group->all_reduce_async(at::ones({2}), group->rank() == 2 ? ReduceOp::kMax : ReduceOp::kMin)->wait();
       },
       "rank 2 called #6 all_reduce Float[2] max, rank 0 called #6 all_reduce Float[2] min");
+}
+
+TEST_F(Consistency, FactorDiffersFromNone) {
+  expect_difference(
+      [](const Group& group) {
+        at::Tensor tensor = at::ones({2});
+        group->all_reduce(tensor, group->rank() == 1 ? premul_sum(0.5) : ReduceOp::kSum);
+      },
+      "rank 1 called #0 all_reduce Float[2] premul_sum, rank 0 called #0 all_reduce Float[2] sum");
+}
+
+// Operations on one tensor and those on one tensor per GPU make their records with the same functions.
+TEST(OperationRecord, NamesTheReductionOfAMultiDeviceOperation) {
+  const OperationRecord record = record_of(Operation::kAllReduceMultigpu, at::ones({2}));
+  EXPECT_EQ(describe(with_op(record, premul_sum(0.5))), "all_reduce_multigpu Float[2] premul_sum");
+  EXPECT_EQ(describe(with_op(record, ReduceOp::kMax)), "all_reduce_multigpu Float[2] max");
 }
 
 // The message shows only the first sizes, but later sizes are compared too.

@@ -40,6 +40,12 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
   return record;
 }
 
+OperationRecord with_op(OperationRecord record, const Reduction& op) {
+  record.reduction = static_cast<int8_t>(op.op);
+  record.multiplies = op.multiplies;
+  return record;
+}
+
 namespace operations {
 namespace {
 

@@ -18,6 +18,8 @@ namespace gradwire::collectives {
 
 // The description of a call with this tensor.
 OperationRecord record_of(Operation operation, const at::Tensor& tensor);
+// The same description with a reduction, and whether it is premul_sum.
+OperationRecord with_op(OperationRecord record, const Reduction& op);
 
 // The context of one run of one operation.
 struct RunContext {

@@ -12,12 +12,6 @@ OperationRecord with_root(OperationRecord record, int root) {
   return record;
 }
 
-OperationRecord with_op(OperationRecord record, const Reduction& op) {
-  record.reduction = static_cast<int8_t>(op.op);
-  record.multiplies = op.multiplies;
-  return record;
-}
-
 // A record without sizes, for operations in which the sizes may differ between ranks.
 OperationRecord record_without_sizes(Operation operation, const at::Tensor& tensor) {
   OperationRecord record;

@@ -43,8 +43,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensor
   check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   check(kThis, checks_.reduction(op, tensors[0]));
-  OperationRecord record = record_of(kThis, tensors[0]);
-  record.reduction = static_cast<int8_t>(op.op);
+  const OperationRecord record = with_op(record_of(kThis, tensors[0]), op);
   const c10::Device device = tensors[0].device();
   return runner_->perform(Mode::kLater, record, device, [tensors = std::move(tensors), op](RunContext& run) {
     return finish(run, run.backend.multi_device()->all_reduce(tensors, op, run.deadline));
@@ -57,9 +56,8 @@ ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, i
   check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   check(kThis, checks_.reduction(op, tensors[0]));
-  OperationRecord record = record_of(kThis, tensors[0]);
+  OperationRecord record = with_op(record_of(kThis, tensors[0]), op);
   record.peer = dst;
-  record.reduction = static_cast<int8_t>(op.op);
   const c10::Device device = tensors[0].device();
   return runner_->perform(
       Mode::kLater, record, device, [tensors = std::move(tensors), root, op](RunContext& run) {

@@ -20,6 +20,7 @@
 #include "gradwire/store/init_method.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -74,7 +75,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   runtime.fences = std::make_shared<FenceWatch>(*runtime.timers, runtime.executor);
   GRADWIRE_RETURN_IF_ERROR(runtime.devices.start(runtime.options, runtime.self));
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
-                            make_transports(runtime.options, runtime.loop));
+                            make_transports(runtime.options, runtime.loop, transport::probe_shm));
   const HeartbeatOptions& heartbeat = runtime.options.heartbeat;
   if (heartbeat.interval <= absl::ZeroDuration() || heartbeat.suspect_after < 3 * heartbeat.interval ||
       heartbeat.dead_after < heartbeat.suspect_after) {

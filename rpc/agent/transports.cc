@@ -15,19 +15,20 @@
 namespace gradwire::rpc {
 
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
-    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop) {
+    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop,
+    absl::FunctionRef<absl::Status()> check_shm) {
   std::vector<std::unique_ptr<transport::Transport>> transports;
   // Loopback comes first, for calls of a worker to itself, and is never left out or wrapped.
   transports.push_back(transport::make_loopback_transport({}, loop));
   const bool chosen = !options.transports.empty();
+  absl::Status shm_works;
   for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
     if (name == "shm") {
-      if (absl::Status works = transport::probe_shm(); !works.ok()) {
-        // With another transport the worker can do without shared memory.
-        if (options.transports.size() == 1)
-          return with_context(works, "the transport \"shm\" does not work on this machine");
+      // The names say what may be used, so with another transport the worker can do without shared memory.
+      shm_works = check_shm();
+      if (!shm_works.ok()) {
         log(LogLevel::kWarning,
-            "shared memory between workers does not work on this machine: ", works.message());
+            "shared memory between workers does not work on this machine: ", shm_works.message());
         continue;
       }
       transport::ShmOptions shm;
@@ -45,6 +46,11 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       return absl::InvalidArgumentError(
           absl::StrCat("unknown transport \"", name, "\"; expected \"shm\", \"tcp\" or \"ucx\""));
     }
+  }
+  if (transports.size() == 1) {
+    return with_context(shm_works,
+                        "the transport \"shm\" does not work on this machine, and no other one is named in "
+                        "RpcBackendOptions::transports; name \"tcp\" too");
   }
   if (options.hooks != nullptr && options.hooks->wrap_transport) {
     for (std::size_t i = 1; i < transports.size(); ++i) {

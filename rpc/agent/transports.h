@@ -3,6 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/transport/event_loop.h"
@@ -11,10 +13,12 @@
 namespace gradwire::rpc {
 
 // Creates the transports of an agent, best first: loopback, for calls to itself, and those that
-// `options.transports` names. If it names none, all transports that work on this machine are created. A
-// transport that does not work is left out with a warning in the log, unless it is the only one that was
-// named. Errors: InvalidArgument for an unknown name; Unavailable if no transport is left.
+// `options.transports` names. If it names none, all transports that work on this machine are created.
+// `check_shm` returns why shared memory does not work on this machine; OK if it does. Then "shm" is left out
+// with a warning in the log. Errors: InvalidArgument for an unknown name; Unavailable if no transport but
+// loopback is left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
-    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop);
+    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop,
+    absl::FunctionRef<absl::Status()> check_shm);
 
 }  // namespace gradwire::rpc

@@ -246,7 +246,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors encoded) {
     // The connection has ended.
     refuse_result(ticket.status(), *envelope.mutable_response());
   } else {
-    parts_.rrefs.sent(envelope.response().result(), incoming_.from, link.closed());
+    parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
     if (borrows) link.capture(*ticket);
   }

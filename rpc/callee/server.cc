@@ -32,7 +32,11 @@ absl::Status check_repeatable(const proto::Request& request) {
 }  // namespace
 
 Server::Server(AgentRuntime& runtime, RRefService& rrefs)
-    : runtime_(runtime), rrefs_(rrefs), calls_(runtime), parts_{runtime, rrefs, calls_, fetch_cost_} {}
+    : runtime_(runtime),
+      rrefs_(rrefs),
+      calls_(runtime),
+      parts_{runtime, rrefs, calls_, fetch_cost_},
+      order_strands_(runtime.executor) {}
 
 void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
   proto::Envelope envelope;
@@ -162,7 +166,7 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
     return;
   }
   if (call->incoming().request().order_key() != 0) {
-    order_strand(call->incoming().from, call->incoming().request().order_key())
+    order_strands_.find(call->incoming().from.incarnation, call->incoming().request().order_key())
         ->post([this, call = std::move(call)](Strand::Next next) {
           // Ordered calls start in order; they need not finish in order. The next call may start when this
           // one returns, when it blocks, or after kStartTime.
@@ -221,23 +225,6 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
   call->turn_wait().set_timer(timer);
   // The turn may have come before set_timer(). Then cancel the timer here.
   if (call->turn_wait().claimed()) runtime_.timers->cancel(timer);
-}
-
-std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
-  MutexLock lock(mutex_);
-  // The tasks of a strand keep it alive. If it has expired, none of its calls is queued or running, so a new
-  // strand keeps the order as well.
-  std::weak_ptr<Strand>& slot = strands_[{from.incarnation, key}];
-  std::shared_ptr<Strand> strand = slot.lock();
-  if (strand == nullptr) {
-    strand = std::make_shared<Strand>(runtime_.executor);
-    slot = strand;
-    // Each thread of a caller has its own key. Remove the strands that are not in use any more.
-    if (strands_.size() > 1024) {
-      absl::erase_if(strands_, [](const auto& entry) { return entry.second.expired(); });
-    }
-  }
-  return strand;
 }
 
 }  // namespace gradwire::rpc

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/callee/callee_cost.h"
+#include "gradwire/rpc/callee/order_strands.h"
 #include "gradwire/rpc/callee/served_call.h"
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/link/envelope.h"
@@ -48,7 +46,6 @@ class Server {
   // As enqueue(), for a method of a serial object. A call that is still waiting at its deadline fails, and
   // the error names the running call.
   void enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand);
-  std::shared_ptr<Strand> order_strand(const Worker& from, uint64_t key);
   void refuse(Link& link, uint64_t call_id, const absl::Status& status);
 
   AgentRuntime& runtime_;
@@ -59,10 +56,7 @@ class Server {
   CalleeCost service_cost_;
   CalleeCost fetch_cost_;
   const ServedCall::Parts parts_;
-
-  Mutex mutex_;
-  // Strands of ordered calls, by caller and order key. A strand lives while calls use it.
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Strand>> strands_ ABSL_GUARDED_BY(mutex_);
+  OrderStrands order_strands_;
 };
 
 }  // namespace gradwire::rpc

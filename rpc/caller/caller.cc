@@ -151,7 +151,7 @@ void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Work
   const proto::Payload& arguments = envelope.request().arguments();
   const bool borrows = any_borrowed(tensors.buffers);
   absl::StatusOr<uint64_t> ticket = link->send_encoded(envelope, std::move(tensors));
-  if (ticket.ok()) rrefs_.sent(arguments, to, link->closed());
+  if (ticket.ok()) rrefs_.sent(arguments, to, [&] { return link->closed(); });
   if (ticket.ok() && borrows && !borrow) link->capture(*ticket);
   if (!ticket.ok()) {
     // The message never left. If the end of the link has taken the call already, that thread completes it.

@@ -59,17 +59,24 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   return payload.references_size() - 1;
 }
 
-void RRefService::sent(const proto::Payload& payload, const Worker& receiver, bool closed) {
+// The connection may end at any time between the send and this event. Then link_restored() comes before or
+// after this event, and takes the same lock:
+//   1. If it comes after, it revokes the child, which is marked as sent by then.
+//   2. If it came before, it has skipped the child as unsent. The connection was marked as closed before
+//      that, so closed() returns true, and the child is revoked here.
+// If closed() were called without the lock, link_restored() could come between its result and this event, and
+// nothing would revoke the child.
+void RRefService::sent(const proto::Payload& payload, const Worker& receiver,
+                       absl::FunctionRef<bool()> closed) {
   if (payload.references_size() == 0) return;
   driver_->apply([&](Tables& tables, Actions& actions) {
+    const bool lost = closed();
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (!child) continue;
-      // From here on a broken connection affects the child. If the connection has broken between the send and
-      // this event, link_restored() may have skipped the child as unsent. So the receiver is asked here.
+      // From here on a broken connection affects the child.
       tables.references.sent(child);
-      if (closed)
-        tables.references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
+      if (lost) tables.references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
     }
   });
 }

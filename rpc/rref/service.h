@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "gradwire/base/future.h"
 #include "gradwire/codec/id.h"
@@ -55,8 +56,9 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // is lost.
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle, const Worker& receiver,
                                          bool is_answer, proto::Payload& payload);
-  // The message was sent on a connection. `closed`: the connection has ended since.
-  void sent(const proto::Payload& payload, const Worker& receiver, bool closed);
+  // The message was sent on a connection. `closed` returns whether the connection has ended since. It is
+  // called with the driver's lock held, so it must not block.
+  void sent(const proto::Payload& payload, const Worker& receiver, absl::FunctionRef<bool()> closed);
   // The message was never sent: removes the forks that were made for its receiver.
   void undo(const proto::Payload& payload, const Worker& receiver);
   // Returns one handle for each of payload.references. InvalidArgument for a malformed reference.

@@ -25,7 +25,7 @@ struct Location {
   std::string worker;
   Device device;
 };
-// Throws InvalidArgument for an empty worker, or a device that is no device's name.
+// Throws InvalidArgument for an empty worker, or a malformed device.
 Location parse_location(const std::string& location);
 
 // The destination of a call to a module on `device`, with tensors that are all on the caller's CPU or, if not

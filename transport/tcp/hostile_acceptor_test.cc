@@ -23,15 +23,9 @@ class HostileAcceptor : public HostileTcp {
  protected:
   void SetUp() override {
     HostileTcp::SetUp();
-    TcpOptions options;
-    options.limits.max_message_bytes = uint64_t{1} << 30;
-    options.limits.max_buffer_bytes = uint64_t{1} << 29;
-    options.stripes = kStripes;
-    options.stripe_from_bytes = kMinStripedBytes;
-    // One test waits for this timeout. It also closes a connection whose reader does not read for this time,
-    // which must not happen in the other tests when the machine stalls.
-    options.user_timeout = absl::Seconds(10);
-    client_ = make_tcp_transport(options);
+    // This timeout closes a connection whose reader does not read for this time, which must not happen when
+    // the machine stalls.
+    client_ = make_tcp_transport(client_options(absl::Seconds(10)));
     auto honest = client_->connect(address_, honest_listener_, absl::Seconds(60));
     ASSERT_TRUE(honest.ok()) << honest.status();
     honest_ = *honest;
@@ -52,6 +46,16 @@ class HostileAcceptor : public HostileTcp {
   void TearDown() override {
     client_->shutdown();
     HostileTcp::TearDown();
+  }
+
+  static TcpOptions client_options(absl::Duration user_timeout) {
+    TcpOptions options;
+    options.limits.max_message_bytes = uint64_t{1} << 30;
+    options.limits.max_buffer_bytes = uint64_t{1} << 29;
+    options.stripes = kStripes;
+    options.stripe_from_bytes = kMinStripedBytes;
+    options.user_timeout = user_timeout;
+    return options;
   }
 
   // Connects the transport to the plain socket; socket_ is then the test's end of the connection.
@@ -282,6 +286,61 @@ TEST_F(HostileAcceptor, StripesThatCloseBeforeReadyLeaveTheConnection) {
   std::string all(encode_frame_start(striped_message()).size() + 7 + kSize, '\0');
   EXPECT_EQ(::recv(socket_.get(), all.data(), all.size(), MSG_WAITALL), all.size());
   EXPECT_EQ(at_client_->closed_count(), 0);
+}
+
+// A transport that waits at most kShortly for a peer that sends nothing.
+class SilentAcceptor : public HostileAcceptor {
+ protected:
+  static constexpr absl::Duration kShortly = absl::Seconds(1);
+
+  void SetUp() override {
+    HostileAcceptor::SetUp();
+    std::swap(client_, slow_client_);
+    client_ = make_tcp_transport(client_options(kShortly));
+  }
+  void TearDown() override {
+    slow_client_->shutdown();
+    HostileAcceptor::TearDown();
+  }
+
+  std::unique_ptr<Transport> slow_client_;
+};
+
+TEST_F(SilentAcceptor, StripesWithoutReadyAreGivenUpAndThePeerIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(open_connection());
+  ::testing::internal::CaptureStderr();
+  ASSERT_NO_FATAL_FAILURE(accept_stripes());
+  for (const Descriptor& stripe : stripes_) EXPECT_TRUE(is_closed_by_server(stripe));
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("2 stripes to " + hostile_address_), std::string::npos) << lines;
+  EXPECT_NE(lines.find("for 1s"), std::string::npos) << lines;
+  // The connection goes on with its one socket.
+  ASSERT_TRUE(from_client_->send(striped_message()).ok());
+  std::string all(encode_frame_start(striped_message()).size() + 7 + kSize, '\0');
+  EXPECT_EQ(::recv(socket_.get(), all.data(), all.size(), MSG_WAITALL), all.size());
+  EXPECT_EQ(at_client_->closed_count(), 0);
+}
+
+// "ready" is queued behind a large message that takes long.
+TEST_F(SilentAcceptor, ReadyMayTakeLongWhileTheConnectionMakesProgress) {
+  ASSERT_NO_FATAL_FAILURE(open_connection());
+  ASSERT_NO_FATAL_FAILURE(accept_stripes());
+  const absl::Time end = Clock::system().now() + 3 * kShortly;
+  uint64_t arrived = from_client_->bytes_arrived();
+  std::size_t messages = 0;
+  while (Clock::system().now() < end) {
+    send_bytes(encode_frame_start(Message()));
+    await_arrived(arrived += kFramePrefixBytes);
+    ++messages;
+  }
+  send_control(StripeControl::kReady);
+  for (int lane = 0; lane <= kStripes; ++lane) {
+    write_all(lane == 0 ? socket_ : stripes_[lane - 1], bytes_on(lane));
+  }
+  const auto received = at_client_->wait_for_messages(messages + 1);
+  ASSERT_EQ(received.size(), messages + 1);
+  ASSERT_EQ(received.back().buffers.size(), 1);
+  EXPECT_TRUE(is_test_buffer(received.back().buffers[0], kSize, 3));
 }
 
 TEST_F(HostileAcceptor, SharesInAnyOrderGiveTheMessage) {

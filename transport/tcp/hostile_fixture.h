@@ -24,7 +24,7 @@ namespace gradwire::transport {
 // Test fixture with a listening tcp transport and plain sockets that connect to it.
 class HostileTcp : public testing::Test {
  protected:
-  void SetUp() override {
+  static TcpOptions server_options() {
     TcpOptions options;
     options.bind_address = "127.0.0.1";
     options.limits.max_message_bytes = uint64_t{1} << 30;
@@ -32,6 +32,12 @@ class HostileTcp : public testing::Test {
     options.stripes = 2;
     options.stripe_from_bytes = kMinStripedBytes;
     options.user_timeout = absl::Seconds(1);
+    return options;
+  }
+
+  void SetUp() override { start(server_options()); }
+
+  void start(const TcpOptions& options) {
     server_ = make_tcp_transport(options);
     auto listening = server_->listen([this](const std::shared_ptr<Connection>& connection) {
       MutexLock lock(mutex_);

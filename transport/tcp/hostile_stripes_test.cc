@@ -129,6 +129,30 @@ TEST_F(HostileStripes, AForeignTokenJoinsNothing) {
   EXPECT_EQ(listener(0)->wait_for_messages(1).size(), 1);
 }
 
+// A server that waits only one second for all stripes of a connection.
+class IncompleteStripes : public HostileStripes {
+ protected:
+  void SetUp() override {
+    TcpOptions options = server_options();
+    options.introduction_timeout = absl::Seconds(1);
+    start(options);
+  }
+};
+
+TEST_F(IncompleteStripes, AreClosedAndMayComeAgain) {
+  open_connection();
+  // The connection is introduced by its preface; RecordingListener does not ask for more.
+  stripes_[0] = connect_stripe(1, 2, token_);
+  EXPECT_TRUE(is_closed_by_server(stripes_[0]));
+  write_all(socket_, encode_frame_start(Message()));
+  EXPECT_EQ(listener(0)->wait_for_messages(1).size(), 1);
+  for (int i = 0; i < 2; ++i) stripes_[i] = connect_stripe(i + 1, 2, token_);
+  EXPECT_EQ(read_control(), StripeControl::kReady);
+  write_all(socket_, bytes_on(0));
+  for (int i = 0; i < 2; ++i) write_all(stripes_[i], bytes_on(i + 1));
+  EXPECT_EQ(listener(0)->wait_for_messages(2).size(), 2);
+}
+
 TEST_F(HostileStripes, StripesThatDoNotFitTogetherJoinNothing) {
   open_connection();
   for (const auto& [number, count] :

@@ -10,14 +10,15 @@
 
 #include "absl/container/inlined_vector.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
 #include "gradwire/transport/tcp/dial.h"
 #include "gradwire/transport/tcp/tcp_context.h"
 
 namespace gradwire::transport {
 namespace {
 
-// Maximum time to connect and join all stripes.
-constexpr absl::Duration kStartTimeout = absl::Seconds(10);
+// Maximum time to connect all stripes.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 // Number of reads of one stripe before other sockets are served.
 constexpr int kReadsPerTurn = 16;
 
@@ -61,13 +62,8 @@ void TcpStripes::open_in_loop() {
   if (state_ != State::kOff || count <= 0) return;
   state_ = State::kStarting;
   sender_.set_stripes_wanted(true);
-  // The timer ends an attempt in which a stripe does not connect. It does not end the wait for "ready": a
-  // peer that never sends it gets no striped frames.
-  timer_ = connection_.loop().schedule_in_loop(Clock::system().now() + kStartTimeout,
-                                               [this, connection = connection_.shared_from_this()] {
-                                                 timer_ = 0;
-                                                 if (are_connecting_in_loop()) give_up_in_loop();
-                                               });
+  // This timer ends an attempt in which a stripe does not connect; await_ready_in_loop() sets the next one.
+  give_up_at_in_loop(Clock::system().now() + kConnectTimeout, "a stripe does not connect");
   for (int number = 1; number <= count; ++number) {
     Descriptor socket = begin_to_connect(*address_);
     if (socket.valid()) set_connection_options(socket.get(), options_);
@@ -107,6 +103,39 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
     return;
   }
   stripe.connecting = false;
+  if (!are_connecting_in_loop()) await_ready_in_loop();
+}
+
+// "ready" may be queued behind a large message of the peer, so it has no deadline of its own: only a peer
+// that sends nothing for user_timeout is given up. For such a time the connection does not wait for a peer
+// that does not read, either. If "ready" comes after that, the peer uses stripes that are closed, and both
+// ends close the connection.
+void TcpStripes::await_ready_in_loop() {
+  connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
+  timer_ = connection_.loop().schedule_in_loop(
+      Clock::system().now() + options_.user_timeout,
+      [this, connection = connection_.shared_from_this(), arrived = connection_.bytes_arrived()] {
+        timer_ = 0;
+        if (connection->bytes_arrived() != arrived) {
+          await_ready_in_loop();
+          return;
+        }
+        log(LogLevel::kWarning, "gave up ", stripes_.size(), " stripes to ", connection->peer_address(),
+            ": it sent nothing for ", absl::FormatDuration(options_.user_timeout),
+            ", expected \"ready\"; the connection goes on with one socket");
+        give_up_in_loop();
+      });
+}
+
+// For the opener: until all stripes are connected. For the acceptor: until all stripes have joined.
+void TcpStripes::give_up_at_in_loop(absl::Time deadline, const char* cause) {
+  timer_ = connection_.loop().schedule_in_loop(
+      deadline, [this, connection = connection_.shared_from_this(), cause] {
+        timer_ = 0;
+        log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection->peer_address(),
+            ": ", cause, "; the connection goes on with one socket");
+        give_up_in_loop();
+      });
 }
 
 // Removes the stripes: from now on messages use the single socket. No frame that is being received uses the
@@ -123,6 +152,9 @@ void TcpStripes::join_in_loop(const Preface& preface, Descriptor socket) {
   // The opener has closed the previous stripes, but this end has not seen it yet.
   if (state_ == State::kDropping) dropped_in_loop();
   if (state_ != State::kOff && state_ != State::kStarting) return;
+  if (state_ == State::kOff) {
+    give_up_at_in_loop(Clock::system().now() + options_.introduction_timeout, "not all of them have joined");
+  }
   state_ = State::kStarting;
   // Refuse a number that has joined before, and a total that differs from that of the other stripes.
   const bool known =
@@ -139,6 +171,7 @@ void TcpStripes::join_in_loop(const Preface& preface, Descriptor socket) {
 }
 
 void TcpStripes::ready_in_loop() {
+  connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
   std::sort(stripes_.begin(), stripes_.end(),
             [](const auto& one, const auto& other) { return one->number() < other->number(); });
   state_ = State::kReady;
@@ -163,7 +196,6 @@ absl::Status TcpStripes::control_in_loop(absl::string_view header) {
     open_in_loop();
   } else if (control == StripeControl::kReady && opener && state_ == State::kStarting &&
              !are_connecting_in_loop()) {
-    connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
     ready_in_loop();
     last_used_ = Clock::system().now();
     watch_idle_in_loop();

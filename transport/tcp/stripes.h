@@ -24,7 +24,7 @@ namespace gradwire::transport {
 // their data.
 //
 // States: kOff -> kStarting -> kReady -> kDropping -> kOff. If the opener cannot open them: kRefused, which
-// is final.
+// is final. kStarting has a deadline at both ends.
 //
 // Used only by the loop's driver, except for bytes_arrived(). It is a part of its connection.
 class TcpStripes {
@@ -65,6 +65,10 @@ class TcpStripes {
   bool add_in_loop(int number, Descriptor socket, bool connecting);
   void connected_in_loop(Stripe& stripe);
   bool are_connecting_in_loop() const;
+  void await_ready_in_loop();
+  // Gives up the stripes at `deadline`, with a warning that has the cause, unless ready_in_loop() comes
+  // first.
+  void give_up_at_in_loop(absl::Time deadline, const char* cause);
   void give_up_in_loop();
   void ready_in_loop();
   void watch_idle_in_loop();

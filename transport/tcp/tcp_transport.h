@@ -37,8 +37,10 @@ struct TcpOptions {
   absl::Duration keepalive_idle = absl::Seconds(10);
   absl::Duration keepalive_interval = absl::Seconds(5);
   // The connection is closed if bytes stay unacknowledged, or a live receiver does not read, for this time.
+  // Stripes are given up if the peer does not confirm them and sends nothing for this time.
   absl::Duration user_timeout = absl::Seconds(30);
-  // The time in which a process that connects must introduce itself; shorter in tests.
+  // The time in which a process that connects must introduce itself, and in which all stripes of a connection
+  // must join it; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
   // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;

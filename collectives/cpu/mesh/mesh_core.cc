@@ -127,7 +127,7 @@ Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, a
 }
 
 Future<int> MeshCore::receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) {
-  if (absl::Status too_large = check_size(data); src != kAnyRank && !too_large.ok()) {
+  if (absl::Status too_large = check_size(data); !too_large.ok()) {
     Promise<int> promise(executor_);
     promise.set_error(std::move(too_large));
     return promise.future();

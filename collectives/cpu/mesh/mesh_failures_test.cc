@@ -12,6 +12,23 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Transports, MeshTest, testing::Values("shm", "tcp", "default"),
                          [](const auto& info) { return info.param; });
 
+TEST_P(MeshTest, OperationOverTheSizeLimitIsRefusedAtOnce) {
+  Mesh::Options options;
+  options.store = std::make_shared<store::HashStore>();
+  options.transports = transports();
+  options.limits.max_buffer_bytes = 1'000;
+  const absl::StatusOr<std::shared_ptr<Mesh>> mesh = Mesh::create(std::move(options));
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  std::string large(1'001, 'x');
+  for (const int src : {0, kAnyRank}) {
+    const absl::StatusOr<int> received =
+        (*mesh)->receive(src, kChannel, 0, span(large), in(absl::Seconds(10))).result();
+    EXPECT_EQ(received.status().code(), absl::StatusCode::kInvalidArgument) << received.status();
+  }
+  const absl::Status sent = (*mesh)->send(0, kChannel, 0, span(large), in(absl::Seconds(10))).result();
+  EXPECT_EQ(sent.code(), absl::StatusCode::kInvalidArgument) << sent;
+}
+
 TEST_P(MeshTest, DeadlinesNameTheRank) {
   World world(2, transports());
   std::string data(1, 'x');

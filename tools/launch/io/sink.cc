@@ -60,7 +60,12 @@ void OutputSink::wait_for_room(bool wait) {
   if (!wait) {
     loop_.remove(fd_);
   } else if (!loop_.add(fd_, EPOLLOUT, [this](uint32_t) { write_some(); }).ok()) {
-    plain_file_ = true;
+    // The loop cannot wait for this descriptor now, for example because memory is short. So write the text
+    // here, even if that blocks. Otherwise it would stay pending, and the launcher would never end.
+    waiting_ = false;
+    write_all(fd_, absl::string_view(pending_).substr(written_));
+    pending_.clear();
+    written_ = 0;
   }
 }
 

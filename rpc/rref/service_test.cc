@@ -1,0 +1,136 @@
+#include "gradwire/rpc/rref/service.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/thread_pool.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/rref/reference_codec.h"
+
+namespace gradwire::rpc {
+namespace {
+
+// An agent without connections. It records the messages of its references, and answers none.
+class RecordingHost : public ReferenceHost {
+ public:
+  const Worker& self() const override { return self_; }
+  Id next_id() override { return {self_.incarnation, ++last_id_}; }
+  const std::shared_ptr<ThreadPool>& executor() const override { return executor_; }
+  TimerQueue& timers() const override { return timers_; }
+  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const override {
+    if (incarnation == peer_.incarnation) return peer_;
+    return absl::NotFoundError("unknown worker");
+  }
+  absl::Status worker_status(const Worker& /*worker*/) const override { return absl::OkStatus(); }
+  Future<ServiceReply> call_service(const Worker& /*to*/, uint32_t service, std::string /*body*/,
+                                    std::unique_ptr<TensorSet> /*tensors*/,
+                                    const ServiceOptions& /*options*/) override {
+    MutexLock lock(mutex_);
+    services_.push_back(service);
+    unanswered_.emplace_back(executor_);
+    return unanswered_.back().future();
+  }
+  void on_accused(uint64_t /*incarnation*/) override {}
+  std::weak_ptr<Agent> weak_agent() override { return {}; }
+
+  const Worker& peer() const { return peer_; }
+  std::vector<uint32_t> services() const {
+    MutexLock lock(mutex_);
+    return services_;
+  }
+  // Fails the messages that were not answered: each of them keeps the driver alive.
+  void end() {
+    std::vector<Promise<ServiceReply>> unanswered;
+    {
+      MutexLock lock(mutex_);
+      unanswered.swap(unanswered_);
+    }
+    for (Promise<ServiceReply>& promise : unanswered) promise.set_error(absl::CancelledError("the end"));
+    executor_->shutdown();
+  }
+
+ private:
+  const Worker self_{"a", 0, 1};
+  const Worker peer_{"b", 1, 2};
+  const std::shared_ptr<ThreadPool> executor_ = std::make_shared<ThreadPool>(ThreadPool::Options());
+  mutable TimerQueue timers_;
+  std::atomic<uint64_t> last_id_{0};
+  mutable Mutex mutex_;
+  std::vector<uint32_t> services_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Promise<ServiceReply>> unanswered_ ABSL_GUARDED_BY(mutex_);
+};
+
+class NoSettlement : public Settlement {
+ public:
+  Departures departures(uint64_t /*incarnation*/) const override { return {}; }
+  bool require(uint64_t /*incarnation*/, const Departures& /*sent*/) override { return true; }
+  bool settled(uint64_t /*incarnation*/) override { return true; }
+};
+
+const TypeOps kType{.name = [] { return std::string("int"); }, .encode = nullptr};
+
+class SentReference : public testing::Test {
+ protected:
+  void SetUp() override {
+    service_->driver().worker_joined(host_.peer());
+    handle_ = service_->own(std::make_shared<int>(1), &kType);
+    ASSERT_TRUE(service_->add_reference(handle_, host_.peer(), /*is_answer=*/false, payload_).ok());
+  }
+  void TearDown() override {
+    handle_ = nullptr;
+    service_->driver().shutdown(absl::CancelledError("the end"));
+    host_.end();
+  }
+
+  RecordingHost host_;
+  NoSettlement settlement_;
+  const std::shared_ptr<RRefService> service_ = std::make_shared<RRefService>(host_, settlement_);
+  std::shared_ptr<RRefHandle> handle_;
+  proto::Payload payload_;
+};
+
+TEST_F(SentReference, OnAnOpenConnectionAsksNothing) {
+  service_->sent(payload_, host_.peer(), [] { return false; });
+  EXPECT_TRUE(host_.services().empty());
+}
+
+TEST_F(SentReference, OnAConnectionThatEndedBeforeIsRevoked) {
+  // The next connection was admitted before the sender has reported its message as sent.
+  service_->driver().link_restored(host_.peer());
+  EXPECT_TRUE(host_.services().empty());
+  service_->sent(payload_, host_.peer(), [] { return true; });
+  EXPECT_EQ(host_.services(), std::vector<uint32_t>{kForkRevoke});
+}
+
+// The connection ends, and the next one is admitted, just after the sender has found the connection open.
+// Either the restored link must find the reference as sent, or the sender must find the connection closed.
+TEST_F(SentReference, OnAConnectionThatEndsMeanwhileIsRevoked) {
+  std::promise<void> restored;
+  std::thread transport;
+  service_->sent(payload_, host_.peer(), [&] {
+    transport = std::thread([&] {
+      service_->driver().link_restored(host_.peer());
+      restored.set_value();
+    });
+    // link_restored() must wait for the end of sent(), so this wait ends by its timeout. If it did not wait,
+    // it would find the reference unsent within that time.
+    EXPECT_EQ(restored.get_future().wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+    return false;
+  });
+  transport.join();
+  EXPECT_EQ(host_.services(), std::vector<uint32_t>{kForkRevoke});
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
