@@ -50,27 +50,29 @@ void record_use_of(const c10::DataPtr& memory) {
 }  // namespace
 
 StreamFencePtr DeviceFence::record_on(const std::vector<c10::Device>& devices,
-                                      std::vector<WeakStorage> storages) {
+                                      std::vector<WeakStorage> storages, bool strict) {
   if (devices.empty()) return nullptr;
   auto fence = std::make_shared<DeviceFence>();
   MutexLock lock(fence->mutex_);
-  try {
-    for (const c10::Device& device : devices) {
+  for (const c10::Device& device : devices) {
+    try {
       const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-      fence->points_.push_back({stream, c10::Event(device.type())});
-      fence->points_.back().event.record(stream);
+      Point point{stream, c10::Event(device.type())};
+      point.event.record(stream);
+      fence->points_.push_back(std::move(point));
+    } catch (...) {
+      fence->failure_.Update(status_from_exception(std::current_exception()));
     }
-  } catch (...) {
-    fence->failure_ = status_from_exception(std::current_exception());
   }
+  fence->strict_ = strict;
   fence->storages_ = std::move(storages);
   return fence;
 }
 
-StreamFencePtr DeviceFence::record() { return record_on(devices_in_use(), {}); }
+StreamFencePtr DeviceFence::record() { return record_on(devices_in_use(), {}, /*strict=*/false); }
 
 StreamFencePtr DeviceFence::record_all(const std::vector<at::Tensor>& tensors) {
-  return record_on(devices_in_use(), storages_of(tensors));
+  return record_on(devices_in_use(), storages_of(tensors), /*strict=*/false);
 }
 
 StreamFencePtr DeviceFence::record_for(const std::vector<at::Tensor>& tensors) {
@@ -81,23 +83,30 @@ StreamFencePtr DeviceFence::record_for(const std::vector<at::Tensor>& tensors) {
       devices.push_back(tensor.device());
     }
   }
-  return record_on(devices, storages_of(tensors));
+  return record_on(devices, storages_of(tensors), /*strict=*/true);
 }
 
-absl::Status DeviceFence::wait() const try {
-  if (!failure_.ok()) return failure_;
+absl::Status DeviceFence::wait() const {
+  absl::Status failure = failure_;
   MutexLock lock(mutex_);
+  // One device that is lost must not keep the others from waiting.
   for (const Point& point : points_) {
-    const c10::Stream now =
-        c10::impl::VirtualGuardImpl(point.stream.device_type()).getStream(point.stream.device());
-    if (now != point.stream) point.event.block(now);
+    try {
+      const c10::Stream now =
+          c10::impl::VirtualGuardImpl(point.stream.device_type()).getStream(point.stream.device());
+      if (now != point.stream) point.event.block(now);
+    } catch (...) {
+      failure.Update(status_from_exception(std::current_exception()));
+    }
   }
   for (const WeakStorage& weak : storages_) {
-    if (const auto storage = weak.lock()) record_use_of(storage->data_ptr());
+    try {
+      if (const auto storage = weak.lock()) record_use_of(storage->data_ptr());
+    } catch (...) {
+      failure.Update(status_from_exception(std::current_exception()));
+    }
   }
-  return absl::OkStatus();
-} catch (...) {
-  return status_from_exception(std::current_exception());
+  return strict_ ? failure : absl::OkStatus();
 }
 
 absl::StatusOr<bool> DeviceFence::reached() const try {

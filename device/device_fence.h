@@ -34,8 +34,13 @@ class DeviceFence : public StreamFence {
   };
 
   static StreamFencePtr record_on(const std::vector<c10::Device>& devices,
-                                  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages);
+                                  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages,
+                                  bool strict);
 
+  // Whether wait() reports lost devices. A fence on all devices does not: what waits for it may have nothing
+  // to do with the lost one, and work on that one fails by itself.
+  bool strict_ = false;
+  // The first failure while the fence was recorded.
   absl::Status failure_;
   // c10::Event is not thread-safe.
   mutable Mutex mutex_;

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -33,7 +34,11 @@ void WorkStreams::set(std::shared_ptr<const WorkStreams> streams) {
 std::shared_ptr<const WorkStreams> WorkStreams::from_pool() {
   std::vector<c10::Stream> streams;
   for (const c10::Device& device : devices_in_use()) {
-    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    try {
+      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    } catch (const c10::Error&) {
+      // The device is lost. Work on the others, and on the CPU, goes on; work on this one fails by itself.
+    }
   }
   return streams.empty() ? nullptr : std::make_shared<const WorkStreams>(std::move(streams));
 }

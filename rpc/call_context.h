@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "gradwire/base/threads/cancellation.h"
@@ -10,16 +9,13 @@
 
 namespace gradwire::rpc {
 
-class ValueUses;
-
 // Describes the call that a handler serves. Immutable and thread-safe. It stays current in the continuations
 // of the handler, after co_await and in then().
 class CallContext {
  public:
   // Called by the agent, once for each call that it serves.
-  CallContext(Worker caller, absl::Time deadline, CancellationToken token,
-              std::shared_ptr<ValueUses> uses = nullptr)
-      : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)), uses_(std::move(uses)) {}
+  CallContext(Worker caller, absl::Time deadline, CancellationToken token)
+      : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)) {}
 
   // The call that the calling thread serves; nullptr outside of handlers.
   static std::shared_ptr<const CallContext> current() { return ExecutionSlot<CallContext>::get(); }
@@ -33,14 +29,11 @@ class CallContext {
   bool cancelled() const { return token_.cancelled(); }
   // As cancelled(), with the reason and with callbacks.
   const CancellationToken& cancellation() const { return token_; }
-  // For the agent: the values behind RRefs that the handler uses; nullptr if the agent has no devices.
-  const std::shared_ptr<ValueUses>& uses() const { return uses_; }
 
  private:
   const Worker caller_;
   const absl::Time deadline_;
   const CancellationToken token_;
-  const std::shared_ptr<ValueUses> uses_;
 };
 
 }  // namespace gradwire::rpc

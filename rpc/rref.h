@@ -54,8 +54,7 @@ std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const
 // rpc_timeout without one.
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
-// Orders the device work of this thread after the earlier uses of the value. In a handler, later uses wait
-// for the handler. Throws Internal or Unknown if a device is lost.
+// Orders the device work of this thread after the earlier uses of the value.
 void use(const OwnedValue& owned);
 // The end of the uses of the value so far; nullptr if it was made without an accelerator.
 StreamFencePtr uses_of(const OwnedValue& owned);

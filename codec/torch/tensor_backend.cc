@@ -43,7 +43,8 @@ absl::StatusOr<std::vector<bool>> in_graph(const proto::Payload& payload, std::s
 // libtorch reports invalid arguments with exceptions. Converts them to InvalidArgument.
 absl::Status refusal(const std::exception_ptr& exception) {
   const absl::Status status = status_from_exception(exception);
-  if (status.code() == absl::StatusCode::kResourceExhausted) return status;
+  // Errors of the device, and not of the arguments.
+  if (absl::IsResourceExhausted(status) || absl::IsInternal(status)) return status;
   return absl::InvalidArgumentError(status.message());
 }
 

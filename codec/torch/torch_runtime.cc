@@ -28,6 +28,9 @@ absl::Status translate(const std::exception& exception) {
       absl::StrCat(failed == 0 ? name.get() : "c10::Error", ": ", error->what_without_backtrace());
   if (dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr)
     return absl::ResourceExhaustedError(message);
+  // An error that stays, such as that of a kernel which has failed: the device is lost for this process.
+  if (dynamic_cast<const c10::AcceleratorError*>(error) != nullptr)
+    return absl::InternalError(absl::StrCat("a device is lost: ", message));
   return absl::UnknownError(message);
 }
 

@@ -154,6 +154,7 @@ AgentServices::~AgentServices() = default;
 const Worker& AgentServices::self() const { return impl_->runtime.self; }
 Id AgentServices::next_id() { return impl_->runtime.next_id(); }
 const std::shared_ptr<ThreadPool>& AgentServices::executor() const { return impl_->runtime.executor; }
+const std::shared_ptr<StreamOrder>& AgentServices::stream_order() const { return impl_->runtime.order; }
 const std::shared_ptr<FenceWatch>& AgentServices::fences() const { return impl_->runtime.fences; }
 TimerQueue& AgentServices::timers() const { return *impl_->runtime.timers; }
 

@@ -27,6 +27,7 @@ class AgentServices final : public ReferenceHost {
   Id next_id() final;                                         // A fresh id: unique over all workers.
   const std::shared_ptr<ThreadPool>& executor() const final;  // Runs handlers and continuations.
   const std::shared_ptr<FenceWatch>& fences() const final;
+  const std::shared_ptr<StreamOrder>& stream_order() const final;  // nullptr without devices.
   TimerQueue& timers() const final;  // Callbacks must be short and must not run user code.
 
   // Error: NotFound, which lists the workers of the group.

@@ -12,6 +12,7 @@
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/device/agent_devices.h"
 #include "gradwire/rpc/device/fence_watch.h"
+#include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/worker.h"
 
@@ -52,6 +53,8 @@ struct AgentRuntime {
   std::shared_ptr<ThreadPool> executor;
   std::unique_ptr<TimerQueue> timers;
   AgentDevices devices;
+  // Orders the device work of handlers; nullptr without devices.
+  std::shared_ptr<StreamOrder> order;
   // Waits for copies from devices, before the messages with their bytes are sent.
   std::shared_ptr<FenceWatch> fences;
   std::vector<std::unique_ptr<AgentExtension>> extensions;

@@ -12,7 +12,6 @@
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/device/value_order.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/message_references.h"
 
@@ -101,14 +100,14 @@ ServedCall::~ServedCall() {
 
 void ServedCall::run() {
   CurrentAgent::Scope agent_scope(agent_);
-  // The device work of the handler gets streams of its own.
-  std::unique_ptr<StreamScope> streams;
-  if (parts_.runtime.devices.any()) {
-    streams = tensor_backend()->enter_pool_streams();
-    uses_ = std::make_shared<ValueUses>();
-  }
   ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token, uses_));
+      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
+  // The device work of the handler gets streams of its own, which wait for that of earlier handlers.
+  std::unique_ptr<StreamScope> streams;
+  if (StreamOrder* const order = parts_.runtime.order.get()) {
+    streams = tensor_backend()->enter_pool_streams();
+    order->begin(device_work_);
+  }
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
   // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
   const ServedCall* const outer = std::exchange(running, this);
@@ -145,12 +144,6 @@ void ServedCall::decode_and_serve() {
         incoming_.from, arguments_.tensors.get(), *arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
-      return;
-    }
-  }
-  if (uses_ != nullptr) {
-    if (absl::Status ordered = uses_->use(target_.order); !ordered.ok()) {
-      fail(with_context(ordered, absl::StrCat("\"", callee_, "\"")));
       return;
     }
   }
@@ -305,8 +298,8 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       encoded = EncodedTensors();
     }
   }
-  // The encoding was the last use of the call's values on its streams.
-  if (uses_ != nullptr) uses_->end();
+  // The encoding was the last device work of the call.
+  if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
   answer(*envelope, std::move(encoded));
 }
 
@@ -335,11 +328,11 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
 
 void ServedCall::fail(absl::Status status) {
   if (ended_.exchange(true)) return;
-  if (uses_ != nullptr) {
+  if (parts_.runtime.order != nullptr) {
     // Device work of the handler may have begun.
     std::optional<ScopedExecutionState> scope;
     if (running != this) scope.emplace(state_);
-    uses_->end();
+    parts_.runtime.order->end(device_work_);
   }
   status = with_worker(std::move(status), parts_.runtime.self.name);
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.

@@ -13,11 +13,10 @@
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
-
-class ValueUses;
 
 // A wait that two parties may end, for example an event and a deadline. The party whose claim() returns true
 // ends the wait; the other one does nothing. Thread-safe.
@@ -101,8 +100,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const Callee* registered_ = nullptr;
   TaskCost* cost_ = nullptr;
 
-  // The values behind RRefs that the handler uses; nullptr without devices.
-  std::shared_ptr<ValueUses> uses_;
+  // The device work of the handler.
+  StreamOrder::Work device_work_;
 
   // Used only by the thread that handles the call at present.
   IncomingPayload arguments_;

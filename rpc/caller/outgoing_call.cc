@@ -148,6 +148,8 @@ uint64_t OutgoingCall::send(Completion done) {
     if (const DeviceMap* map = runtime.devices.map_for(*to_, parts_->device_map.get()))
       to_proto(*map, request_);
   }
+  // Handlers that run because of this call come after what this thread did on devices before it.
+  if (runtime.order != nullptr) runtime.order->add();
   // 1. A call in an autograd context adds a node to the graph.
   if (status_.ok()) set_status(runtime.accepts_calls());
   if (status_.ok() && runtime.graph_hook != nullptr) {

@@ -15,7 +15,7 @@ namespace gradwire::rpc {
 
 class Agent;
 class RRefService;
-class ValueOrder;
+class StreamOrder;
 struct TypeOps;
 
 // A value in its owner's table.
@@ -24,8 +24,8 @@ struct OwnedValue {
   const TypeOps* type = nullptr;
   // Runs the methods of a serial class one after the other; nullptr for other classes.
   std::shared_ptr<Strand> strand;
-  // Orders the device work of its uses; nullptr if it was made without an accelerator.
-  std::shared_ptr<ValueOrder> order;
+  // The order of the owner's device work; nullptr if it has no devices.
+  std::shared_ptr<StreamOrder> order;
 };
 
 // The state that all copies of an RRef in one process share: one fork of the RRef, or one local handle on the

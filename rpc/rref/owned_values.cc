@@ -11,7 +11,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/callee/server_call.h"
 #include "gradwire/rpc/device/fence_watch.h"
-#include "gradwire/rpc/device/value_order.h"
+#include "gradwire/rpc/device/stream_order.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -51,8 +51,11 @@ void OwnedValues::begin(const Id& rref, const Id& fork, const Worker& holder) {
 void OwnedValues::set(const Id& rref, absl::StatusOr<OwnedValue> value) {
   if (value.ok() && value->type->serial()) value->strand = std::make_shared<Strand>(agent_.executor());
   if (value.ok()) {
-    value->order = ValueOrder::make();
-    if (value->order != nullptr) keep_for_devices(*value, agent_.fences());
+    value->order = agent_.stream_order();
+    if (value->order != nullptr) {
+      value->order->add();
+      keep_for_devices(*value, agent_.fences());
+    }
   }
   bool delivering = false;
   driver_.apply([&](Tables& tables, Actions&) {

@@ -15,6 +15,7 @@ namespace gradwire::rpc {
 
 class Agent;
 class FenceWatch;
+class StreamOrder;
 
 // The interface of an agent that its references use. Thread-safe.
 class ReferenceHost {
@@ -25,6 +26,8 @@ class ReferenceHost {
   virtual const std::shared_ptr<ThreadPool>& executor() const = 0;
   virtual TimerQueue& timers() const = 0;
   virtual const std::shared_ptr<FenceWatch>& fences() const = 0;
+  // nullptr if the agent has no devices.
+  virtual const std::shared_ptr<StreamOrder>& stream_order() const = 0;
 
   // Aborted when another worker has taken the name of this incarnation.
   virtual absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const = 0;

@@ -2,8 +2,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/device/value_order.h"
+#include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -36,10 +35,7 @@ void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Dura
 }
 
 void use(const OwnedValue& owned) {
-  if (owned.order == nullptr) return;
-  const std::shared_ptr<const CallContext> call = CallContext::current();
-  const bool in_handler = call != nullptr && call->uses() != nullptr;
-  throw_if_error(in_handler ? call->uses()->use(owned.order) : uses_of(owned)->wait());
+  if (owned.order != nullptr) owned.order->wait();
 }
 
 StreamFencePtr uses_of(const OwnedValue& owned) {

@@ -28,6 +28,8 @@ class RecordingHost : public ReferenceHost {
   Id next_id() override { return {self_.incarnation, ++last_id_}; }
   const std::shared_ptr<ThreadPool>& executor() const override { return executor_; }
   TimerQueue& timers() const override { return timers_; }
+  const std::shared_ptr<FenceWatch>& fences() const override { return no_fences_; }
+  const std::shared_ptr<StreamOrder>& stream_order() const override { return no_order_; }
   absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const override {
     if (incarnation == peer_.incarnation) return peer_;
     return absl::NotFoundError("unknown worker");
@@ -64,6 +66,8 @@ class RecordingHost : public ReferenceHost {
   const Worker self_{"a", 0, 1};
   const Worker peer_{"b", 1, 2};
   const std::shared_ptr<ThreadPool> executor_ = std::make_shared<ThreadPool>(ThreadPool::Options());
+  const std::shared_ptr<FenceWatch> no_fences_;
+  const std::shared_ptr<StreamOrder> no_order_;
   mutable TimerQueue timers_;
   std::atomic<uint64_t> last_id_{0};
   mutable Mutex mutex_;

@@ -243,6 +243,58 @@ TEST_P(DeviceCalls, RemoteModulesLiveOnADevice) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("[lag:0, lag:1, lag:2]"));
 }
 
+// ---- Failures
+
+at::Tensor grow(const at::Tensor& x) { return x.repeat({1000}); }
+GRADWIRE_RPC(grow)
+int64_t count(const at::Tensor& x) { return x.numel(); }
+GRADWIRE_RPC(count)
+
+// Tensors on lag:0 of the caller arrive on lag:1.
+class DeviceFailures : public ::testing::TestWithParam<const char*> {
+ protected:
+  static RpcBackendOptions options() {
+    RpcBackendOptions options = with_channels({GetParam()});
+    options.set_device_map("worker1", {{"lag:0", "lag:1"}});
+    options.set_devices({"lag:0", "lag:1"});
+    return options;
+  }
+  testing::Group group_{2, options()};
+};
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, ::testing::Values("local", "host"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DeviceFailures, OutOfMemoryAtTheCalleeIsResourceExhausted) {
+  const at::Tensor x = on(0, at::ones({10'000}));
+  EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", x), 10'000);
+  lag::synchronize_all();
+  lag::set_capacity(1, 1 << 20);
+  const absl::Status in_handler = status_of([&] { (void)group_[0]->rpc_sync<&grow>("worker1", x); });
+  EXPECT_EQ(in_handler.code(), absl::StatusCode::kResourceExhausted) << in_handler;
+  EXPECT_THAT(std::string(in_handler.message()), HasSubstr("grow"));
+  const at::Tensor large = on(0, at::ones({1'000'000}));
+  const absl::Status in_argument = status_of([&] { (void)group_[0]->rpc_sync<&count>("worker1", large); });
+  EXPECT_EQ(in_argument.code(), absl::StatusCode::kResourceExhausted) << in_argument;
+  EXPECT_THAT(std::string(in_argument.message()), HasSubstr("tensor 0 of the message"));
+  // The worker goes on.
+  EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", x), 10'000);
+  lag::set_capacity(1, std::size_t{1} << 30);
+}
+
+TEST_P(DeviceFailures, ALostDeviceIsAnErrorAndTheCpuGoesOn) {
+  const at::Tensor x = on(0, at::ones({1000}));
+  EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", x), 1000);
+  lag::synchronize_all();
+  lag::lose(1, "fell off the bus");
+  const absl::Status lost = status_of([&] { (void)group_[0]->rpc_sync<&count>("worker1", x); });
+  EXPECT_EQ(lost.code(), absl::StatusCode::kInternal) << lost;
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("a device is lost"));
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("fell off the bus"));
+  EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", at::ones({7})), 7);
+  expect_equal(group_[1]->rpc_sync<&scale>("worker0", at::ones({7}), 2.0), at::full({7}, 2.0));
+  lag::restore(1);
+}
+
 // ---- Device maps
 
 TEST(DeviceMaps, TensorsTravelByTheMapAndBackByItsInverse) {

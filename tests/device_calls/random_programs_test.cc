@@ -1,0 +1,216 @@
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/device/lag_device.h"
+
+// Random programs of calls with tensors on devices whose streams run late. Each result is compared bit for
+// bit with that of the same program on the CPU. A missing wait, memory that is reused too early, or an event
+// that is recorded too early shows as a wrong result, because such memory is poisoned.
+namespace gradwire::rpc {
+namespace {
+
+at::Tensor combine(const at::Tensor& a, const at::Tensor& b) { return a * 2 + b.relu(); }
+GRADWIRE_RPC(combine)
+
+// Calls another worker, and uses the result.
+at::Tensor relay(const std::string& to, const at::Tensor& a) { return rpc_sync<&combine>(to, a, a) - a; }
+GRADWIRE_RPC(relay)
+
+Future<at::Tensor> relay_later(std::string to, at::Tensor a) {
+  Future<at::Tensor> inner = rpc_async<&combine>(to, a, a);
+  const at::Tensor b = a * 3;
+  at::Tensor result = co_await inner;
+  co_return result + b;
+}
+GRADWIRE_RPC(relay_later)
+
+at::Tensor read(const RRef<at::Tensor>& value) { return value.to_here() + 1; }
+GRADWIRE_RPC(read)
+
+struct Cell {
+  explicit Cell(at::Tensor first) : value(std::move(first)) {}
+  void mix(const at::Tensor& x) { value = value / 2 + x; }
+  at::Tensor get() const { return value; }
+  at::Tensor value;
+};
+GRADWIRE_RPC_SERIAL_CLASS(Cell, at::Tensor)
+GRADWIRE_RPC_METHOD(Cell, mix)
+GRADWIRE_RPC_METHOD(Cell, get)
+
+class Program {
+ public:
+  Program(const testing::Group& group, uint64_t seed) : group_(group), random_(seed) {
+    size_ = below(2) == 0 ? 5 + below(20) : 1000 + below(20'000);
+    for (int i = 0; i < 4; ++i) set(static_cast<std::size_t>(i), at::randn({size_}));
+    const at::Tensor first = at::randn({size_});
+    cell_ = group_[0]->remote<Cell>(worker(), on(0, first));
+    cell_expected_ = first;
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) step();
+    while (!pending_.empty()) settle();
+    for (const auto& [got, expected] : values_) check(got, expected);
+    check(cell_.rpc_sync<&Cell::get>(), cell_expected_);
+  }
+
+ private:
+  struct Value {
+    at::Tensor on_device;
+    at::Tensor expected;
+  };
+
+  int64_t below(int64_t bound) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(bound)); }
+  std::string worker() { return "worker" + std::to_string(below(3)); }
+  int device() { return static_cast<int>(below(3)); }
+  static at::Tensor on(int device, const at::Tensor& x) {
+    return x.to(lag::device(device), /*non_blocking=*/true);
+  }
+  static void check(const at::Tensor& got, const at::Tensor& expected) {
+    ASSERT_TRUE(at::equal(got.cpu(), expected));
+  }
+  void set(std::size_t index, const at::Tensor& expected) {
+    if (values_.size() <= index) values_.resize(index + 1);
+    values_[index] = {on(device(), expected), expected};
+  }
+  Value& any() { return values_[static_cast<std::size_t>(below(4))]; }
+  // The value on the device of another one, as operators want it.
+  static at::Tensor beside(const Value& value, const Value& other) {
+    return value.on_device.to(other.on_device.device(), /*non_blocking=*/true);
+  }
+
+  void step() {
+    Value& target = any();
+    const Value a = any();
+    const Value b = any();
+    switch (below(10)) {
+      case 0:
+        target = {combine(a.on_device, beside(b, a)), combine(a.expected, b.expected)};
+        break;
+      case 1:
+        target = {group_[0]->rpc_sync<&combine>(worker(), a.on_device, beside(b, a)),
+                  combine(a.expected, b.expected)};
+        break;
+      case 2: {
+        // The argument changes right after the call.
+        at::Tensor argument = a.on_device + 1;
+        pending_.emplace_back(group_[0]->rpc_async<&combine>(worker(), argument, argument),
+                              combine(a.expected + 1, a.expected + 1));
+        argument.fill_(-7);
+        break;
+      }
+      case 3: {
+        // The argument is given away.
+        at::Tensor argument = a.on_device * 5;
+        const at::Tensor expected = a.expected * 5;
+        pending_.emplace_back(group_[0]->rpc_async<&relay>(worker(), worker(), std::move(argument)),
+                              combine(expected, expected) - expected);
+        break;
+      }
+      case 4:
+        pending_.emplace_back(group_[0]->rpc_async<&relay_later>(worker(), worker(), a.on_device),
+                              combine(a.expected, a.expected) + a.expected * 3);
+        break;
+      case 5:
+        settle();
+        break;
+      case 6: {
+        const RRef<at::Tensor> there = group_[0]->remote<&combine>(worker(), a.on_device, beside(b, a));
+        const at::Tensor expected = combine(a.expected, b.expected);
+        switch (below(3)) {
+          case 0:
+            target = {there.to_here(), expected};
+            break;
+          case 1:
+            target = {group_[0]->rpc_sync<&read>(worker(), there), expected + 1};
+            break;
+          default:
+            target = {there.rpc_sync<at::Tensor>(Op("aten::mul"), 2), expected * 2};
+        }
+        break;
+      }
+      case 7:
+        cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(lag::device(0), true)));
+        cell_expected_ = cell_expected_ / 2 + a.expected;
+        break;
+      case 8: {
+        // Other streams of this thread, which wait for the present ones.
+        const int index = a.on_device.device().index();
+        c10::Event before(c10::DeviceType::PrivateUse1);
+        before.record(
+            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
+        const c10::Stream side = lag::new_stream(index);
+        before.block(side);
+        at::Tensor result;
+        {
+          const c10::StreamGuard guard(side);
+          a.on_device.record_stream(side);
+          result = group_[0]->rpc_sync<&combine>(worker(), a.on_device, a.on_device);
+          c10::Event after(c10::DeviceType::PrivateUse1);
+          after.record(side);
+          after.block(guard.original_stream());
+        }
+        result.record_stream(
+            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
+        target = {std::move(result), combine(a.expected, a.expected)};
+        break;
+      }
+      default:
+        // Frees memory, and takes it again.
+        target = {at::empty({0}, at::TensorOptions().device(lag::device(0))), at::empty({0})};
+        target = {at::zeros({size_}, at::TensorOptions().device(a.on_device.device())), at::zeros({size_})};
+    }
+  }
+
+  void settle() {
+    if (pending_.empty()) return;
+    auto [future, expected] = std::move(pending_.back());
+    pending_.pop_back();
+    any() = {future.wait(), expected};
+  }
+
+  const testing::Group& group_;
+  std::mt19937_64 random_;
+  int64_t size_ = 0;
+  std::vector<Value> values_;
+  std::vector<std::pair<Future<at::Tensor>, at::Tensor>> pending_;
+  std::vector<Future<void>> cells_;
+  RRef<Cell> cell_;
+  at::Tensor cell_expected_;
+};
+
+// GRADWIRE_DEVICE_PROGRAMS: how many programs run for each channel.
+int programs() {
+  const char* number = std::getenv("GRADWIRE_DEVICE_PROGRAMS");
+  return number == nullptr ? 500 : std::atoi(number);
+}
+
+class RandomPrograms : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Channels, RandomPrograms, ::testing::Values("local", "host"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(RandomPrograms, EqualTheCpuBitForBit) {
+  RpcBackendOptions options;
+  options.channels = {GetParam()};
+  testing::Group group(3, options);
+  for (int seed = 0; seed < programs(); ++seed) {
+    SCOPED_TRACE(seed);
+    lag::set_lag(lag::Profile::seeded(static_cast<uint64_t>(seed)));
+    Program(group, static_cast<uint64_t>(seed)).run(30);
+    if (HasFatalFailure()) break;
+  }
+  group.expect_empty();
+  EXPECT_EQ(lag::leftovers(), "");
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
