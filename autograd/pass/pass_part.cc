@@ -1,5 +1,7 @@
 #include "gradwire/autograd/pass/pass_part.h"
 
+#include <c10/core/StreamGuard.h>
+
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -115,6 +117,15 @@ void PassPart::notice_losses(uint64_t from) {
   if (calls_.id().origin != from) notice_loss(calls_.id().origin);
 }
 
+void PassPart::order_before_current_streams() {
+  device::StreamSet streams;
+  {
+    MutexLock lock(mutex_);
+    streams = streams_;
+  }
+  streams.order_before_current_streams();
+}
+
 void PassPart::run_nodes(Keep keep, Ship ship) {
   // Nodes, `keep` and `ship` must run without the lock, and only one thread may run nodes at a time. The
   // thread that sets `running_` is the one; another thread returns at once, because the first one also runs
@@ -131,7 +142,10 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
       std::shared_ptr<LocalExecutor> graph = graph_;
       mutex_.unlock();
       absl::Status status = graph->run(*task);
-      if (status.ok()) status = keep(*task);
+      if (status.ok()) {
+        const c10::OptionalStreamGuard current(task->stream());
+        status = keep(*task);
+      }
       mutex_.lock();
       if (status.ok() && !state_.ended()) {
         try {
@@ -153,7 +167,10 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
         state_.shipping(task->recv->sender().incarnation);
         state_.ran(1, actions);
         mutex_.unlock();
-        ship(*task->recv, std::move(task->outputs));
+        {
+          const c10::OptionalStreamGuard current(task->stream());
+          ship(*task->recv, std::move(task->outputs));
+        }
         mutex_.lock();
       } else {
         state_.ran(1, actions);
@@ -187,7 +204,10 @@ void PassPart::settle_locked(Effects& effects, bool on_executor) {
     owe(each.reply, rpc::ServiceReply{answer.SerializeAsString(), nullptr});
   }
   for (uint64_t number : actions.failed_replies) owe(number, PassCalls::failure(actions.status));
-  if (actions.ended) spent_ = std::move(graph_);
+  if (actions.ended) {
+    streams_ = graph_->streams();
+    spent_ = std::move(graph_);
+  }
   if (on_executor) effects.graph = std::move(spent_);
 }
 
