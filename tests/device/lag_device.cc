@@ -1,0 +1,66 @@
+#include "gradwire/tests/device/lag_device.h"
+
+#include <c10/util/Exception.h>
+
+#include "absl/time/clock.h"
+#include "gradwire/tests/device/core/poison.h"
+#include "gradwire/tests/device/runtime.h"
+
+namespace gradwire::lag {
+
+c10::Device device(int index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "unknown device: got ", index,
+              ", expected an index below ", device_count());
+  return torch_device(index);
+}
+
+int device_count() { return accelerator().devices(); }
+
+c10::Stream new_stream(int device) { return torch_stream(accelerator().pool_stream(device)); }
+
+c10::Stream default_stream(int device) { return torch_stream(accelerator().default_stream(device)); }
+
+void set_lag(const Profile& profile) { accelerator().shared().set_profile(profile); }
+
+Counts counts() { return accelerator().counts(); }
+
+std::vector<HostWait> host_waits() { return accelerator().shared().host_waits(); }
+
+StreamHold::StreamHold(const c10::Stream& stream) : stream_(stream) { stream_of(stream_).hold(); }
+
+StreamHold::~StreamHold() { release(); }
+
+void StreamHold::release() {
+  if (!held_) return;
+  held_ = false;
+  stream_of(stream_).release();
+}
+
+void lose(int device, const std::string& why) { accelerator().shared().lose(device, why); }
+
+void restore(int device) { accelerator().shared().restore(device); }
+
+void set_capacity(int device, size_t bytes) { accelerator().memory(device).set_capacity(bytes); }
+
+void synchronize_all(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (const int64_t busy = counts().busy_streams) {
+    TORCH_CHECK(absl::Now() < deadline, busy, " streams have not finished after ",
+                absl::FormatDuration(timeout), "; release streams that the test holds");
+    absl::SleepFor(absl::Microseconds(100));
+  }
+}
+
+std::string leftovers() { return accelerator().leftovers(); }
+
+bool is_poison(const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.contiguous();
+  return is_poison(bytes.const_data_ptr(), bytes.nbytes());
+}
+
+DeviceMemory device_memory(int device) {
+  const Memory& memory = accelerator().memory(device);
+  return {memory.fd(), memory.size(), memory.base()};
+}
+
+}  // namespace gradwire::lag
