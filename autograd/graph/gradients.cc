@@ -28,6 +28,8 @@ bool is_ours_alone(const at::Tensor& tensor) {
 //    that libtorch gives `.grad`. Otherwise the sum is a copy with these strides.
 // 3. A further gradient is added in place if no other tensor uses the memory of the sum. Otherwise the sum
 //    becomes a new tensor, and the tensor that the user holds keeps its value.
+// 4. On an accelerator nothing is added in place: a stream may still have to read the memory, although no
+//    tensor uses it any more.
 void add_to(at::Tensor& sum, const at::Tensor& variable, at::Tensor gradient) {
   namespace utils = torch::autograd::utils;
   const bool dense = gradient.layout() == at::kStrided;
@@ -45,7 +47,7 @@ void add_to(at::Tensor& sum, const at::Tensor& variable, at::Tensor gradient) {
     } else {
       sum = utils::clone_obey_contract(gradient, variable);
     }
-  } else if (is_ours_alone(sum)) {
+  } else if (gradient.is_cpu() && is_ours_alone(sum)) {
     sum.add_(gradient);
   } else {
     // libtorch implements dense + sparse, but not sparse + dense.
@@ -87,23 +89,17 @@ at::Tensor& Gradients::operator[](const at::Tensor& tensor) {
   return entries_[found->second].gradient;
 }
 
-// A reader gets the tensor itself. Its own stream then uses the memory, until the host has freed the tensor
-// and the stream has done the work before that. The readers are remembered, because begin_change() must not
-// change a gradient before they have read it, although the host has freed their tensors.
-void Gradients::hand_out(const Entry& entry) {
+// A reader gets the tensor itself. Its own stream then uses the memory, which is recorded for the allocator.
+// A sum is never changed in place on an accelerator, so nothing has to wait for the readers.
+void Gradients::make_ready(const Entry& entry) {
   auto found = streams_.find(entry.tensor.unsafeGetTensorImpl());
   if (found == streams_.end()) return;
-  Streams& streams = found->second;
-  const c10::Stream current = device::current_stream(streams.ready.device());
-  if (current == streams.ready) return;
-  device::ready_on_current_stream(entry.gradient, streams.ready);
-  auto& readers = streams.readers;
-  if (std::find(readers.begin(), readers.end(), current) == readers.end()) readers.push_back(current);
+  device::ready_on_current_stream(entry.gradient, found->second);
 }
 
 Gradients Gradients::hand_out() {
   if (!streams_.empty()) {
-    for (const Entry& entry : entries_) hand_out(entry);
+    for (const Entry& entry : entries_) make_ready(entry);
   }
   Gradients copy;
   copy.entries_ = entries_;
@@ -115,7 +111,7 @@ std::vector<at::Tensor> Gradients::hand_out(const std::vector<at::Tensor>& tenso
   if (!streams_.empty()) {
     for (const at::Tensor& tensor : tensors) {
       auto found = index_.find(tensor.unsafeGetTensorImpl());
-      if (found != index_.end()) hand_out(entries_[found->second]);
+      if (found != index_.end()) make_ready(entries_[found->second]);
     }
   }
   return of(tensors);
@@ -130,18 +126,13 @@ at::Tensor Gradients::replace(const at::Tensor& tensor, at::Tensor gradient) {
 void Gradients::begin_change(const at::Tensor& tensor) {
   auto found = streams_.find(tensor.unsafeGetTensorImpl());
   if (found == streams_.end()) return;
-  const Streams& streams = found->second;
-  const at::Tensor& gradient = *find(tensor);
-  device::ready_on_current_stream(gradient, streams.ready);
-  const c10::Stream current = device::current_stream(streams.ready.device());
-  for (const c10::Stream& reader : streams.readers) device::order(reader, current);
+  device::ready_on_current_stream(*find(tensor), found->second);
 }
 
 void Gradients::end_change(const at::Tensor& tensor) {
   const at::Tensor& gradient = *find(tensor);
   if (device::has_streams(gradient)) {
-    const Streams now{device::current_stream(gradient.device()), {}};
-    streams_.insert_or_assign(tensor.unsafeGetTensorImpl(), now);
+    streams_.insert_or_assign(tensor.unsafeGetTensorImpl(), device::current_stream(gradient.device()));
   } else if (!streams_.empty()) {
     streams_.erase(tensor.unsafeGetTensorImpl());
   }

@@ -7,16 +7,15 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 
 namespace gradwire::autograd {
 
 // A map from tensor to gradient. Tensors are compared by identity, as in torch's own maps of gradients. The
 // order of iteration is the order of insertion. Not thread-safe.
 //
-// A gradient on an accelerator is computed on a stream. The map remembers this stream, and the streams of the
-// threads that the gradient was handed out to, so that passes and readers on any thread follow each other
-// without blocking the host. For gradients on the CPU the map remembers nothing.
+// A gradient on an accelerator is computed on a stream. The map remembers this stream, so that passes and
+// readers on any thread follow each other without blocking the host. For gradients on the CPU the map
+// remembers nothing.
 class Gradients {
  public:
   struct Entry {
@@ -46,35 +45,27 @@ class Gradients {
   // Replaces the gradient of `tensor` by one that is ready on the current stream of the calling thread, and
   // returns the old one.
   at::Tensor replace(const at::Tensor& tensor, at::Tensor gradient);
-  // Makes the current stream of the calling thread wait for all uses of the gradient of `tensor`. Must be
-  // called before the gradient is changed in place or becomes part of a sum.
+  // Makes the gradient of `tensor` ready on the current stream of the calling thread, which then computes a
+  // sum with it.
   void begin_change(const at::Tensor& tensor);
   // Records that the gradient of `tensor` has been computed on the current stream of the calling thread.
   void end_change(const at::Tensor& tensor);
 
  private:
-  // The uses of a gradient on an accelerator.
-  struct Streams {
-    // The stream on which the gradient is ready.
-    c10::Stream ready;
-    // Other streams of its device that may read it.
-    absl::InlinedVector<c10::Stream, 1> readers;
-  };
-
-  // Makes the gradient of this entry ready on the current stream, and records the reader.
-  void hand_out(const Entry& entry);
+  // Makes the gradient of this entry ready on the current stream of its device.
+  void make_ready(const Entry& entry);
 
   std::vector<Entry> entries_;
   absl::flat_hash_map<const void*, std::size_t> index_;
-  // Only for gradients on an accelerator, by their tensor.
-  absl::flat_hash_map<const void*, Streams> streams_;
+  // The streams on which gradients are ready, by their tensors. Only for gradients on an accelerator.
+  absl::flat_hash_map<const void*, c10::Stream> streams_;
 };
 
 // Adds `gradient` to the gradient of the leaf `variable` in `gradients`. On an accelerator `gradient` must be
 // ready on the current stream of the calling thread, and the sum is computed there. The sum has the memory
-// layout that libtorch gives `.grad`. It is computed in place only if no other tensor can use the memory.
-// With GradMode on (create_graph) the gradient is neither copied nor changed in place. Throws what libtorch
-// throws.
+// layout that libtorch gives `.grad`. It is computed in place only on the CPU, if no other tensor can use the
+// memory. With GradMode on (create_graph) the gradient is neither copied nor changed in place. Throws what
+// libtorch throws.
 void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient);
 
 }  // namespace gradwire::autograd

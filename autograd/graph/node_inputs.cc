@@ -21,6 +21,11 @@ NodeInputs::NodeInputs(torch::autograd::Node& node) : node_(&node) {
 
 // The buffer makes the stream on which it adds wait for `ready`, and records the memory for that stream. It
 // needs its lists of streams and events only if a gradient has streams.
+//
+// Problem: the buffer adds in place if no other tensor of the host uses the memory. Nodes may share a
+// gradient, and those that have run on the host need not have read it on their streams, so an addition in
+// place on another stream would change what they read. libtorch's engine has this race. Here a second
+// reference to both summands makes the buffer put the sum into new memory. The sum has the same bits.
 void NodeInputs::add(uint32_t input, at::Tensor gradient, const std::optional<c10::Stream>& ready) {
   if (!gradient.defined()) return;
   const std::size_t inputs = node_->num_inputs();
@@ -30,6 +35,8 @@ void NodeInputs::add(uint32_t input, at::Tensor gradient, const std::optional<c1
     buffer_.ready_events.resize(inputs);
     buffer_.ready_streams.resize(inputs);
   }
+  const at::Tensor not_in_place[] = {ready ? buffer_.buffer[input] : at::Tensor(),
+                                     ready ? gradient : at::Tensor()};
   buffer_.add(input, std::move(gradient), ready, stream_, node_);
 }
 
