@@ -445,5 +445,31 @@ TEST(Gradients, SumWaitsForAReaderWhoseStreamIsBehind) {
   EXPECT_TRUE(same_bits(gradients.hand_out().at(variable).cpu(), a + b));
 }
 
+// The allocator of the device reuses memory in the order of the stream that it was allocated on.
+TEST(Gradients, MemoryIsNotReusedBeforeAReaderHasReadIt) {
+  const c10::Stream writer = streams()[0][1], reader = streams()[0][2];
+  torch::NoGradGuard no_graph;
+  const Tensor variable = torch::zeros({8}).to(lag::device(0));
+  const Tensor a = torch::randn({8});
+  Tensor read;
+  {
+    const lag::StreamHold hold(reader);
+    Gradients gradients;
+    {
+      const c10::StreamGuard guard(writer);
+      accumulate(gradients, variable, a.to(lag::device(0), true));
+    }
+    {
+      const c10::StreamGuard guard(reader);
+      read = gradients.hand_out({variable})[0] * 1;
+    }
+    gradients = Gradients();
+    const c10::StreamGuard guard(writer);
+    for (int i = 0; i < 8; ++i) torch::randn({8}).to(lag::device(0));
+  }
+  lag::synchronize_all();
+  EXPECT_TRUE(same_bits(read.cpu(), a));
+}
+
 }  // namespace
 }  // namespace gradwire::autograd

@@ -67,6 +67,26 @@ TEST_F(OptimizerDevice, GradientsOfSeveralPassesAddUp) {
   EXPECT_TRUE(equal(sums, {local_[0].grad(), local_[1].grad()})) << sums << local_[0].grad();
 }
 
+// The gradient of `middle` is not in the context, so only the end of the pass orders its reader.
+TEST_F(OptimizerDevice, CallerReadsWhatThePassComputedOnOtherStreams) {
+  const Context context;
+  const at::Tensor x = on_device_[0];
+  at::Tensor middle, loss, read;
+  {
+    const lag::StreamHold hold(streams_[0]);
+    {
+      const c10::StreamGuard guard(streams_[0]);
+      middle = x * 2;
+      middle.retain_grad();
+      loss = middle.sin().sum();
+    }
+    backward(context, {loss});
+    read = middle.grad() * 1;
+  }
+  lag::synchronize_all();
+  EXPECT_TRUE(torch::equal(read.cpu(), (local_[0].detach() * 2).cos()));
+}
+
 TEST_F(OptimizerDevice, ClippingAndStepsAreThoseOfTheCpu) {
   DistributedOptimizer<torch::optim::SGD> optimizer(parameters_, sgd_options());
   torch::optim::SGD local(local_, sgd_options());
