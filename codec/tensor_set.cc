@@ -48,6 +48,16 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
   return to;
 }
 
+std::vector<Device> sender_devices(const proto::Payload& payload) {
+  std::vector<Device> devices;
+  for (int i = 0; i < payload.tensors_size(); ++i) {
+    if (payload.tensors(i).from_device().empty()) continue;
+    devices.resize(static_cast<std::size_t>(payload.tensors_size()));
+    devices[static_cast<std::size_t>(i)] = Device::parse(payload.tensors(i).from_device()).value_or(Device());
+  }
+  return devices;
+}
+
 absl::Status TensorBackend::encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
                                    std::vector<transport::Buffer>& buffers) {
   EncodedTensors out;

@@ -55,6 +55,10 @@ struct DeviceRoute {
   absl::StatusOr<Device> destination(const Device& device, std::size_t tensor) const;
 };
 
+// The devices of a received payload's tensors at their sender; empty if all were on the CPU. Malformed names
+// count as the CPU.
+std::vector<Device> sender_devices(const proto::Payload& payload);
+
 // The devices at the receiver of a message, and between which workers it was sent.
 struct DeviceArrival {
   // This worker's devices (without the CPU). A tensor for any other device is refused.

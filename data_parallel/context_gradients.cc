@@ -21,20 +21,16 @@ class ContextGradients : public collectives::GradientSink {
   explicit ContextGradients(std::shared_ptr<ContextState> context) : context_(std::move(context)) {}
 
   Tensors get(const Tensors& leaves) override {
-    Tensors found;
-    found.reserve(leaves.size());
     MutexLock lock(context_->mutex);
-    for (const at::Tensor& leaf : leaves) {
-      const at::Tensor* gradient = context_->gradients.find(leaf);
-      found.push_back(gradient == nullptr ? at::Tensor() : *gradient);
-    }
-    return found;
+    return context_->gradients.hand_out(leaves);
   }
 
   void set(const Tensors& leaves, Tensors gradients) override {
     MutexLock lock(context_->mutex);
-    // The swap moves the old tensors into `gradients`, which is destroyed after the lock has been released.
-    for (std::size_t i = 0; i < leaves.size(); ++i) std::swap(context_->gradients[leaves[i]], gradients[i]);
+    // The old tensors move into `gradients`, which is destroyed after the lock has been released.
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      gradients[i] = context_->gradients.replace(leaves[i], std::move(gradients[i]));
+    }
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "gradwire/device/device_fence.h"
 
-#include <ATen/ops/_indices.h>
-#include <ATen/ops/_values.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/device/streams.h"
 #include "gradwire/device/work_streams.h"
 
 namespace gradwire::device {
@@ -16,27 +16,12 @@ namespace {
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// Calls `visit` with the storages of a tensor on a device.
-template <class Visit>
-void for_each_storage(const at::Tensor& tensor, Visit visit) {
-  if (!tensor.defined() || tensor.device().is_cpu()) return;
-  if (tensor.layout() == at::kStrided) {
-    if (tensor.has_storage()) visit(tensor.storage());
-  } else if (tensor.layout() == at::kSparse) {
-    for_each_storage(tensor._indices(), visit);
-    for_each_storage(tensor._values(), visit);
-  } else {
-    for_each_storage(tensor.crow_indices(), visit);
-    for_each_storage(tensor.col_indices(), visit);
-    for_each_storage(tensor.values(), visit);
-  }
-}
-
 std::vector<WeakStorage> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<WeakStorage> storages;
   for (const at::Tensor& tensor : tensors) {
-    for_each_storage(tensor,
-                     [&](const c10::Storage& storage) { storages.push_back(storage.getWeakStorageImpl()); });
+    for_each_part(tensor, [&storages](const at::Tensor& part) {
+      storages.push_back(part.storage().getWeakStorageImpl());
+    });
   }
   return storages;
 }
@@ -56,7 +41,9 @@ StreamFencePtr DeviceFence::record_on(const std::vector<c10::Device>& devices,
   MutexLock lock(fence->mutex_);
   for (const c10::Device& device : devices) {
     try {
-      const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+      // Some kinds of devices demand that the device of an event is the current one.
+      const c10::DeviceGuard guard(device);
+      const c10::Stream stream = current_stream(device);
       Point point{stream, c10::Event(device.type())};
       point.event.record(stream);
       fence->points_.push_back(std::move(point));
@@ -78,7 +65,7 @@ StreamFencePtr DeviceFence::record_all(const std::vector<at::Tensor>& tensors) {
 StreamFencePtr DeviceFence::record_for(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || tensor.device().is_cpu()) continue;
+    if (!has_streams(tensor)) continue;
     if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
       devices.push_back(tensor.device());
     }
@@ -92,8 +79,7 @@ absl::Status DeviceFence::wait() const {
   // One device that is lost must not keep the others from waiting.
   for (const Point& point : points_) {
     try {
-      const c10::Stream now =
-          c10::impl::VirtualGuardImpl(point.stream.device_type()).getStream(point.stream.device());
+      const c10::Stream now = current_stream(point.stream.device());
       if (now != point.stream) point.event.block(now);
     } catch (...) {
       failure.Update(status_from_exception(std::current_exception()));
@@ -115,10 +101,6 @@ absl::StatusOr<bool> DeviceFence::reached() const try {
   return std::all_of(points_.begin(), points_.end(), [](const Point& point) { return point.event.query(); });
 } catch (...) {
   return status_from_exception(std::current_exception());
-}
-
-void record_use(const at::Tensor& tensor) {
-  for_each_storage(tensor, [](const c10::Storage& storage) { record_use_of(storage.data_ptr()); });
 }
 
 void record_fences() {

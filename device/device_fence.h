@@ -49,11 +49,6 @@ class DeviceFence : public StreamFence {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
 
-// Notifies the allocator that the current stream of this thread on the tensor's device uses the tensor's
-// memory: it is not given to others before the stream has passed the moment at which it is freed. Also for
-// the parts of sparse tensors. Does nothing for a tensor on the CPU.
-void record_use(const at::Tensor& tensor);
-
 // Has fences recorded from now on (base/threads/stream_fence.h). Call when the process begins to use its
 // accelerator.
 void record_fences();

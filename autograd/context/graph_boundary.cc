@@ -85,7 +85,8 @@ absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vect
 }
 
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
-                        std::vector<at::Tensor>& tensors, const proto::Graph& graph) {
+                        std::vector<at::Tensor>& tensors, const std::vector<rpc::Device>& sender_devices,
+                        const proto::Graph& graph) {
   // A tensor that the sender did not join to the graph (no_grad mode) is not a leaf here either.
   for (at::Tensor& tensor : tensors) {
     if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
@@ -94,6 +95,7 @@ absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker
   // The list comes from a peer. Ascending indexes exclude a tensor that is listed twice, which would get two
   // histories.
   std::vector<at::Tensor*> outputs;
+  std::vector<rpc::Device> devices;
   int64_t last = -1;
   for (uint32_t index : graph.tensors()) {
     if (index >= tensors.size() || static_cast<int64_t>(index) <= last || !tensors[index].defined() ||
@@ -105,14 +107,16 @@ absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker
     }
     last = index;
     outputs.push_back(&tensors[index]);
+    if (index < sender_devices.size()) devices.push_back(sender_devices[index]);
   }
   if (outputs.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("malformed message from worker \"", from.name,
                                                    "\": it has the graph message number ", graph.message(),
                                                    ", but no tensor that requires grad"));
   }
-  auto node = std::shared_ptr<RecvNode>(new RecvNode(context, self, from, graph.message(), read_route(graph)),
-                                        torch::autograd::deleteNode);
+  auto node = std::shared_ptr<RecvNode>(
+      new RecvNode(context, self, from, graph.message(), read_route(graph), std::move(devices)),
+      torch::autograd::deleteNode);
   try {
     set_outputs(node, std::move(outputs));
   } catch (...) {

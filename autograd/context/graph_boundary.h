@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/autograd/context/context_state.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/worker.h"
 
@@ -25,8 +26,10 @@ using SendNodes = std::vector<std::shared_ptr<SendNode>>;
 absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages);
 
 // Makes those of `tensors` that `graph` names outputs of a recv node, and detaches the others. Called when
-// the message of worker `from` has arrived at worker `self`. InvalidArgument for a malformed `graph`.
+// the message of worker `from` has arrived at worker `self`. `sender_devices`: the devices of the tensors at
+// the sender; empty if all were on the CPU. InvalidArgument for a malformed `graph`.
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
-                        std::vector<at::Tensor>& tensors, const proto::Graph& graph);
+                        std::vector<at::Tensor>& tensors, const std::vector<rpc::Device>& sender_devices,
+                        const proto::Graph& graph);
 
 }  // namespace gradwire::autograd

@@ -14,6 +14,7 @@
 #include "gradwire/autograd/context/unjoined.h"
 #include "gradwire/autograd/graph/timeline.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 #include "gradwire/proto/autograd.pb.h"
 #include "gradwire/rpc/agent.h"
@@ -130,7 +131,7 @@ absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& co
   std::vector<at::Tensor> none;
   auto* set = static_cast<rpc::TorchTensors*>(tensors);
   return plant_recv(context.id, agent_.self().incarnation, from, set == nullptr ? none : set->tensors,
-                    payload.graph());
+                    rpc::sender_devices(payload), payload.graph());
 }
 
 absl::Status GraphPlanter::incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,

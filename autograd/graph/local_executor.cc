@@ -20,7 +20,6 @@ namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -237,6 +236,7 @@ uint32_t LocalExecutor::visit(const Edge& edge) {
   if (!is_new) return found->second;
   Record& record = records_.emplace_back();
   record.node = node;
+  record.inputs = NodeInputs(*node);
   if (node->next_edges().empty()) {
     if (const auto* recv = dynamic_cast<const RecvNode*>(node)) {
       record.kind = Kind::kRecv;
@@ -336,25 +336,25 @@ void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, const From& f
   if (found == index_.end()) return;
   Record& record = records_[found->second];
   if (options_.inputs_only && !is_live(record, edge.input_nr)) return;
+  std::optional<c10::Stream> ready;
+  if (gradient.defined() && !gradient.is_cpu()) {
+    const bool from_node = from.what == From::What::kRecord;
+    ready = ready_stream(gradient, from_node ? records_[from.record].inputs.stream() : std::nullopt);
+  }
   if (options_.sum_as_they_arrive || record.incoming.size() < 2) {
-    add(record, edge.input_nr, std::move(gradient));
+    record.inputs.add(edge.input_nr, std::move(gradient), ready);
   } else {
-    add_in_order(record, from, std::move(gradient));
+    add_in_order(record, from, std::move(gradient), ready);
   }
   if (--record.missing == 0) ready_.push({record.node->sequence_nr(), order_++, found->second});
-}
-
-void LocalExecutor::add(Record& record, uint32_t input, at::Tensor gradient) {
-  if (!gradient.defined()) return;
-  if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
-  record.buffer.add(input, std::move(gradient), std::nullopt, std::nullopt, record.node);
 }
 
 // Gradients for one input of the record must be added in the order of `incoming`, but arrive in any order.
 // 1. Sort `incoming` when the first gradient arrives: then all edges have been counted.
 // 2. Store the gradient in its place as held.
 // 3. If all before it, for the same input, have been added: add it, and all held ones that follow directly.
-void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gradient) {
+void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gradient,
+                                 const std::optional<c10::Stream>& ready) {
   using State = Incoming::State;
   auto& all = record.incoming;
   if (!std::exchange(record.ordered, true)) {
@@ -364,14 +364,16 @@ void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gr
   auto each = std::lower_bound(all.begin(), all.end(), from,
                                [this](const Incoming& a, const From& b) { return adds_before(a.from, b); });
   // The edge is missing only if a peer sends marks after the wave has ended.
-  if (each == all.end() || each->from != from) return add(record, from.input, std::move(gradient));
+  if (each == all.end() || each->from != from)
+    return record.inputs.add(from.input, std::move(gradient), ready);
   each->gradient = std::move(gradient);
+  each->ready = ready;
   each->state = State::kHeld;
   const auto is_first = [&] { return each == all.begin() || (each - 1)->from.input != each->from.input; };
   if (!is_first() && (each - 1)->state != State::kAdded) return;
   do {
     each->state = State::kAdded;
-    add(record, from.input, std::exchange(each->gradient, at::Tensor()));
+    record.inputs.add(from.input, std::exchange(each->gradient, at::Tensor()), each->ready);
     ++each;
   } while (each != all.end() && !is_first() && each->state == State::kHeld);
 }
@@ -444,12 +446,8 @@ std::optional<LocalExecutor::Task> LocalExecutor::next() {
   }
   if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
   record.incoming = {};
-  if (record.buffer.buffer.empty()) {
-    task.inputs.resize(record.node->num_inputs());
-  } else {
-    task.inputs = std::move(record.buffer.buffer);
-    record.buffer = InputBuffer(0);
-  }
+  if (record.inputs.stream()) streams_.add(*record.inputs.stream());
+  record.inputs.move_to(task);
   return next;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/input_buffer.h>
 
 #include <cstdint>
 #include <deque>
@@ -14,10 +14,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/autograd/graph/node_inputs.h"
 #include "gradwire/autograd/graph/node_task.h"
 #include "gradwire/autograd/graph/recv_node.h"
 #include "gradwire/autograd/graph/send_node.h"
 #include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
 
@@ -29,6 +31,12 @@ namespace gradwire::autograd {
 // Gradients for the same input of a node are added in the order in which libtorch's engine would add them,
 // the youngest producer first. The sums are therefore equal bit for bit for any order of arrival. A gradient
 // that arrives too early is held.
+//
+// Gradients on an accelerator follow the rules of libtorch's engine. A node runs on the stream of its
+// forward. That stream first waits for gradients that are ready on another stream, with events: the host
+// never waits. A gradient that is delivered from outside must be ready on the current stream of the thread
+// that delivers it. So the pass begins after the work of that stream. When the pass has ended, streams() has
+// the streams that the next users of its results must wait for. A graph on the CPU calls no code of a device.
 //
 // Order of calls: mark_roots() and mark_outputs(); then the deliver functions, and for each task next(),
 // run() and finished(). Only run() calls user code (nodes and hooks); all other methods are quick. Not
@@ -97,8 +105,10 @@ class LocalExecutor {
   std::optional<Task> next();
   // Runs the node and its hooks. An exception becomes the status, with the node's name.
   absl::Status run(Task& task) const { return run_node(task, options_); }
-  // Delivers the outputs of the node to the next nodes.
+  // Delivers the outputs of the node to the next nodes. Must be called on the thread that has called run().
   void finished(Task& task);
+  // Returns the streams on which nodes have run so far.
+  const device::StreamSet& streams() const { return streams_; }
 
  private:
   enum class Kind : uint8_t { kPlain, kRecv, kLeaf };
@@ -121,6 +131,8 @@ class LocalExecutor {
     From from;
     enum class State : uint8_t { kAwaited, kHeld, kAdded } state = State::kAwaited;
     at::Tensor gradient;
+    // The stream on which a held gradient is ready, if it has streams.
+    std::optional<c10::Stream> ready = std::nullopt;
   };
   struct Record {
     Node* node = nullptr;
@@ -134,7 +146,7 @@ class LocalExecutor {
     bool ordered = false;
     // Not used if gradients are added as they arrive, except with inputs_only.
     absl::InlinedVector<Incoming, 1> incoming;
-    torch::autograd::InputBuffer buffer{0};
+    NodeInputs inputs;
     std::optional<Timeline::Place> place;
     // For a recv node: the outputs that a walk reached, and with inputs_only those that lead to an input.
     Flags marked;
@@ -172,9 +184,9 @@ class LocalExecutor {
   uint32_t visit(const torch::autograd::Edge& edge);
   // `from` must be equal to the origin that was counted.
   void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, const From& from);
-  static void add(Record& record, uint32_t input, at::Tensor gradient);
   // Adds the gradient and those held behind it, or holds it if one before it has not arrived.
-  void add_in_order(Record& record, const From& from, at::Tensor gradient);
+  void add_in_order(Record& record, const From& from, at::Tensor gradient,
+                    const std::optional<c10::Stream>& ready);
   // Returns the position, in the order of a single process, of the node that the edge comes from.
   const Timeline::Place& place(const From& from);
   // Whether libtorch's engine adds a's gradient before b's; gradients of a lower input come first.
@@ -202,6 +214,7 @@ class LocalExecutor {
   uint64_t counted_ = 0;
   uint64_t order_ = 0;
   std::priority_queue<Ready> ready_;
+  device::StreamSet streams_;
 };
 
 }  // namespace gradwire::autograd

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/any.h>
 #include <ATen/ops/isnan.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/cpp_hook.h>
@@ -16,6 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/device/streams.h"
+#include "gradwire/device/to_cpu.h"
 
 namespace gradwire::autograd {
 
@@ -52,12 +55,18 @@ absl::Status with_forward_stack(Node& node, absl::Status status) {
   return absl::Status(status.code(), absl::StrCat(status.message(), "; ", collector.text()));
 }
 
-// Throws if a gradient contains NaN; the error names its position.
+// Throws if a gradient contains NaN; the error names its position. The host waits for a device once for all
+// gradients of the node, because only the host can throw.
 void refuse_nan(const variable_list& gradients) {
+  std::vector<at::Tensor> found(gradients.size());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
     const at::Tensor values = gradients[i].is_sparse() ? gradients[i]._values() : gradients[i];
-    if (at::any(at::isnan(values.detach())).item<bool>()) {
+    found[i] = at::any(at::isnan(values.detach()));
+  }
+  found = device::scalars_to_cpu(std::move(found));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i].defined() && found[i].item<bool>()) {
       throw std::runtime_error(absl::StrCat("it returned nan values in its output ", i));
     }
   }
@@ -110,7 +119,39 @@ void apply(Node& node, NodeTask& task, const GraphOptions& options) {
   if (!options.retain_graph) node.release_variables();
 }
 
-}  // namespace
+// Makes `stream` wait for an input. InputBuffer leaves out an event that the node's stream does not need.
+void wait_for_input(const TaskStreams& streams, std::size_t input, const c10::Stream& stream) {
+  if (stream == *streams.ready[input]) return;
+  if (streams.events[input]) return streams.events[input]->block(stream);
+  device::order(*streams.ready[input], stream);
+}
+
+// Makes the node's stream wait for the inputs that are ready on other streams. InputBuffer has recorded that
+// the node's stream uses their memory.
+void wait_for_inputs(const NodeTask& task) {
+  const TaskStreams& streams = *task.streams;
+  for (std::size_t i = 0; i < streams.ready.size(); ++i) {
+    if (!streams.ready[i] || !task.inputs[i].defined()) continue;
+    const c10::Device device = task.inputs[i].device();
+    if (streams.stream) wait_for_input(streams, i, *streams.stream);
+    if (streams.stream && streams.stream->device() == device) continue;
+    // Without a stream of its own the node runs on the current streams. With one, its hooks may still compute
+    // with the input on the input's own device.
+    const c10::Stream current = device::current_stream(device);
+    wait_for_input(streams, i, current);
+    device::record_use(task.inputs[i], current);
+  }
+}
+
+// The caller ships and keeps gradients on the current stream of each gradient's device. That is the stream of
+// the node for one device only, and the gradients are ready on this stream.
+void make_results_ready(const NodeTask& task) {
+  if (!task.streams->stream) return;
+  const c10::Stream& stream = *task.streams->stream;
+  for (const auto& [tensor, gradient] : task.kept) device::ready_on_current_stream(gradient, stream);
+  if (task.recv == nullptr) return;
+  for (const at::Tensor& gradient : task.outputs) device::ready_on_current_stream(gradient, stream);
+}
 
 // The order is that of libtorch's engine:
 // 1. Hooks of tensors change the gradients that arrive, also for a node that does not run.
@@ -119,33 +160,47 @@ void apply(Node& node, NodeTask& task, const GraphOptions& options) {
 // 4. The node itself. The gradients of a recv node or of a leaf are only handed to the caller, which ships
 //    or keeps them; applying the node of a leaf would write to `.grad`.
 // 5. Post-hooks of the node.
+void run_in_order(Node& node, NodeTask& task, const GraphOptions& options) {
+  call_tensor_hooks(node, task, options);
+  if (task.captures != nullptr) {
+    for (const auto& [input, tensor] : *task.captures) task.kept.emplace_back(tensor, task.inputs[input]);
+  }
+  if (task.leaf == nullptr && !task.runs) {
+    task.inputs.clear();
+    return;
+  }
+  for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
+  if (task.recv != nullptr) {
+    for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+    task.outputs = std::move(task.inputs);
+    for (std::size_t i = 0; i < task.shipped.size(); ++i) {
+      if (!task.shipped[i]) task.outputs[i] = at::Tensor();
+    }
+    return;
+  }
+  if (task.leaf != nullptr) {
+    for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+    if (!options.inputs_only) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
+    task.inputs.clear();
+    return;
+  }
+  apply(node, task, options);
+}
+
+// The node, its hooks and everything that they compute use the node's stream, as in libtorch's engine.
+void run_on_stream(Node& node, NodeTask& task, const GraphOptions& options) {
+  const c10::OptionalStreamGuard current(task.streams->stream);
+  wait_for_inputs(task);
+  run_in_order(node, task, options);
+  make_results_ready(task);
+}
+
+}  // namespace
+
 absl::Status run_node(NodeTask& task, const GraphOptions& options) {
   Node& node = *task.node;
   try {
-    call_tensor_hooks(node, task, options);
-    if (task.captures != nullptr) {
-      for (const auto& [input, tensor] : *task.captures) task.kept.emplace_back(tensor, task.inputs[input]);
-    }
-    if (task.leaf == nullptr && !task.runs) {
-      task.inputs.clear();
-      return absl::OkStatus();
-    }
-    for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
-    if (task.recv != nullptr) {
-      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      task.outputs = std::move(task.inputs);
-      for (std::size_t i = 0; i < task.shipped.size(); ++i) {
-        if (!task.shipped[i]) task.outputs[i] = at::Tensor();
-      }
-      return absl::OkStatus();
-    }
-    if (task.leaf != nullptr) {
-      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      if (!options.inputs_only) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
-      task.inputs.clear();
-      return absl::OkStatus();
-    }
-    apply(node, task, options);
+    task.streams == nullptr ? run_in_order(node, task, options) : run_on_stream(node, task, options);
   } catch (...) {
     absl::Status status = status_from_exception(std::current_exception());
     if (options.anomaly) status = with_forward_stack(node, std::move(status));

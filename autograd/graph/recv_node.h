@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/autograd/graph/gradient_route.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/worker.h"
 
@@ -16,17 +17,22 @@ namespace gradwire::autograd {
 // The node of a received message: the tensors of the message are its outputs, and the gradients that arrive
 // at it are shipped to the sender. It is owned by the tensors that are computed from the message. It refers
 // to its context by id only, so that neither keeps the other alive.
+//
+// Its input metadata has the device of each received tensor, and the current stream of the thread that has
+// made the tensor an output (set_outputs()). Gradients are shipped from that device; the sender's own device
+// may be another one.
 class RecvNode : public torch::autograd::Node {
  public:
   // `self`: the incarnation of the worker that received the message. `route`: one for each output, or empty
-  // if the sender did not send them.
+  // if the sender did not send them. `sender_devices`: the same for the devices of the sender's tensors.
   RecvNode(const rpc::Id& context, uint64_t self, rpc::Worker sender, uint64_t message,
-           std::vector<GradientRoute> route = {})
+           std::vector<GradientRoute> route = {}, std::vector<rpc::Device> sender_devices = {})
       : context_(context),
         self_(self),
         sender_(std::move(sender)),
         message_(message),
-        route_(std::move(route)) {}
+        route_(std::move(route)),
+        sender_devices_(std::move(sender_devices)) {}
 
   const rpc::Id& context() const { return context_; }
   uint64_t self() const { return self_; }
@@ -36,6 +42,11 @@ class RecvNode : public torch::autograd::Node {
   // sender did not send the route.
   const GradientRoute* route(uint32_t output) const {
     return output < route_.size() ? &route_[output] : nullptr;
+  }
+  // Returns the device at the sender that the tensor of this output came from, and that its gradient has to
+  // go back to; the CPU if the sender did not send it.
+  rpc::Device sender_device(uint32_t output) const {
+    return output < sender_devices_.size() ? sender_devices_[output] : rpc::Device();
   }
 
   std::string name() const override { return "GradwireRecv"; }
@@ -49,9 +60,11 @@ class RecvNode : public torch::autograd::Node {
   const rpc::Worker sender_;
   const uint64_t message_;
   const std::vector<GradientRoute> route_;
+  const std::vector<rpc::Device> sender_devices_;
 };
 
-// Makes each of `tensors` an output of `node`: fresh tensors that share the received memory.
+// Makes each of `tensors` an output of `node`: fresh tensors that share the received memory. On an
+// accelerator the tensors must be ready on the current streams of the calling thread.
 void set_outputs(const std::shared_ptr<RecvNode>& node, std::vector<at::Tensor*> tensors);
 
 }  // namespace gradwire::autograd

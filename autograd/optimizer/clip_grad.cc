@@ -9,6 +9,7 @@
 #include <ATen/ops/norm.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/device/to_cpu.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/registration.h"
 
@@ -42,9 +44,12 @@ class LocalGradients {
   Tensors get() const {
     Tensors gradients(parameters_.size());
     if (context_ == nullptr) return gradients;
-    MutexLock lock(context_->mutex);
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (const at::Tensor* found = context_->gradients.find(parameters_[i])) gradients[i] = found->detach();
+    {
+      MutexLock lock(context_->mutex);
+      gradients = context_->gradients.hand_out(parameters_);
+    }
+    for (at::Tensor& gradient : gradients) {
+      if (gradient.defined()) gradient = gradient.detach();
     }
     return gradients;
   }
@@ -61,7 +66,8 @@ class LocalGradients {
     // memory with a deleter of the user.
     MutexLock lock(context_->mutex);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (gradients[i].defined()) std::swap(context_->gradients[parameters_[i]], gradients[i]);
+      if (!gradients[i].defined()) continue;
+      gradients[i] = context_->gradients.replace(parameters_[i], std::move(gradients[i]));
     }
   }
 
@@ -76,23 +82,38 @@ at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
   return std::isinf(norm_type) && norm_type > 0 ? values.abs().max() : values.norm(norm_type);
 }
 
-// Returns the norm of the norms, which is the norm of all gradients together. Norms of several devices and
-// dtypes are moved to the CPU and to the widest dtype, as they must be for at::stack(). With norm_type 0
-// torch defines the result as the number of norms.
+bool on_one_device(const Tensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const at::Tensor& each) { return each.device() == tensors[0].device(); });
+}
+
+// Returns the norm of the norms, which is the norm of all gradients together. at::stack() needs norms of one
+// device and dtype. So norms of several devices are moved to the CPU, and all norms to the widest dtype. With
+// norm_type 0 torch defines the result as the number of norms.
 at::Tensor total_of(Tensors norms, double norm_type) {
   if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()));
   if (norms.size() == 1) return norms[0];
+  if (!on_one_device(norms)) norms = device::scalars_to_cpu(std::move(norms));
   at::ScalarType widest = norms[0].scalar_type();
   for (const at::Tensor& norm : norms) widest = c10::promoteTypes(widest, norm.scalar_type());
-  for (at::Tensor& norm : norms) norm = norm.to(at::kCPU, widest);
+  for (at::Tensor& norm : norms) norm = norm.to(widest);
   const at::Tensor stacked = at::stack(norms);
   return std::isinf(norm_type) && norm_type > 0 ? at::max(stacked) : stacked.norm(norm_type);
 }
 
-// Returns the factor for all gradients; 1 if nothing has to be clipped.
-double factor_of(const at::Tensor& total, double max_norm) {
+struct Clipping {
+  double norm;
+  // The factor for all gradients; 1 if nothing has to be clipped.
+  double factor;
+};
+
+// Returns the norm and the factor. Both are computed on the device of `total`, with the same operations as in
+// one process. The host waits for the device once.
+Clipping clipping_of(const at::Tensor& total, double max_norm) {
   // The summand is that of torch::nn::utils::clip_grad_norm_; it keeps a norm of 0 from dividing by 0.
-  return at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0).item().toDouble();
+  const at::Tensor factor = at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0);
+  const Tensors both = device::scalars_to_cpu({total, factor});
+  return {both[0].item().toDouble(), both[1].item().toDouble()};
 }
 
 void scale(LocalGradients& gradients, double factor) {
@@ -124,20 +145,20 @@ double clip_norm_here(uint64_t origin, uint64_t counter, const ParameterRefs& pa
   Tensors norms = norms_of(gradients.get(), norm_type);
   if (norms.empty()) return 0;
   const at::Tensor total = total_of(std::move(norms), norm_type);
-  const double norm = total.item().toDouble();
+  const auto [norm, factor] = clipping_of(total, max_norm);
   check_finite(norm, norm_type, error_if_nonfinite);
-  scale(gradients, factor_of(total, max_norm));
+  scale(gradients, factor);
   return norm;
 }
 
-// Returns the norm of each gradient; undefined for a parameter without a gradient.
+// Returns the norm of each gradient, on the CPU; undefined for a parameter without a gradient.
 Tensors gradient_norms(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double norm_type) {
   at::NoGradGuard no_graph;
   Tensors norms = LocalGradients({origin, counter}, parameters).get();
   for (at::Tensor& norm : norms) {
-    if (norm.defined()) norm = norm_of(norm, norm_type).cpu();
+    if (norm.defined()) norm = norm_of(norm, norm_type);
   }
-  return norms;
+  return device::scalars_to_cpu(std::move(norms));
 }
 
 void scale_gradients(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double factor) {
@@ -212,14 +233,14 @@ double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at
   }
   if (norms.empty()) return 0;
   const at::Tensor total = total_of(std::move(norms), norm_type);
-  const double norm = total.item().toDouble();
+  const Clipping clipping = clipping_of(total, max_norm);
+  const double norm = clipping.norm;
   check_finite(norm, norm_type, error_if_nonfinite);
-  const double factor = factor_of(total, max_norm);
-  if (factor == 1) return norm;
+  if (clipping.factor == 1) return norm;
   std::vector<Future<void>> scalings;
   for (const ParameterOwner& owner : owners) {
     scalings.push_back(agent->rpc_async<&scale_gradients>(owner.worker, id.origin, id.counter,
-                                                          owner.groups[0].parameters, factor));
+                                                          owner.groups[0].parameters, clipping.factor));
   }
   wait_for_owners(kWhat, owners, scalings);
   return norm;

@@ -232,7 +232,7 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
 
 OptimizerShard::Tensors OptimizerShard::gradients_of(ContextState& context) const {
   MutexLock lock(context.mutex);
-  return context.gradients.of(parameters_);
+  return context.gradients.hand_out(parameters_);
 }
 
 OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) const {
@@ -251,6 +251,8 @@ OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) con
 
 // libtorch's optimizers are not thread-safe, so the mutex is held while `function` runs. A step with a
 // closure is the exception: it only sets `closure_runs_`, which is examined here.
+// On accelerators the mutex is not enough: the state and the parameters are changed on the streams of the
+// thread that steps. So the streams of each use wait for the use before it.
 absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
   try {
     at::NoGradGuard no_graph;
@@ -259,7 +261,9 @@ absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::f
       throw Error(absl::FailedPreconditionError(
           "cannot use the optimizer while a step with a closure runs: wait for its end"));
     }
+    if (last_use_ != nullptr) throw_if_error(last_use_->wait());
     function();
+    last_use_ = device::DeviceFence::record_for(parameters_);
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
                         absl::StrCat("in the ", what, " of ", settings_.kind));
@@ -376,6 +380,7 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
   {
     MutexLock lock(step_mutex_);
     closure_runs_ = false;
+    last_use_ = device::DeviceFence::record_for(parameters_);
   }
   throw_if_error(status);
   return {loss, missing};

@@ -14,6 +14,7 @@
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/device/device_fence.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/rref.h"
 
@@ -129,6 +130,9 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   // sets `closure_runs_` instead, with the mutex held, and all other uses then fail.
   Mutex step_mutex_;
   bool closure_runs_ = false;
+  // The end of the last use of the optimizer, in the streams of the thread that used it. Guarded by the
+  // mutex.
+  StreamFencePtr last_use_;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 

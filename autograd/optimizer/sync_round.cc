@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
+#include "gradwire/device/streams.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/answer_by.h"
 
@@ -32,6 +33,7 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) throw Error(absl::FailedPreconditionError("the agent has shut down"));
   const rpc::Id context = own.context;
+  own.ready = device::DeviceFence::record_for(own.gradients);
   Deposits round;
   {
     MutexLock lock(mutex_);
@@ -94,6 +96,12 @@ SyncRound::Tensors SyncRound::average(Deposits& deposits) const {
   std::sort(deposits.begin(), deposits.end(), [](const Deposit& a, const Deposit& b) {
     return std::tie(a.trainer.id, a.context) < std::tie(b.trainer.id, b.context);
   });
+  // The gradients of each trainer are ready on the streams of the thread that deposited them. This thread's
+  // streams wait for them, and the allocator has to know that they use the memory.
+  for (const Deposit& each : deposits) {
+    if (each.ready != nullptr) throw_if_error(each.ready->wait());
+    device::record_use_on_current_streams(each.gradients);
+  }
   Tensors averages(deposits.front().gradients.size());
   for (std::size_t i = 0; i < averages.size(); ++i) {
     at::Tensor sum;

@@ -16,6 +16,7 @@
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/device/device_fence.h"
 #include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
@@ -36,10 +37,13 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
   struct Deposit {
     rpc::Id context;
     rpc::Worker trainer;
-    // One gradient for each parameter; undefined if the parameter has none.
+    // One gradient for each parameter; undefined if the parameter has none. They are ready on the current
+    // streams of the thread that deposits them.
     Tensors gradients;
     Rates rates;
     Promise<Missing> done;
+    // Set by deposit(): the point in the depositing thread's streams at which the gradients are ready.
+    StreamFencePtr ready = nullptr;
     uint64_t timer = 0;
   };
 

@@ -135,6 +135,7 @@ void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, con
 // 4. Hold the inputs, here and on their owners.
 // 5. Mark (the wave), run, and wait for the end. Any error aborts the pass on all workers that it has
 //    reached.
+// 6. Order the streams of the pass before the current streams of the caller.
 // The common part of backward(), grad() and backward_apart(). The gradients of the tensors in `apart` are
 // returned in `gradients_apart` and not stored in the context.
 void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, const BackwardOptions& options,
@@ -211,6 +212,8 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     status = pass->wait_for_end(deadline);
   }
   token.forget(handle);
+  // The caller may use what the pass has changed, on its own streams, as after libtorch's backward.
+  pass->part().order_before_current_streams();
   throw_if_error(status);
   if (gradients_apart != nullptr) *gradients_apart = pass->gradients().take_apart();
 }
@@ -247,7 +250,7 @@ std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vec
 Gradients get_gradients(const ContextRef& context) {
   const std::shared_ptr<ContextState> state = live_context(*context.agent(), context);
   MutexLock lock(state->mutex);
-  return state->gradients;
+  return state->gradients.hand_out();
 }
 
 }  // namespace gradwire::autograd

@@ -14,7 +14,7 @@ void KeptGradients::keep_apart(const std::vector<at::Tensor>& tensors) {
 
 Gradients KeptGradients::take_apart() {
   MutexLock lock(context_->mutex);
-  return std::exchange(apart_, {});
+  return std::exchange(apart_, {}).hand_out();
 }
 
 absl::Status KeptGradients::keep(std::vector<std::pair<at::Tensor, at::Tensor>>& gradients) {

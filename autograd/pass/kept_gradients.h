@@ -22,9 +22,11 @@ class KeptGradients {
   // From now on the gradients of these tensors are kept here until take_apart(), and not in the context. Must
   // be called before the pass starts.
   void keep_apart(const std::vector<at::Tensor>& tensors);
-  // Returns the gradients that were kept apart, and forgets them.
+  // Returns the gradients that were kept apart, ready on the current streams of the calling thread, and
+  // forgets them.
   Gradients take_apart();
-  // Adds the gradients of pairs (tensor, gradient), and clears the list. FailedPrecondition for a tensor that
+  // Adds the gradients of pairs (tensor, gradient), and clears the list. The gradients must be ready on the
+  // current streams of the calling thread. FailedPrecondition for a tensor that
   // arrived outside every context, if the root has set require_joined.
   absl::Status keep(std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
 

@@ -74,12 +74,12 @@ void Wave::send(std::vector<Message> messages) {
       proto::Needed needed;
       needed.set_number(each.number);
       needed.mutable_needed()->Swap(&each.tensors);
-      sent = part_.calls().send(*to, kNeededService, needed, nullptr, "backward at", answered);
+      sent = part_.calls().send(*to, kNeededService, needed, nullptr, {}, "backward at", answered);
     } else if (sent.ok()) {
       proto::Mark mark;
       mark.set_number(each.number);
       mark.mutable_marked()->Swap(&each.tensors);
-      sent = part_.calls().send(*to, kMarkService, mark, nullptr, "backward at", answered);
+      sent = part_.calls().send(*to, kMarkService, mark, nullptr, {}, "backward at", answered);
     }
     // The remaining messages are not sent: the abort goes to all receivers, because the state has recorded
     // them.

@@ -81,7 +81,12 @@ void MessageServer::serve(const rpc::ServiceCall& call) {
 // A RUN runs user code, so it must not run on the thread that received it. If the thread of the root waits
 // for gradients it serves the RUN itself, which saves waking another thread.
 void MessageServer::run(const rpc::ServiceCall& call, const std::shared_ptr<Pass>& pass, proto::Run message) {
-  ArrivedRun arrived{.from = call.from, .run = std::move(message), .defined = {}, .reply = call.reply};
+  ArrivedRun arrived{.from = call.from,
+                     .run = std::move(message),
+                     .defined = {},
+                     .sender_devices = call.sender_devices,
+                     .fence = call.fence,
+                     .reply = call.reply};
   if (call.tensors != nullptr)
     arrived.defined = std::move(static_cast<rpc::TorchTensors&>(*call.tensors).tensors);
   if (pass->part().root().hand_over(arrived)) return;

@@ -17,6 +17,7 @@
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 
 namespace gradwire::autograd {
@@ -140,7 +141,13 @@ void Pass::finish(const PassReply& reply) {
 void Pass::run(ArrivedRun arrived) {
   const uint64_t from = arrived.from.incarnation;
   known_.begin();
+  // The gradients are delivered on streams that wait for them, and not on those of this thread.
+  std::unique_ptr<rpc::StreamScope> streams;
   absl::Status status;
+  if (arrived.fence != nullptr) {
+    streams = rpc::tensor_backend()->enter_pool_streams();
+    if (absl::Status ready = arrived.fence->wait(); !ready.ok()) part_->abort(ready);
+  }
   const bool finishes = part_->calls().run_is_finish(from, part_->calls().self().incarnation);
   deliver_and_run(from, [&](PassPart::Locked& locked) {
     status = locked.state.status();
@@ -182,7 +189,7 @@ absl::Status Pass::deliver(ArrivedRun& arrived, LocalExecutor& graph) const {
   std::vector<at::Tensor>& defined = arrived.defined;
   if (header().create_graph()) {
     GRADWIRE_RETURN_IF_ERROR(plant_recv(context_->id, part_->calls().self().incarnation, arrived.from,
-                                        defined, arrived.run.graph()));
+                                        defined, arrived.sender_devices, arrived.run.graph()));
   }
   torch::autograd::variable_list gradients;
   std::size_t next = 0;
@@ -206,8 +213,10 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
   run.set_message(node.message());
   std::string defined((gradients.size() + 7) / 8, '\0');
   auto tensors = std::make_unique<rpc::TorchTensors>();
+  std::vector<rpc::Device> destinations;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
+    destinations.push_back(node.sender_device(static_cast<uint32_t>(i)));
     defined[i / 8] = static_cast<char>(static_cast<uint8_t>(defined[i / 8]) | 1u << (i % 8));
     tensors->add(std::move(gradients[i]), /*give_away=*/true);
   }
@@ -215,15 +224,15 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
   if (header().create_graph()) plant_send(*context_, self, to, tensors->tensors, *run.mutable_graph());
   // The answer keeps the part alive, but not the pass: a released context drops its passes. The state has
   // counted the shipment before (PassPart::run_nodes), so the part cannot end before the answer.
-  const absl::Status sent =
-      calls.send(node.sender(), kRunService, run, std::move(tensors), "shipping gradients to",
-                 [part = part_, to,
-                  finished = calls.run_is_finish(self, to)](const absl::StatusOr<proto::PassAnswer>& answer) {
-                   part->answered(answer, [&](PassPart::Locked& locked) {
-                     locked.state.shipping_answered(to, locked.actions);
-                     if (finished) locked.state.finish_answered(to, {}, locked.actions);
-                   });
-                 });
+  const absl::Status sent = calls.send(
+      node.sender(), kRunService, run, std::move(tensors), std::move(destinations), "shipping gradients to",
+      [part = part_, to,
+       finished = calls.run_is_finish(self, to)](const absl::StatusOr<proto::PassAnswer>& answer) {
+        part->answered(answer, [&](PassPart::Locked& locked) {
+          locked.state.shipping_answered(to, locked.actions);
+          if (finished) locked.state.finish_answered(to, {}, locked.actions);
+        });
+      });
   if (!sent.ok()) part_->abort(sent);
 }
 

@@ -52,15 +52,16 @@ class PassCalls {
   absl::StatusOr<rpc::Worker> find(uint64_t incarnation) const;
   // Sends `message`, to which it adds the header. Unless send() returns an error, `answered` is called once,
   // on any thread, with the proto::PassAnswer or with the error of the pass on that worker. The error's
-  // message begins with `what` and the worker's name.
+  // message begins with `what` and the worker's name. `destinations`: the receiver's device for each tensor.
   template <class Answered>
   absl::Status send(const rpc::Worker& to, uint32_t service, const google::protobuf::MessageLite& message,
-                    std::unique_ptr<rpc::TensorSet> tensors, const char* what, Answered answered) const {
+                    std::unique_ptr<rpc::TensorSet> tensors, std::vector<rpc::Device> destinations,
+                    const char* what, Answered answered) const {
     const std::shared_ptr<rpc::Agent> agent = agent_.lock();
     if (agent == nullptr) return agent_gone();
     agent->services()
         .call_service(to, service, with_header(to.incarnation, message), std::move(tensors),
-                      {.deadline = deadline_, .repeat = true})
+                      {.deadline = deadline_, .repeat = true, .destinations = std::move(destinations)})
         .on_ready_inline([what, name = to.name,
                           answered = std::move(answered)](const absl::StatusOr<rpc::ServiceReply>& reply) {
           answered(read_answer(reply, what, name));

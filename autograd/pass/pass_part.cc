@@ -1,12 +1,17 @@
 #include "gradwire/autograd/pass/pass_part.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/util/Exception.h>
+
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/device/stream_order.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -115,6 +120,28 @@ void PassPart::notice_losses(uint64_t from) {
   if (calls_.id().origin != from) notice_loss(calls_.id().origin);
 }
 
+void PassPart::order_before_current_streams() {
+  device::StreamSet streams;
+  {
+    MutexLock lock(mutex_);
+    streams = streams_;
+  }
+  streams.order_before_current_streams();
+}
+
+// A step of an optimizer may follow the pass at once. It must not change parameters that nodes still read.
+void PassPart::publish_streams() {
+  const std::shared_ptr<rpc::Agent> agent = calls_.agent();
+  if (agent == nullptr || agent->services().stream_order() == nullptr) return;
+  const std::unique_ptr<rpc::StreamScope> streams = rpc::tensor_backend()->enter_pool_streams();
+  try {
+    order_before_current_streams();
+  } catch (const c10::Error&) {
+    // A device is lost. Later work on it fails by itself.
+  }
+  agent->services().stream_order()->add();
+}
+
 void PassPart::run_nodes(Keep keep, Ship ship) {
   // Nodes, `keep` and `ship` must run without the lock, and only one thread may run nodes at a time. The
   // thread that sets `running_` is the one; another thread returns at once, because the first one also runs
@@ -131,7 +158,10 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
       std::shared_ptr<LocalExecutor> graph = graph_;
       mutex_.unlock();
       absl::Status status = graph->run(*task);
-      if (status.ok()) status = keep(*task);
+      if (status.ok()) {
+        const c10::OptionalStreamGuard current(task->stream());
+        status = keep(*task);
+      }
       mutex_.lock();
       if (status.ok() && !state_.ended()) {
         try {
@@ -153,7 +183,10 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
         state_.shipping(task->recv->sender().incarnation);
         state_.ran(1, actions);
         mutex_.unlock();
-        ship(*task->recv, std::move(task->outputs));
+        {
+          const c10::OptionalStreamGuard current(task->stream());
+          ship(*task->recv, std::move(task->outputs));
+        }
         mutex_.lock();
       } else {
         state_.ran(1, actions);
@@ -187,7 +220,10 @@ void PassPart::settle_locked(Effects& effects, bool on_executor) {
     owe(each.reply, rpc::ServiceReply{answer.SerializeAsString(), nullptr});
   }
   for (uint64_t number : actions.failed_replies) owe(number, PassCalls::failure(actions.status));
-  if (actions.ended) spent_ = std::move(graph_);
+  if (actions.ended) {
+    streams_ = graph_->streams();
+    spent_ = std::move(graph_);
+  }
   if (on_executor) effects.graph = std::move(spent_);
 }
 
@@ -201,7 +237,10 @@ void PassPart::perform(Effects& effects) {
   const PassState::Actions& actions = effects.actions;
   effects.graph.reset();
   // The order matters: the graph is destroyed and the end recorded before any other party learns of the end.
-  if (actions.ended) part_ended_.store(true, std::memory_order_release);
+  if (actions.ended) {
+    publish_streams();
+    part_ended_.store(true, std::memory_order_release);
+  }
   if (actions.ended) ended_(actions.status);
   for (auto& [reply, answer] : effects.replies) reply(std::move(answer));
   for (uint64_t worker : actions.abort) calls_.send_abort(worker, actions.status);
@@ -215,7 +254,7 @@ void PassPart::send_finish(uint64_t incarnation) {
   absl::Status sent = to.status();
   if (sent.ok()) {
     sent = calls_.send(
-        *to, kFinishService, proto::Finish(), nullptr, "backward at",
+        *to, kFinishService, proto::Finish(), nullptr, {}, "backward at",
         [self = shared_from_this(), incarnation](const absl::StatusOr<proto::PassAnswer>& answer) {
           self->answered(answer, [&](Locked& locked) {
             locked.state.finish_answered(

@@ -15,6 +15,7 @@
 #include "gradwire/autograd/pass/pass_state.h"
 #include "gradwire/autograd/pass/root_wait.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
 
@@ -33,6 +34,9 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   RootWait& root() { return root_; }
   // Whether this worker's part has ended.
   bool ended() const { return part_ended_.load(std::memory_order_acquire); }
+  // Makes the current streams of the calling thread wait for the nodes that have run here on accelerators.
+  // Must be called after the part has ended. Does not block the host.
+  void order_before_current_streams();
 
   // The parts that an event may use while the lock is held.
   struct Locked {
@@ -70,12 +74,16 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   void notice_losses(uint64_t from);
 
   // Runs nodes one at a time, without the lock, until none is ready. Returns at once if another thread runs
-  // nodes already. `keep` gets the gradients of leaves, `ship` those for another worker.
+  // nodes already. `keep` gets the gradients of leaves, `ship` those for another worker. Both are called with
+  // the node's stream as the current one, and the gradients are ready on the current streams.
   using Keep = absl::FunctionRef<absl::Status(LocalExecutor::Task&)>;
   using Ship = absl::FunctionRef<void(const RecvNode&, torch::autograd::variable_list)>;
   void run_nodes(Keep keep, Ship ship);
 
  private:
+  // Orders later handlers of this worker after the nodes that have run here on accelerators.
+  void publish_streams();
+
   // The actions that follow without the lock.
   struct Effects {
     PassState::Actions actions;
@@ -103,6 +111,8 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   std::shared_ptr<LocalExecutor> graph_ ABSL_GUARDED_BY(mutex_);
   // A graph that is not used any more but could not be destroyed on the thread that ended the part.
   std::shared_ptr<LocalExecutor> spent_ ABSL_GUARDED_BY(mutex_);
+  // The streams on which nodes have run. Set when the part ends.
+  device::StreamSet streams_ ABSL_GUARDED_BY(mutex_);
   // The replies that are owed, by number.
   absl::flat_hash_map<uint64_t, PassReply> replies_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_reply_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/stream_fence.h"
+#include "gradwire/codec/device.h"
 #include "gradwire/proto/autograd.pb.h"
 #include "gradwire/rpc/agent/extension.h"
 
@@ -23,6 +25,10 @@ struct ArrivedRun {
   proto::Run run;
   // One gradient for each set bit of run.defined().
   std::vector<at::Tensor> defined;
+  // Their devices at the sender; empty if all were on the CPU.
+  std::vector<rpc::Device> sender_devices;
+  // After it the gradients may be used; nullptr if they are on the CPU.
+  StreamFencePtr fence;
   PassReply reply;
 };
 

@@ -44,6 +44,8 @@ struct ServiceCall {
   uint32_t service = 0;
   std::string body;
   std::shared_ptr<TensorSet> tensors;
+  // Their devices at the sender; empty if all were on the CPU.
+  std::vector<Device> sender_devices;
   // After it the tensors may be used; nullptr if they are on the CPU. While serve() runs, the current streams
   // have waited for it.
   StreamFencePtr fence;

@@ -148,6 +148,7 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
       return;
     }
     call.tensors = *std::move(tensors);
+    call.sender_devices = sender_devices(request.arguments());
     if (streams != nullptr) call.fence = tensor_backend()->record_fence(*call.tensors);
   }
   if (call.service == kPing) {

@@ -91,14 +91,17 @@ RpcBackendOptions with_channels(std::vector<std::string> channels) {
   return options;
 }
 
+// The destructor checks that nothing is in use on a device.
+struct NothingLeft {
+  ~NothingLeft() { EXPECT_EQ(lag::leftovers(), ""); }
+};
+
 // The argument: the channel.
 class DeviceCalls : public ::testing::TestWithParam<const char*> {
  protected:
   DeviceCalls() { lag::set_lag({}); }
-  ~DeviceCalls() override {
-    group_.expect_empty();
-    EXPECT_EQ(lag::leftovers(), "");
-  }
+  ~DeviceCalls() override { group_.expect_empty(); }
+  const NothingLeft after_the_group_;
   testing::Group group_{3, with_channels({GetParam()})};
 };
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceCalls, ::testing::Values("local", "host"),
@@ -259,6 +262,7 @@ class DeviceFailures : public ::testing::TestWithParam<const char*> {
     options.set_devices({"lag:0", "lag:1"});
     return options;
   }
+  const NothingLeft after_the_group_;
   testing::Group group_{2, options()};
 };
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, ::testing::Values("local", "host"),
@@ -320,6 +324,7 @@ TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {
   RpcBackendOptions options;
   options.set_device_map("worker1", {{"lag:0", "lag:1"}});
   options.set_devices({"lag:0", "lag:1", "lag:2"});
+  const NothingLeft after_the_group;
   testing::Group group(2, options);
   const absl::Status status = status_of([&] { group[0]->rpc_sync<&echo>("worker1", on(1, at::ones({3}))); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -332,7 +337,6 @@ TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {
                                    kw("device", c10::Device(lag::device(2))));
   });
   EXPECT_THAT(std::string(back.message()), HasSubstr("cannot travel back to worker \"worker0\""));
-  EXPECT_EQ(lag::leftovers(), "");
 }
 
 TEST(DeviceMaps, AreCheckedAtInit) {
