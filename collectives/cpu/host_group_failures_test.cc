@@ -82,7 +82,7 @@ TEST(HostGroup, EndsEverywhereOnAbort) {
   other.join();
 }
 
-// An empty reason must not look like one that its member did not finish to write.
+// An empty reason must not count as one that its member has not finished writing.
 TEST(HostGroup, AbortWithoutAReasonIsACompleteReason) {
   const auto store = std::make_shared<store::HashStore>();
   std::thread other([&] {

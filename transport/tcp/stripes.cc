@@ -62,8 +62,7 @@ void TcpStripes::open_in_loop() {
   if (state_ != State::kOff || count <= 0) return;
   state_ = State::kStarting;
   sender_.set_stripes_wanted(true);
-  // This timer ends an attempt in which a stripe does not connect; await_ready_in_loop() sets the next one.
-  give_up_at_in_loop(Clock::system().now() + kConnectTimeout, "a stripe does not connect");
+  give_up_after_in_loop(kConnectTimeout, "not all of them were connected", /*renews=*/false);
   for (int number = 1; number <= count; ++number) {
     Descriptor socket = begin_to_connect(*address_);
     if (socket.valid()) set_connection_options(socket.get(), options_);
@@ -103,37 +102,27 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
     return;
   }
   stripe.connecting = false;
-  if (!are_connecting_in_loop()) await_ready_in_loop();
+  if (are_connecting_in_loop()) return;
+  // "ready" may be queued behind a large message of the peer, so only a peer that sends nothing for
+  // user_timeout is given up. The connection does not wait longer for a peer that does not read, either. If
+  // "ready" comes after that, the peer uses stripes that are closed, and both ends close the connection.
+  give_up_after_in_loop(options_.user_timeout, "the peer sent neither \"ready\" nor anything else",
+                        /*renews=*/true);
 }
 
-// "ready" may be queued behind a large message of the peer, so it has no deadline of its own: only a peer
-// that sends nothing for user_timeout is given up. For such a time the connection does not wait for a peer
-// that does not read, either. If "ready" comes after that, the peer uses stripes that are closed, and both
-// ends close the connection.
-void TcpStripes::await_ready_in_loop() {
+void TcpStripes::give_up_after_in_loop(absl::Duration timeout, const char* cause, bool renews) {
   connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
   timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + options_.user_timeout,
-      [this, connection = connection_.shared_from_this(), arrived = connection_.bytes_arrived()] {
+      Clock::system().now() + timeout, [this, connection = connection_.shared_from_this(), timeout, cause,
+                                        renews, arrived = connection_.bytes_arrived()] {
         timer_ = 0;
-        if (connection->bytes_arrived() != arrived) {
-          await_ready_in_loop();
+        if (renews && connection->bytes_arrived() != arrived) {
+          give_up_after_in_loop(timeout, cause, renews);
           return;
         }
-        log(LogLevel::kWarning, "gave up ", stripes_.size(), " stripes to ", connection->peer_address(),
-            ": it sent nothing for ", absl::FormatDuration(options_.user_timeout),
-            ", expected \"ready\"; the connection goes on with one socket");
-        give_up_in_loop();
-      });
-}
-
-// For the opener: until all stripes are connected. For the acceptor: until all stripes have joined.
-void TcpStripes::give_up_at_in_loop(absl::Time deadline, const char* cause) {
-  timer_ = connection_.loop().schedule_in_loop(
-      deadline, [this, connection = connection_.shared_from_this(), cause] {
-        timer_ = 0;
         log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection->peer_address(),
-            ": ", cause, "; the connection goes on with one socket");
+            ": ", cause, " within ", absl::FormatDuration(timeout),
+            "; the connection goes on with one socket");
         give_up_in_loop();
       });
 }
@@ -153,7 +142,7 @@ void TcpStripes::join_in_loop(const Preface& preface, Descriptor socket) {
   if (state_ == State::kDropping) dropped_in_loop();
   if (state_ != State::kOff && state_ != State::kStarting) return;
   if (state_ == State::kOff) {
-    give_up_at_in_loop(Clock::system().now() + options_.introduction_timeout, "not all of them have joined");
+    give_up_after_in_loop(options_.introduction_timeout, "not all of them joined", /*renews=*/false);
   }
   state_ = State::kStarting;
   // Refuse a number that has joined before, and a total that differs from that of the other stripes.

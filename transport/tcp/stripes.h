@@ -65,10 +65,9 @@ class TcpStripes {
   bool add_in_loop(int number, Descriptor socket, bool connecting);
   void connected_in_loop(Stripe& stripe);
   bool are_connecting_in_loop() const;
-  void await_ready_in_loop();
-  // Gives up the stripes at `deadline`, with a warning that has the cause, unless ready_in_loop() comes
-  // first.
-  void give_up_at_in_loop(absl::Time deadline, const char* cause);
+  // Gives up the stripes after `timeout`, with a warning, unless they are ready by then. `renews`: the time
+  // begins again while bytes arrive on the connection.
+  void give_up_after_in_loop(absl::Duration timeout, const char* cause, bool renews);
   void give_up_in_loop();
   void ready_in_loop();
   void watch_idle_in_loop();
