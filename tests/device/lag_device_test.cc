@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -319,6 +320,36 @@ TEST_F(LagDevice, GuardsChangeDeviceAndStreamOfTheThread) {
   EXPECT_EQ(impl.getDevice(), lag::device(0));
   EXPECT_EQ(impl.getStream(lag::device(1)), lag::default_stream(1));
   EXPECT_EQ(impl.getDefaultStream(lag::device(1)), lag::default_stream(1));
+}
+
+TEST_F(LagDevice, IsTheAcceleratorOfLibtorch) {
+  EXPECT_EQ(at::getAccelerator(), c10::DeviceType::PrivateUse1);
+  EXPECT_EQ(at::accelerator::deviceCount(), 3);
+  const c10::Stream side = lag::new_stream(1);
+  at::accelerator::setCurrentStream(side);
+  EXPECT_EQ(at::accelerator::getCurrentStream(1), side);
+  at::accelerator::setCurrentStream(lag::default_stream(1));
+  at::accelerator::setDeviceIndex(0);
+  const int64_t waits = lag::counts().host_waits;
+  at::accelerator::synchronizeDevice(1);
+  EXPECT_EQ(lag::counts().host_waits, waits + 1);
+  const at::Tensor x = at::ones({4}, lag::device(0));
+  EXPECT_GT(at::accelerator::getDeviceStats(0).allocated_bytes[0].current, 0);
+  at::accelerator::emptyCache();
+}
+
+// As for memory that belongs to another process and is mapped here.
+TEST_F(LagDevice, TensorsOverForeignMemoryWork) {
+  std::vector<float> foreign(4, 2);
+  const at::Tensor x = at::for_blob(foreign.data(), {4})
+                           .options(at::TensorOptions().device(lag::device(1)))
+                           .target_device(lag::device(1))
+                           .make_tensor();
+  EXPECT_EQ(x.device(), lag::device(1));
+  x.record_stream(lag::default_stream(1));
+  EXPECT_EQ((x.mul_(3) + 1).sum().item<float>(), 28);
+  EXPECT_EQ(foreign[3], 6);
+  EXPECT_THROW(lag::block_of(x), c10::Error);
 }
 
 TEST_F(LagDevice, TimedEventsMeasure) {

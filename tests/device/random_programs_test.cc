@@ -37,7 +37,7 @@ TEST(RandomPrograms, GiveTheCpusBits) {
 
 // Runs programs with a mistake until one of them shows it. Returns their number.
 int programs_until_found(Mistake mistake) {
-  constexpr int kMost = 200;
+  constexpr int kMost = 1000;
   for (int i = 1; i <= kMost; i++) {
     std::string wrong;
     try {
