@@ -9,6 +9,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +23,24 @@
 
 namespace gradwire::lag {
 namespace {
+
+// Whether the shapes of results may depend on data. libtorch tags only some variants of an operator, so the
+// tags of all variants count.
+bool depends_on_data(const c10::OperatorHandle& op) {
+  static const auto* const tagged = [] {
+    auto* names = new std::set<std::string>();
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const std::optional<c10::OperatorHandle> found = dispatcher.findSchema(name);
+      if (!found) continue;
+      if (found->hasTag(at::Tag::dynamic_output_shape) || found->hasTag(at::Tag::data_dependent_output)) {
+        names->insert(name.name);
+      }
+    }
+    return names;
+  }();
+  return tagged->count(op.schema().name()) > 0;
+}
 
 // The result of an operator is known only later, but its shape must be known at once. The steps of one call:
 //
@@ -103,26 +123,28 @@ class Call {
 
   // Step 2. Nothing if the shapes depend on data.
   std::optional<torch::jit::Stack> infer(const KernelArguments& captured) {
+    bool wrong = false;
     if (op_.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
       try {
         shaped_arguments_ = captured.without_data();
         torch::jit::Stack stack = shaped_arguments_;
         op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
         return stack;
+      } catch (const c10::NotImplementedError&) {
+        // A part of the operator has no kernel for Meta.
       } catch (const c10::Error&) {
-        // Either there is a part without a kernel for Meta, or an argument is wrong, which is found again
-        // below.
+        wrong = true;
       }
     }
-    if (op_.hasTag(at::Tag::dynamic_output_shape) || op_.hasTag(at::Tag::data_dependent_output)) {
-      return std::nullopt;
-    }
+    if (depends_on_data(op_)) return std::nullopt;
     try {
       shaped_arguments_ = captured.with_zeros();
       torch::jit::Stack stack = shaped_arguments_;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
       return stack;
     } catch (const c10::Error&) {
+      // Both found a wrong argument. Otherwise the operator may dislike zeros.
+      if (wrong) throw;
       return std::nullopt;
     }
   }
@@ -183,15 +205,24 @@ class Call {
     }
     // Captured again: step 3 may have changed the shapes of arguments.
     auto arguments = std::make_shared<KernelArguments>(op_.schema(), arguments_, seed_);
-    check(current_stream(device_).launch(
-        [op = op_, arguments, outputs = std::move(outputs)] { run_kernel(op, *arguments, outputs); }));
+    check(current_stream(device_).launch([op = op_, arguments, outputs = std::move(outputs)] {
+      try {
+        run_kernel(op, *arguments, outputs);
+      } catch (const c10::Error& error) {
+        // Without the backtrace, which would fill every later error of the device.
+        throw std::runtime_error(toString(op.schema().operator_name()) + ": " +
+                                 error.what_without_backtrace());
+      }
+    }));
   }
 
   static void run_kernel(const c10::OperatorHandle& op, const KernelArguments& arguments,
                          const std::vector<Output>& outputs) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    torch::jit::Stack stack = arguments.over_memory();
+    const torch::jit::Stack used = arguments.over_memory();
+    torch::jit::Stack stack = used;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    TORCH_CHECK(arguments.same_shapes(used), "the shape of an output depends on data");
     RawTensors tensors(c10::DispatchKey::CPU);
     for (const Output& output : outputs) {
       const std::vector<at::Tensor> computed = tensors_in(stack[output.result]);
@@ -248,7 +279,11 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::Stack arguments(std::make_move_iterator(stack->end() - static_cast<std::ptrdiff_t>(count)),
                               std::make_move_iterator(stack->end()));
   torch::jit::drop(*stack, count);
-  for (c10::IValue& result : Call(op, std::move(arguments)).run()) stack->push_back(std::move(result));
+  for (c10::IValue& result : run_on_device(op, std::move(arguments))) stack->push_back(std::move(result));
+}
+
+torch::jit::Stack run_on_device(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
+  return Call(op, std::move(arguments)).run();
 }
 
 }  // namespace gradwire::lag

@@ -10,4 +10,7 @@ namespace gradwire::lag {
 // fallback.cc.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// The same for an operator that is given with its arguments. Returns its results.
+torch::jit::Stack run_on_device(const c10::OperatorHandle& op, torch::jit::Stack arguments);
+
 }  // namespace gradwire::lag

@@ -101,6 +101,17 @@ torch::jit::Stack KernelArguments::over_memory() const {
   });
 }
 
+bool KernelArguments::same_shapes(const torch::jit::Stack& used) const {
+  size_t next = 0;
+  for (const c10::IValue& argument : used) {
+    for (const at::Tensor& tensor : tensors_in(argument)) {
+      const Captured& captured = captured_[next++];
+      if (captured.on_device && tensor.sizes() != captured.raw.sizes) return false;
+    }
+  }
+  return true;
+}
+
 torch::jit::Stack KernelArguments::with_copies_of_written() const {
   RawTensors tensors(c10::DispatchKey::CPU);
   return build(c10::DeviceType::CPU, [&tensors](const Captured& captured) {

@@ -35,6 +35,10 @@ class KernelArguments {
   // Arguments for the operator of the CPU, with tensors full of zeros.
   torch::jit::Stack with_zeros() const;
 
+  // Whether the tensors in `used`, which over_memory() returned, still have their shapes. An operator of the
+  // CPU resizes an `out` argument that has another shape than the result.
+  bool same_shapes(const torch::jit::Stack& used) const;
+
  private:
   struct Captured {
     bool on_device = false;

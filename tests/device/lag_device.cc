@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "absl/time/clock.h"
 #include "gradwire/tests/device/core/poison.h"
 #include "gradwire/tests/device/runtime.h"
@@ -19,6 +21,10 @@ int device_count() { return accelerator().devices(); }
 c10::Stream new_stream(int device) { return torch_stream(accelerator().pool_stream(device)); }
 
 c10::Stream default_stream(int device) { return torch_stream(accelerator().default_stream(device)); }
+
+void launch(const c10::Stream& stream, std::function<void()> kernel) {
+  check(stream_of(stream).launch(std::move(kernel)));
+}
 
 void set_lag(const Profile& profile) { accelerator().shared().set_profile(profile); }
 
@@ -61,6 +67,13 @@ bool is_poison(const at::Tensor& tensor) {
 DeviceMemory device_memory(int device) {
   const Memory& memory = accelerator().memory(device);
   return {memory.fd(), memory.size(), memory.base()};
+}
+
+MemoryBlock block_of(const at::Tensor& tensor) {
+  const Memory& memory = accelerator().memory(index_of(tensor.device()));
+  const Block* block = memory.find(tensor.storage().data());
+  TORCH_CHECK(block != nullptr, "the memory of the tensor was not allocated by this process");
+  return {static_cast<size_t>(static_cast<std::byte*>(block->data()) - memory.base()), block->size()};
 }
 
 }  // namespace gradwire::lag

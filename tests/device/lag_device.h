@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ int device_count();
 // Streams of the pool in turn (8 per device; they repeat), or the default stream.
 c10::Stream new_stream(int device);
 c10::Stream default_stream(int device);
+
+// Puts a function at the end of a stream, as a kernel. It must not own tensors of devices, because a kernel
+// does not keep memory.
+void launch(const c10::Stream& stream, std::function<void()> kernel);
 
 // How late kernels run from now on.
 void set_lag(const Profile& profile);
@@ -83,5 +88,13 @@ struct DeviceMemory {
   std::byte* base = nullptr;
 };
 DeviceMemory device_memory(int device);
+
+// The allocation that contains the data of a tensor: its place in the memory of its device, and its size.
+struct MemoryBlock {
+  size_t offset = 0;
+  size_t size = 0;
+};
+// Throws c10::Error if the memory was not allocated by this process.
+MemoryBlock block_of(const at::Tensor& tensor);
 
 }  // namespace gradwire::lag

@@ -123,6 +123,14 @@ void record_tensor(at::Tensor& self, at::Stream stream) {
   record_stream(self.storage().data_ptr(), stream_of(stream));
 }
 
+// Whether `self.set_data(from)` may move a tensor between the CPU and a device, as Module::to() does.
+bool same_kind_of_tensor(const at::Tensor& self, const at::Tensor& from) {
+  const auto dense = [](const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_privateuseone());
+  };
+  return dense(self) && dense(from);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
@@ -141,7 +149,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &item);
   m.impl("record_stream", &record_tensor);
+  m.impl("_has_compatible_shallow_copy_type", &same_kind_of_tensor);
 }
+
+// A copy reads the conjugate and negative bits itself. Without this libtorch would first clone the tensor,
+// which is a copy again.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
