@@ -8,10 +8,16 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace gradwire::rpc {
 namespace {
+
+// Large enough that the cost of a copy does not matter, small enough that the first piece is on its way
+// early.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // A tensor on the host that a device can copy to and from without help of the thread, if the kind of device
 // has such memory.
@@ -59,15 +65,24 @@ at::Tensor to_host(const at::Tensor& tensor) {
   });
 }
 
+// The bytes go to memory that the device reads by itself, in pieces: while one piece travels to the device,
+// this thread copies the next one. The allocator of that memory keeps each piece until the device has read
+// it.
 at::Tensor to_device(const at::Tensor& tensor, c10::Device device) {
   const c10::DeviceGuard guard(device);
   return copy_parts(tensor, tensor.options().device(device), [device](const at::Tensor& part) {
-    // The bytes go to memory that the device reads by itself. The allocator of that memory keeps it until the
-    // device has done so.
-    at::Tensor staged = pinned_like(part, device.type());
-    if (part.numel() > 0) std::memcpy(staged.mutable_data_ptr(), part.const_data_ptr(), part.nbytes());
     at::Tensor made = at::empty_strided(part.sizes(), part.strides(), part.options().device(device));
-    made.copy_(staged, /*non_blocking=*/true);
+    // The tensors have no gaps, so their elements are one row in memory.
+    const int64_t count = part.numel();
+    const at::Tensor from = part.as_strided({count}, {1});
+    const at::Tensor to = made.as_strided({count}, {1});
+    const int64_t piece = std::max<int64_t>(kPieceBytes / static_cast<int64_t>(part.element_size()), 1);
+    for (int64_t begin = 0; begin < count; begin += piece) {
+      const at::Tensor source = from.narrow(0, begin, std::min(piece, count - begin));
+      at::Tensor staged = pinned_like(source, device.type());
+      std::memcpy(staged.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
+      to.narrow(0, begin, source.numel()).copy_(staged, /*non_blocking=*/true);
+    }
     return made;
   });
 }

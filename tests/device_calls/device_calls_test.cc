@@ -101,7 +101,7 @@ class DeviceCalls : public ::testing::TestWithParam<const char*> {
  protected:
   DeviceCalls() { lag::set_lag({}); }
   ~DeviceCalls() override { group_.expect_empty(); }
-  const NothingLeft after_the_group_;
+  NothingLeft after_the_group_;
   testing::Group group_{3, with_channels({GetParam()})};
 };
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceCalls, ::testing::Values("local", "host"),
@@ -117,6 +117,10 @@ TEST_P(DeviceCalls, TensorsTravelBothWays) {
     expect_equal(group_[0]->rpc_sync<&echo>("worker0", on(0, x)), x);
   }
   expect_equal(group_[0]->rpc_sync<&scale>("worker1", on(0, large), 2.0), large * 2.0);
+  // More than one piece of a copy to the device, not in row-major order.
+  const at::Tensor huge = at::rand({1500, 1001}).t();
+  expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, huge)), huge);
+  expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, huge.to(at::kBFloat16))), huge.to(at::kBFloat16));
 }
 
 TEST_P(DeviceCalls, NoThreadWaitsForAStream) {
@@ -262,7 +266,7 @@ class DeviceFailures : public ::testing::TestWithParam<const char*> {
     options.set_devices({"lag:0", "lag:1"});
     return options;
   }
-  const NothingLeft after_the_group_;
+  NothingLeft after_the_group_;
   testing::Group group_{2, options()};
 };
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, ::testing::Values("local", "host"),
@@ -324,7 +328,7 @@ TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {
   RpcBackendOptions options;
   options.set_device_map("worker1", {{"lag:0", "lag:1"}});
   options.set_devices({"lag:0", "lag:1", "lag:2"});
-  const NothingLeft after_the_group;
+  NothingLeft after_the_group;
   testing::Group group(2, options);
   const absl::Status status = status_of([&] { group[0]->rpc_sync<&echo>("worker1", on(1, at::ones({3}))); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

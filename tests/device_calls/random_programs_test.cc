@@ -50,23 +50,29 @@ class Program {
  public:
   Program(const testing::Group& group, uint64_t seed) : group_(group), random_(seed) {
     size_ = below(2) == 0 ? 5 + below(20) : 1000 + below(20'000);
-    for (int i = 0; i < 4; ++i) set(static_cast<std::size_t>(i), at::randn({size_}));
+    for (int i = 0; i < 4; ++i) {
+      const at::Tensor value = at::randn({size_});
+      values_.push_back({on(device(), value), value});
+    }
     const at::Tensor first = at::randn({size_});
     cell_ = group_[0]->remote<Cell>(worker(), on(0, first));
     cell_expected_ = first;
   }
 
   void run(int steps) {
-    for (int i = 0; i < steps; ++i) step();
+    for (step_ = 1; step_ <= steps; ++step_) step();
     while (!pending_.empty()) settle();
-    for (const auto& [got, expected] : values_) check(got, expected);
-    check(cell_.rpc_sync<&Cell::get>(), cell_expected_);
+    for (const Value& value : values_) check(value);
+    collect(std::move(cells_)).wait();
+    check({cell_.rpc_sync<&Cell::get>(), cell_expected_, "a cell"});
   }
 
  private:
   struct Value {
     at::Tensor on_device;
     at::Tensor expected;
+    const char* what = "a start value";
+    int step = 0;
   };
 
   int64_t below(int64_t bound) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(bound)); }
@@ -75,12 +81,14 @@ class Program {
   static at::Tensor on(int device, const at::Tensor& x) {
     return x.to(lag::device(device), /*non_blocking=*/true);
   }
-  static void check(const at::Tensor& got, const at::Tensor& expected) {
-    ASSERT_TRUE(at::equal(got.cpu(), expected));
+  static void check(const Value& value) {
+    const at::Tensor got = value.on_device.cpu();
+    ASSERT_TRUE(at::equal(got, value.expected))
+        << "the value of step " << value.step << ", " << value.what
+        << (lag::is_poison(got) ? ", was read from memory that nobody may read" : "");
   }
-  void set(std::size_t index, const at::Tensor& expected) {
-    if (values_.size() <= index) values_.resize(index + 1);
-    values_[index] = {on(device(), expected), expected};
+  void set(Value& value, at::Tensor on_device, at::Tensor expected, const char* what) {
+    value = {std::move(on_device), std::move(expected), what, step_};
   }
   Value& any() { return values_[static_cast<std::size_t>(below(4))]; }
   // The value on the device of another one, as operators want it.
@@ -94,11 +102,11 @@ class Program {
     const Value b = any();
     switch (below(10)) {
       case 0:
-        target = {combine(a.on_device, beside(b, a)), combine(a.expected, b.expected)};
+        set(target, combine(a.on_device, beside(b, a)), combine(a.expected, b.expected), "a local result");
         break;
       case 1:
-        target = {group_[0]->rpc_sync<&combine>(worker(), a.on_device, beside(b, a)),
-                  combine(a.expected, b.expected)};
+        set(target, group_[0]->rpc_sync<&combine>(worker(), a.on_device, beside(b, a)),
+            combine(a.expected, b.expected), "the result of a call");
         break;
       case 2: {
         // The argument changes right after the call.
@@ -128,17 +136,20 @@ class Program {
         const at::Tensor expected = combine(a.expected, b.expected);
         switch (below(3)) {
           case 0:
-            target = {there.to_here(), expected};
+            set(target, there.to_here(), expected, "to_here");
             break;
           case 1:
-            target = {group_[0]->rpc_sync<&read>(worker(), there), expected + 1};
+            set(target, group_[0]->rpc_sync<&read>(worker(), there), expected + 1, "a passed reference");
             break;
           default:
-            target = {there.rpc_sync<at::Tensor>(Op("aten::mul"), 2), expected * 2};
+            set(target, there.rpc_sync<at::Tensor>(Op("aten::mul"), 2), expected * 2,
+                "an operator on a reference");
         }
         break;
       }
       case 7:
+        // Asynchronous calls arrive in any order, so only the last one may be under way.
+        if (!cells_.empty()) cells_.back().wait();
         cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(lag::device(0), true)));
         cell_expected_ = cell_expected_ / 2 + a.expected;
         break;
@@ -161,13 +172,15 @@ class Program {
         }
         result.record_stream(
             c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
-        target = {std::move(result), combine(a.expected, a.expected)};
+        set(target, std::move(result), combine(a.expected, a.expected),
+            "the result of a call on another stream");
         break;
       }
       default:
         // Frees memory, and takes it again.
-        target = {at::empty({0}, at::TensorOptions().device(lag::device(0))), at::empty({0})};
-        target = {at::zeros({size_}, at::TensorOptions().device(a.on_device.device())), at::zeros({size_})};
+        target = {};
+        set(target, at::zeros({size_}, at::TensorOptions().device(a.on_device.device())), at::zeros({size_}),
+            "zeros");
     }
   }
 
@@ -175,12 +188,13 @@ class Program {
     if (pending_.empty()) return;
     auto [future, expected] = std::move(pending_.back());
     pending_.pop_back();
-    any() = {future.wait(), expected};
+    set(any(), future.wait(), expected, "the result of an asynchronous call");
   }
 
   const testing::Group& group_;
   std::mt19937_64 random_;
   int64_t size_ = 0;
+  int step_ = 0;
   std::vector<Value> values_;
   std::vector<std::pair<Future<at::Tensor>, at::Tensor>> pending_;
   std::vector<Future<void>> cells_;
