@@ -76,6 +76,17 @@ class StreamScope {
   virtual ~StreamScope() = default;
 };
 
+// One stream for each device, on which all handlers of an agent run. So the device does their work in the
+// order in which they enqueue it, whatever orders them on the host: that one ends before the other begins, or
+// a mutex. And the memory that one has left behind can be used and freed by another. Thread-safe.
+class HandlerStreams {
+ public:
+  virtual ~HandlerStreams() = default;
+  // Makes the streams current on this thread, for the devices that the process uses. Work that is handed to
+  // other threads takes them along.
+  virtual std::unique_ptr<StreamScope> enter() = 0;
+};
+
 // Converts tensors to bytes and back. //codec/torch:tensor_backend installs it once per process. Thread-safe.
 class TensorBackend {
  public:
@@ -107,9 +118,11 @@ class TensorBackend {
   // The devices of the accelerator of this process; empty without one. The first call with a result prepares
   // the process for work on devices.
   virtual std::vector<Device> accelerators() = 0;
-  // Makes streams of the pool current on this thread, one for each device that the process uses. Work that is
-  // handed to other threads takes them along (base/threads/execution_state.h).
+  // Makes streams of libtorch's pool current on this thread, one for each device that the process uses: for
+  // copies. Work that is handed to other threads takes them along (base/threads/execution_state.h).
   virtual std::unique_ptr<StreamScope> enter_pool_streams() = 0;
+  // Returns streams for all handlers of one agent.
+  virtual std::shared_ptr<HandlerStreams> make_handler_streams() = 0;
   // Records a fence after which the tensors may be used, on the current streams of this thread. It also makes
   // the memory of the tensors known to the streams that wait for it. nullptr if all are on the CPU.
   virtual StreamFencePtr record_fence(const TensorSet& tensors) = 0;

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/base/threads/execution_state.h"
@@ -15,6 +16,14 @@ namespace {
 thread_local std::shared_ptr<const WorkStreams> current;
 // The streams that were current before `current`, in the same order.
 thread_local std::vector<c10::Stream> own;
+
+void add_from_pool(const c10::Device& device, std::vector<c10::Stream>& streams) {
+  try {
+    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+  } catch (const c10::Error&) {
+    // The device is lost. Work on the others, and on the CPU, goes on; work on this one fails by itself.
+  }
+}
 
 }  // namespace
 
@@ -33,13 +42,7 @@ void WorkStreams::set(std::shared_ptr<const WorkStreams> streams) {
 
 std::shared_ptr<const WorkStreams> WorkStreams::from_pool() {
   std::vector<c10::Stream> streams;
-  for (const c10::Device& device : devices_in_use()) {
-    try {
-      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
-    } catch (const c10::Error&) {
-      // The device is lost. Work on the others, and on the CPU, goes on; work on this one fails by itself.
-    }
-  }
+  for (const c10::Device& device : devices_in_use()) add_from_pool(device, streams);
   return streams.empty() ? nullptr : std::make_shared<const WorkStreams>(std::move(streams));
 }
 
@@ -47,6 +50,21 @@ const std::shared_ptr<const WorkStreams>& WorkStreams::get() { return current; }
 
 WorkStreams::Scope::Scope(std::shared_ptr<const WorkStreams> streams) : previous_(current) {
   set(std::move(streams));
+}
+
+std::shared_ptr<const WorkStreams> LastingStreams::get() {
+  const std::vector<c10::Device> devices = devices_in_use();
+  MutexLock lock(mutex_);
+  if (streams_ != nullptr && streams_->streams().size() == devices.size()) return streams_;
+  std::vector<c10::Stream> streams;
+  if (streams_ != nullptr) streams = streams_->streams();
+  for (const c10::Device& device : devices) {
+    const bool known = std::any_of(streams.begin(), streams.end(),
+                                   [&](const c10::Stream& stream) { return stream.device() == device; });
+    if (!known) add_from_pool(device, streams);
+  }
+  if (!streams.empty()) streams_ = std::make_shared<const WorkStreams>(std::move(streams));
+  return streams_;
 }
 
 std::optional<c10::DeviceType> accelerator() { return at::accelerator::getAccelerator(false); }

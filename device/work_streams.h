@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/mutex.h"
+
 namespace gradwire::device {
 
 // The streams of an accelerator on which one piece of work runs, such as a handler: at most one for each
@@ -41,6 +43,17 @@ class WorkStreams {
 
  private:
   const std::vector<c10::Stream> streams_;
+};
+
+// One stream of the pool for each device, which stays the same. Thread-safe.
+class LastingStreams {
+ public:
+  // The streams for the devices that are in use now; nullptr if none is.
+  std::shared_ptr<const WorkStreams> get();
+
+ private:
+  Mutex mutex_;
+  std::shared_ptr<const WorkStreams> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The accelerator of this process, as one of its devices names it; nullopt without one.

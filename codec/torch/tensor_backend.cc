@@ -161,6 +161,11 @@ class MessageReader {
   Handover handover_;
 };
 
+struct Scope : StreamScope {
+  explicit Scope(std::shared_ptr<const device::WorkStreams> streams) : scope(std::move(streams)) {}
+  device::WorkStreams::Scope scope;
+};
+
 // Both directions: an exception of libtorch ends the whole message with an error that names the tensor.
 // Tensors of the message that were read before are dropped.
 class TorchBackend : public TensorBackend {
@@ -232,11 +237,18 @@ class TorchBackend : public TensorBackend {
   }
 
   std::unique_ptr<StreamScope> enter_pool_streams() override {
-    struct Scope : StreamScope {
-      explicit Scope(std::shared_ptr<const device::WorkStreams> streams) : scope(std::move(streams)) {}
-      device::WorkStreams::Scope scope;
-    };
     return std::make_unique<Scope>(device::WorkStreams::from_pool());
+  }
+
+  std::shared_ptr<HandlerStreams> make_handler_streams() override {
+    class Streams : public HandlerStreams {
+     public:
+      std::unique_ptr<StreamScope> enter() override { return std::make_unique<Scope>(streams_.get()); }
+
+     private:
+      device::LastingStreams streams_;
+    };
+    return std::make_shared<Streams>();
   }
 
   StreamFencePtr record_fence(const TensorSet& tensors) override {

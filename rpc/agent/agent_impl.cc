@@ -74,7 +74,10 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   runtime.timers = std::make_unique<TimerQueue>();
   runtime.fences = std::make_shared<FenceWatch>(*runtime.timers, runtime.executor);
   GRADWIRE_RETURN_IF_ERROR(runtime.devices.start(runtime.options, runtime.self));
-  if (runtime.devices.any()) runtime.order = std::make_shared<StreamOrder>();
+  if (runtime.devices.any()) {
+    runtime.handler_streams = tensor_backend()->make_handler_streams();
+    runtime.order = std::make_shared<StreamOrder>();
+  }
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
                             make_transports(runtime.options, runtime.loop, transport::probe_shm));
   const HeartbeatOptions& heartbeat = runtime.options.heartbeat;

@@ -53,7 +53,8 @@ struct AgentRuntime {
   std::shared_ptr<ThreadPool> executor;
   std::unique_ptr<TimerQueue> timers;
   AgentDevices devices;
-  // Orders the device work of handlers; nullptr without devices.
+  // The streams of handlers, and the order of their work and that of other threads; nullptr without devices.
+  std::shared_ptr<HandlerStreams> handler_streams;
   std::shared_ptr<StreamOrder> order;
   // Waits for copies from devices, before the messages with their bytes are sent.
   std::shared_ptr<FenceWatch> fences;

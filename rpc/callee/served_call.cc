@@ -102,10 +102,10 @@ void ServedCall::run() {
   CurrentAgent::Scope agent_scope(agent_);
   ExecutionSlot<CallContext>::Scope call_scope(
       std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
-  // The device work of the handler gets streams of its own, which wait for that of earlier handlers.
+  // Handlers run on streams of their own, which wait for the device work that came before.
   std::unique_ptr<StreamScope> streams;
   if (StreamOrder* const order = parts_.runtime.order.get()) {
-    streams = tensor_backend()->enter_pool_streams();
+    streams = parts_.runtime.handler_streams->enter();
     order->begin(device_work_);
   }
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
@@ -132,12 +132,23 @@ void ServedCall::decode_and_serve() {
       return;
     }
     const DeviceArrival arrival = parts_.runtime.devices.arrival(incoming_.from);
+    // Copies to a device run beside the work of earlier handlers.
+    std::unique_ptr<StreamScope> copying;
+    if (has_device_tensors(*arguments_.payload)) copying = tensor_backend()->enter_pool_streams();
     auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(incoming_.buffers), &arrival);
     if (!tensors.ok()) {
       fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
       return;
     }
     arguments_.tensors = *std::move(tensors);
+    if (copying != nullptr) {
+      const StreamFencePtr copied = tensor_backend()->record_fence(*arguments_.tensors);
+      copying = nullptr;
+      if (absl::Status ready = copied == nullptr ? absl::OkStatus() : copied->wait(); !ready.ok()) {
+        fail(with_context(ready, absl::StrCat("the arguments of \"", callee_, "\"")));
+        return;
+      }
+    }
   }
   if (arguments_.payload->has_graph()) {
     absl::Status joined = parts_.runtime.graph_hook->incoming_request(

@@ -9,10 +9,11 @@
 
 namespace gradwire::rpc {
 
-// Gives the device work of one agent the order that its host work has. A handler sees what handlers that had
-// ended before it, and threads before their calls, did to the memory of the host. Through this object the
-// same holds for the memory of devices, although each handler runs on streams of its own: its streams wait
-// for what those others had enqueued. Handlers that run at the same time are not ordered. Thread-safe.
+// Orders the device work of the handlers of one agent with that of other threads. A handler sees what threads
+// did to the memory of the host before their calls, and what handlers did that had ended before it. Through
+// this object the same holds for the memory of devices: the streams of the handlers wait for it. Handlers
+// among themselves need no order here, as long as they all run on the same streams (HandlerStreams).
+// Thread-safe.
 class StreamOrder {
  public:
   // The work of one handler, from begin() to end().
