@@ -96,6 +96,12 @@ class Program {
     return value.on_device.to(other.on_device.device(), /*non_blocking=*/true);
   }
 
+  static void order(const c10::Stream& earlier, const c10::Stream& later) {
+    c10::Event event(earlier.device_type());
+    event.record(earlier);
+    event.block(later);
+  }
+
   void step() {
     Value& target = any();
     const Value a = any();
@@ -155,23 +161,18 @@ class Program {
         break;
       case 8: {
         // Other streams of this thread, which wait for the present ones.
-        const int index = a.on_device.device().index();
-        c10::Event before(c10::DeviceType::PrivateUse1);
-        before.record(
-            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
-        const c10::Stream side = lag::new_stream(index);
-        before.block(side);
+        const c10::Device device = a.on_device.device();
+        const c10::Stream main = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+        const c10::Stream side = lag::new_stream(device.index());
+        order(main, side);
+        a.on_device.record_stream(side);
         at::Tensor result;
         {
           const c10::StreamGuard guard(side);
-          a.on_device.record_stream(side);
           result = group_[0]->rpc_sync<&combine>(worker(), a.on_device, a.on_device);
-          c10::Event after(c10::DeviceType::PrivateUse1);
-          after.record(side);
-          after.block(guard.original_stream());
         }
-        result.record_stream(
-            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
+        order(side, main);
+        result.record_stream(main);
         set(target, std::move(result), combine(a.expected, a.expected),
             "the result of a call on another stream");
         break;
