@@ -25,6 +25,8 @@ class Block {
   void* data() const { return data_; }
   // The size that was asked for.
   size_t size() const { return requested_; }
+  // The size rounded up, which stays the same when the block is used again.
+  size_t capacity() const { return capacity_; }
   Memory& memory() const { return *memory_; }
   // The stream on which the block was allocated.
   Stream& stream() const { return *stream_; }
@@ -37,7 +39,7 @@ class Block {
   std::byte* data_ = nullptr;
   size_t offset_ = 0;
   size_t requested_ = 0;
-  // The size rounded up. Blocks of one capacity replace each other.
+  // Blocks of one capacity replace each other.
   size_t capacity_ = 0;
   // Other streams that use the block.
   std::set<Stream*> used_by_;
