@@ -36,7 +36,8 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
                                    "a device of the map"));
     }
   }
-  if (!to.is_cpu() &&
+  // The devices of a worker that is lost are not known any more. The message to it fails with the reason.
+  if (!to.is_cpu() && receiver_devices != nullptr &&
       std::find(receiver_devices->begin(), receiver_devices->end(), to) == receiver_devices->end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor on ", device.str(), " would arrive on ", to.str(), ", but worker \"", receiver,

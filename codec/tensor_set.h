@@ -17,6 +17,9 @@ class Buffer;
 
 namespace gradwire::rpc {
 
+class DeviceSharing;
+class DeviceTransfers;
+
 // The tensors of one message, in the order of Payload.tensors. Only the tensor codec, and the layers that
 // link it, know the tensor type: the agent works without libtorch.
 class TensorSet {
@@ -40,7 +43,7 @@ struct DeviceRoute {
   // One device for each tensor of the message, instead of the map: for gradients, which go back to where
   // their tensors came from. Empty: the map decides.
   std::vector<Device> destinations;
-  // The receiver and its devices (without the CPU).
+  // The receiver, and its devices (without the CPU); nullptr if it is lost, and they are not known any more.
   absl::string_view receiver;
   std::shared_ptr<const std::vector<Device>> receiver_devices;
   // Incarnations of both workers.
@@ -50,6 +53,10 @@ struct DeviceRoute {
   bool is_answer = false;
   // The message may be sent several times, or later than the tensors exist. So its tensors become bytes.
   bool as_bytes = false;
+  // Whether tensors may be handed over to an agent of this process.
+  bool local = true;
+  // Not nullptr if the receiver may read memory of devices of this process.
+  DeviceTransfers* transfers = nullptr;
 
   // The device on which a tensor on `device` arrives. InvalidArgument, with both maps or lists, without one.
   absl::StatusOr<Device> destination(const Device& device, std::size_t tensor) const;
@@ -65,6 +72,8 @@ struct DeviceArrival {
   const std::vector<Device>* devices = nullptr;
   uint64_t from = 0;
   uint64_t to = 0;
+  // nullptr if this worker does not read memory of other processes.
+  DeviceTransfers* transfers = nullptr;
 };
 
 struct EncodedTensors;
@@ -111,8 +120,8 @@ class TensorBackend {
   absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
                                                     std::vector<transport::Buffer> buffers);
 
-  // A message with Payload.handover has arrived. When the result is destroyed, and decode() has not taken the
-  // tensors, they are dropped.
+  // A message with Payload.handover or Payload.transfer has arrived. When the result is destroyed, and
+  // decode() has not taken the tensors, they are dropped.
   virtual std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) = 0;
 
   // The devices of the accelerator of this process; empty without one. The first call with a result prepares
@@ -129,6 +138,9 @@ class TensorBackend {
   // Records that this agent runs in this process, until the result is destroyed. Tensors on devices are
   // handed over to it without being copied to the host.
   virtual std::shared_ptr<void> register_agent(uint64_t incarnation) = 0;
+  // Shares these devices of an agent with other processes. nullptr if no kind of device can do that in this
+  // program.
+  virtual std::unique_ptr<DeviceSharing> share_devices(std::vector<Device> devices) = 0;
 };
 
 // Must be called during static initialisation.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/TensorOptions.h>
 
 #include <memory>
 
@@ -26,5 +27,12 @@ at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to,
                      at::ScalarType dtype = at::kFloat);
 // As above, for the current agent.
 at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
+// As above, with the dtype and the device of `options`. Tensors on an accelerator need no memory of their
+// own kind: moved into a call, each one travels without a copy on its device (RpcBackendOptions::channels).
+// InvalidArgument also for other options than these two.
+at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
+                     const at::TensorOptions& options);
+// As above, for the current agent.
+at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace gradwire::rpc

@@ -112,8 +112,9 @@ struct RpcBackendOptions {
   // Whether to connect to all workers before init returns. Otherwise a connection is made on first use.
   bool connect_at_init = false;
   // Ways in which tensors on devices travel, of which the first possible one is used: "local" (handed over,
-  // to an agent of the same process) and "host" (copied to the host, then sent by a transport). Empty: all of
-  // them. "host" is always possible.
+  // to an agent of the same process), "ipc" (copied by the device from the memory of another process of the
+  // same host) and "host" (copied to the host, then sent by a transport). Empty: all of them. "host" is
+  // always possible, and is used while it is not known whether "ipc" works between two processes.
   std::vector<std::string> channels;
   // For each worker by name, the device on which tensors from each of this worker's devices arrive. Results
   // come back by the inverse, so a map is one to one. It may lead from or to "cpu". A worker without a map:

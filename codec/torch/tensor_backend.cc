@@ -13,14 +13,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/device_copy.h"
 #include "gradwire/codec/torch/handover.h"
+#include "gradwire/codec/torch/ipc/ipc_reader.h"
+#include "gradwire/codec/torch/ipc/ipc_sharing.h"
+#include "gradwire/codec/torch/ipc/ipc_writer.h"
 #include "gradwire/codec/torch/tensor_reader.h"
 #include "gradwire/codec/torch/tensor_writer.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 #include "gradwire/device/device_fence.h"
+#include "gradwire/device/device_transfer.h"
 #include "gradwire/device/work_streams.h"
 #include "gradwire/transport/message.h"
 
@@ -53,15 +58,19 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
 }
 
 // Writes the tensors of one message. Those on the CPU, and to the CPU, become bytes. Those on a device take
-// one of two ways:
+// the first of these ways that is possible:
 //   1. The receiver is an agent of this process: the tensors themselves are handed over, after a copy on
-//   their
-//      device unless they were given away.
-//   2. Otherwise their bytes are copied to the host, and the message is sent when they are there.
+//      their device unless they were given away.
+//   2. The receiver can open memory of this process: it copies from there (IpcWriter).
+//   3. Their bytes are copied to the host, and the message is sent when they are there.
 class MessageWriter {
  public:
   MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
-      : route_(route), out_(out), writer_(sharing, out.buffers), in_transit_(sharing, out.buffers, true) {}
+      : route_(route),
+        out_(out),
+        writer_(sharing, out.buffers),
+        in_transit_(sharing, out.buffers, true),
+        ipc_(route) {}
 
   absl::Status write(const at::Tensor& tensor, bool given_away, std::size_t index, proto::Tensor& out) {
     GRADWIRE_RETURN_IF_ERROR(check_sendable(tensor));
@@ -83,26 +92,29 @@ class MessageWriter {
       return absl::InvalidArgumentError(
           absl::StrCat("a quantized tensor on ", device.str(), " cannot be sent; move it to the CPU first"));
     }
-    if (!to.is_cpu() && !route_->as_bytes && is_local_agent(route_->to)) {
+    const bool on_devices = !to.is_cpu() && !route_->as_bytes;
+    if (on_devices && route_->local && is_local_agent(route_->to)) {
       const bool alone = tensor.layout() == at::kStrided && is_alone(tensor, 1, given_away);
       handover_.tensors.push_back(alone ? tensor.detach() : snapshot(tensor));
       out.set_handed_over(static_cast<uint32_t>(handover_.tensors.size()));
       return absl::OkStatus();
     }
+    if (on_devices && ipc_.write(tensor, given_away, out)) return absl::OkStatus();
     copied_.push_back(tensor);
     return in_transit_.write(to_host(tensor), true, out);
   }
 
   // Call when all tensors have been written.
-  void finish(proto::Payload& payload) {
+  absl::Status finish(proto::Payload& payload) {
     if (!copied_.empty()) out_.copies = device::DeviceFence::record_for(copied_);
-    if (handover_.tensors.empty()) return;
+    if (handover_.tensors.empty()) return ipc_.finish(payload, out_);
     handover_.from = route_->from;
     handover_.to = route_->to;
     handover_.fence = device::DeviceFence::record_for(handover_.tensors);
     uint64_t id = 0;
     out_.handed_over = hand_over(std::move(handover_), id);
     payload.set_handover(id);
+    return absl::OkStatus();
   }
 
  private:
@@ -110,7 +122,9 @@ class MessageWriter {
   EncodedTensors& out_;
   TensorWriter writer_;
   TensorWriter in_transit_;
+  // One receiver takes one of these ways only.
   Handover handover_;
+  IpcWriter ipc_;
   std::vector<at::Tensor> copied_;
 };
 
@@ -118,11 +132,11 @@ class MessageWriter {
 class MessageReader {
  public:
   MessageReader(std::vector<transport::Buffer> buffers, const DeviceArrival* arrival)
-      : reader_(std::move(buffers)), arrival_(arrival) {}
+      : reader_(std::move(buffers)), arrival_(arrival), ipc_(arrival) {}
 
   // Call first.
   absl::Status take(const proto::Payload& payload) {
-    if (payload.handover() == 0) return absl::OkStatus();
+    if (payload.handover() == 0) return ipc_.begin(payload);
     if (arrival_ == nullptr) return absl::InvalidArgumentError("this worker has no devices");
     GRADWIRE_ASSIGN_OR_RETURN(handover_, take_handover(payload.handover(), arrival_->from, arrival_->to));
     return handover_.fence == nullptr ? absl::OkStatus() : handover_.fence->wait();
@@ -131,6 +145,7 @@ class MessageReader {
   absl::StatusOr<at::Tensor> read(const proto::Tensor& in) {
     if (in.device().empty()) return reader_.read(in);
     GRADWIRE_ASSIGN_OR_RETURN(const c10::Device device, local(in.device()));
+    if (in.has_shared()) return ipc_.read(in, device);
     if (in.handed_over() == 0) {
       GRADWIRE_ASSIGN_OR_RETURN(const at::Tensor bytes, reader_.read(in));
       return to_device(bytes, device);
@@ -159,6 +174,7 @@ class MessageReader {
   TensorReader reader_;
   const DeviceArrival* const arrival_;
   Handover handover_;
+  IpcReader ipc_;
 };
 
 struct Scope : StreamScope {
@@ -192,8 +208,7 @@ class TorchBackend : public TensorBackend {
       // at the receiver, if it requires grad.
       out.set_requires_grad(set.tensors[i].requires_grad() && !graph[i]);
     }
-    writer.finish(payload);
-    return absl::OkStatus();
+    return writer.finish(payload);
   }
 
   absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
@@ -223,7 +238,9 @@ class TorchBackend : public TensorBackend {
   }
 
   std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) override {
-    return drop_handover_later(payload.handover(), arrival.from, arrival.to);
+    if (payload.handover() != 0) return drop_handover_later(payload.handover(), arrival.from, arrival.to);
+    if (arrival.transfers == nullptr) return nullptr;
+    return arrival.transfers->arrived(arrival.from, payload.transfer().number());
   }
 
   std::vector<Device> accelerators() override {
@@ -257,6 +274,12 @@ class TorchBackend : public TensorBackend {
 
   std::shared_ptr<void> register_agent(uint64_t incarnation) override {
     return register_local_agent(incarnation);
+  }
+
+  std::unique_ptr<DeviceSharing> share_devices(std::vector<Device> devices) override {
+    const std::optional<c10::DeviceType> type = device::accelerator();
+    if (!type || device::device_transfer(*type) == nullptr) return nullptr;
+    return std::make_unique<IpcSharing>(std::move(devices));
   }
 };
 

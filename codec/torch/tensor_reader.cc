@@ -16,14 +16,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-absl::StatusOr<at::ScalarType> known_dtype(uint32_t number) {
-  if (number >= static_cast<uint32_t>(at::ScalarType::NumOptions) ||
-      number == static_cast<uint32_t>(at::ScalarType::Undefined)) {
-    return absl::InvalidArgumentError(absl::StrCat("unknown dtype: got the number ", number));
-  }
-  return static_cast<at::ScalarType>(number);
-}
-
 absl::Status wrong_size(std::size_t needed, std::size_t given) {
   return absl::InvalidArgumentError(absl::StrCat("wrong size of its data: got ", given, " bytes, expected ",
                                                  needed, " (0 bytes: another tensor has used the buffer)"));
@@ -31,10 +23,18 @@ absl::Status wrong_size(std::size_t needed, std::size_t given) {
 
 }  // namespace
 
+absl::StatusOr<at::ScalarType> checked_dtype(uint32_t number) {
+  if (number >= static_cast<uint32_t>(at::ScalarType::NumOptions) ||
+      number == static_cast<uint32_t>(at::ScalarType::Undefined)) {
+    return absl::InvalidArgumentError(absl::StrCat("unknown dtype: got the number ", number));
+  }
+  return static_cast<at::ScalarType>(number);
+}
+
 // The description comes from the peer. libtorch checks little of it and aborts or reads beyond the memory
 // if it is wrong. So everything that libtorch would rely on is checked here first.
 absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
-  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, known_dtype(in.dtype()));
+  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::QUANTIZED && c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("its dtype is quantized but its kind is not");
   }
@@ -92,7 +92,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at
 }
 
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
-  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, known_dtype(in.dtype()));
+  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::STRIDED || in.strides_size() != 0 || in.parts_size() != 0 ||
       in.requires_grad() || c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("one of its parts is not a plain row-major tensor");

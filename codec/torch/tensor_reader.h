@@ -10,6 +10,9 @@
 
 namespace gradwire::rpc {
 
+// Returns the dtype with this number. InvalidArgument if the number is unknown.
+absl::StatusOr<at::ScalarType> checked_dtype(uint32_t number);
+
 // Creates tensors from the descriptions and buffers of one message, all of which may be hostile. It exists
 // while one message is decoded. Not thread-safe. Exceptions of libtorch propagate.
 class TensorReader {

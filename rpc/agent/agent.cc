@@ -144,6 +144,7 @@ AgentTables Agent::tables() const {
   impl().peers->count(tables);
   impl().membership->count(tables);
   if (impl().runtime.fences != nullptr) tables.device_waits = impl().runtime.fences->size();
+  if (const IpcChannel* ipc = impl().runtime.devices.ipc()) ipc->count(tables);
   return tables;
 }
 

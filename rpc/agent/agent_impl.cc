@@ -91,6 +91,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       std::move(transports), *this, *runtime.timers,
       Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat, runtime.options.limits});
   rrefs = std::make_shared<RRefService>(agent_, *peers);
+  if (auto ipc = runtime.devices.open_ipc(agent_, *peers)) runtime.extensions.push_back(std::move(ipc));
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
   membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());
@@ -144,11 +145,11 @@ absl::Status AgentImpl::connect_to_all() {
   return absl::OkStatus();
 }
 
-// The tensors that a message of an agent in this process names live until the message has been decoded or
-// dropped. So the message carries one more buffer, which owns them.
+// The tensors that a message names, in this process or in another one, live until the message has been
+// decoded or dropped. So the message carries one more buffer, which owns them.
 void AgentImpl::keep_handed_over(const proto::Payload& payload, const Worker& from,
                                  std::vector<transport::Buffer>& buffers) const {
-  if (payload.handover() == 0 || tensor_backend() == nullptr) return;
+  if ((payload.handover() == 0 && !payload.has_transfer()) || tensor_backend() == nullptr) return;
   buffers.emplace_back(nullptr, 0, tensor_backend()->arrived(payload, runtime.devices.arrival(from)));
 }
 
@@ -180,7 +181,10 @@ void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl:
 
 void AgentImpl::on_link_restored(const Worker& peer) { rrefs->driver().link_restored(peer); }
 
-void AgentImpl::on_settled(const Worker& peer) { rrefs->driver().settled(peer); }
+void AgentImpl::on_settled(const Worker& peer) {
+  rrefs->driver().settled(peer);
+  if (IpcChannel* ipc = runtime.devices.ipc()) ipc->settled(peer);
+}
 
 void AgentImpl::on_worker_state(const Worker& peer, WorkerState state) {
   membership->changes().notify(peer.info(), state);
@@ -197,6 +201,7 @@ void AgentImpl::on_worker_lost(const Worker& peer, WorkerState state, const absl
   // When all members stop, their departures need no fence: every value is destroyed at the end of its owner.
   if (!membership->ending()) rrefs->driver().lose(peer.incarnation, reason);
   for (const auto& extension : runtime.extensions) extension->worker_lost(peer, reason);
+  if (IpcChannel* ipc = runtime.devices.ipc()) ipc->lose(peer, /*dead=*/state == WorkerState::kDead);
   caller->worker_lost(peer, reason);
   membership->worker_lost(peer, state, reason);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -22,13 +23,17 @@ absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker&
   self_ = self.incarnation;
   maps_ = options.device_maps;
   for (const std::string& channel : options.channels) {
-    if (channel != "local" && channel != "host") {
+    if (channel != "local" && channel != "ipc" && channel != "host") {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown channel \"", channel, "\"; expected \"local\" or \"host\""));
+          absl::StrCat("unknown channel \"", channel, "\"; expected \"local\", \"ipc\" or \"host\""));
     }
   }
-  local_ = options.channels.empty() ||
-           std::find(options.channels.begin(), options.channels.end(), "local") != options.channels.end();
+  const auto chosen_channel = [&](const char* name) {
+    return std::find(options.channels.begin(), options.channels.end(), name) != options.channels.end();
+  };
+  local_ = options.channels.empty() || chosen_channel("local");
+  ipc_chosen_ = chosen_channel("ipc");
+  use_ipc_ = options.channels.empty() || ipc_chosen_;
   std::vector<Device> available;
   if (tensor_backend() != nullptr) available = tensor_backend()->accelerators();
   std::set<Device> wanted(options.devices.begin(), options.devices.end());
@@ -67,8 +72,25 @@ absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker&
   return absl::OkStatus();
 }
 
+std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, Settlement& settlement) {
+  if (!use_ipc_ || !any()) return nullptr;
+  std::shared_ptr<DeviceSharing> sharing = tensor_backend()->share_devices(devices_);
+  if (sharing == nullptr) {
+    if (ipc_chosen_) {
+      log(LogLevel::kWarning, "channels: worker \"", host.self().name,
+          "\" cannot use \"ipc\", because this program has no way to share the memory of ",
+          to_string(devices_), " between processes; tensors are copied through the host");
+    }
+    return nullptr;
+  }
+  ipc_ = std::make_shared<IpcChannel>(host, settlement, std::move(sharing),
+                                      IpcChannel::Options{devices_, ipc_chosen_});
+  return make_extension(ipc_);
+}
+
 void AgentDevices::announce(proto::WorkerRecord& record) const {
   for (const Device& device : devices_) record.add_devices(device.str());
+  if (ipc_ != nullptr) ipc_->announce(record);
 }
 
 absl::Status AgentDevices::joined(const Worker& worker, const proto::WorkerRecord& record) {
@@ -82,6 +104,7 @@ absl::Status AgentDevices::joined(const Worker& worker, const proto::WorkerRecor
     MutexLock lock(mutex_);
     theirs_[worker.incarnation] = theirs;
   }
+  if (ipc_ != nullptr && worker.incarnation != self_) ipc_->joined(worker, record);
   const auto found = maps_.find(worker.name);
   if (found == maps_.end()) return absl::OkStatus();
   for (const auto& [from, to] : found->second) {
@@ -106,16 +129,16 @@ const DeviceMap* AgentDevices::map_for(const Worker& worker, const DeviceMap* of
 }
 
 DeviceRoute AgentDevices::route_to(const Worker& worker, const DeviceMap* map) const {
-  static const auto none = std::make_shared<const std::vector<Device>>();
   DeviceRoute route;
   route.map = map;
   route.receiver = worker.name;
   route.from = self_;
   route.to = worker.incarnation;
-  route.as_bytes = !local_;
+  route.local = local_;
+  route.transfers = ipc_.get();
   MutexLock lock(mutex_);
   const auto found = theirs_.find(worker.incarnation);
-  route.receiver_devices = found == theirs_.end() ? none : found->second;
+  if (found != theirs_.end()) route.receiver_devices = found->second;
   return route;
 }
 

@@ -12,6 +12,7 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/device/ipc_channel.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/worker.h"
 
@@ -29,6 +30,13 @@ class AgentDevices {
   // Whether tensors in the memory of a device can be sent or received here.
   bool any() const { return !devices_.empty(); }
 
+  // Begins to use the channel "ipc", if the options allow it and a kind of device can do it: for an agent
+  // with these interfaces. Returns the part of the agent to be added; nullptr if the channel is not used.
+  // Call once, after start() and before the agent joins.
+  std::unique_ptr<AgentExtension> open_ipc(ReferenceHost& host, Settlement& settlement);
+  // nullptr if the channel is not used.
+  IpcChannel* ipc() const { return ipc_.get(); }
+
   // Adds this worker's devices to its record, with which it joins the group.
   void announce(proto::WorkerRecord& record) const;
   // Call when a worker joins, before messages to it are sent, and when it has left or died. joined() returns
@@ -42,7 +50,7 @@ class AgentDevices {
   // The route of a message to `worker` with `map` (may be nullptr). Both must outlive it.
   DeviceRoute route_to(const Worker& worker, const DeviceMap* map) const;
   // For a message from `from`, which must outlive the result.
-  DeviceArrival arrival(const Worker& from) const { return {&devices_, from.incarnation, self_}; }
+  DeviceArrival arrival(const Worker& from) const { return {&devices_, from.incarnation, self_, ipc_.get()}; }
 
  private:
   std::vector<Device> devices_;
@@ -50,6 +58,11 @@ class AgentDevices {
   uint64_t self_ = 0;
   // Whether the channel "local" may be used.
   bool local_ = true;
+  // Whether the channel "ipc" may be used, and whether the options name it.
+  bool use_ipc_ = true;
+  bool ipc_chosen_ = false;
+  // Set before the agent joins.
+  std::shared_ptr<IpcChannel> ipc_;
   // Makes this agent known to the others of its process.
   std::shared_ptr<void> registered_;
 

@@ -39,6 +39,11 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(known_workers),
     GRADWIRE_FIELD(gone_workers),
     GRADWIRE_FIELD(watched_workers),
+    GRADWIRE_FIELD(open_transfers),
+    GRADWIRE_FIELD(arrived_transfers),
+    GRADWIRE_FIELD(refused_transfers),
+    GRADWIRE_FIELD(unreported_transfers),
+    GRADWIRE_FIELD(sharing_probes),
     GRADWIRE_FIELD(waiting_for_workers),
     GRADWIRE_FIELD(device_waits),
 };

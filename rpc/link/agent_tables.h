@@ -62,6 +62,17 @@ struct AgentTables {
   std::size_t gone_workers = 0;
   // Members that the failure detector watches.
   std::size_t watched_workers = 0;
+  // Messages with tensors in the memory of this agent's devices whose receivers may still read them.
+  std::size_t open_transfers = 0;
+  // Messages with tensors in the memory of other processes that were neither read nor dropped.
+  std::size_t arrived_transfers = 0;
+  // Reclaimed transfers whose messages may still arrive. An entry is removed when every message that the
+  // sender sent before has arrived.
+  std::size_t refused_transfers = 0;
+  // Transfers that were read or dropped, and whose sender has not confirmed that it knows this.
+  std::size_t unreported_transfers = 0;
+  // Probes of the channel "ipc" that have no answer yet.
+  std::size_t sharing_probes = 0;
   // Threads and calls that wait for a worker to join.
   std::size_t waiting_for_workers = 0;
   // Messages, and values without references, that wait for a device.

@@ -27,6 +27,8 @@ AgentTables entries_that_leak(AgentTables tables, LeakCheck when) {
   // These entries are removed with the agent.
   tables.known_workers = tables.gone_workers = tables.watched_workers = 0;
   tables.repeat_callers = tables.remembered_deletes = tables.revoked_references = 0;
+  // Removed when the messages that were sent before have arrived, which an idle connection does not say.
+  tables.refused_transfers = 0;
   // These entries are removed when the group's log names the loss. A shutdown does not wait for that.
   if (when != LeakCheck::kAll) {
     tables.accused_strangers = tables.unfenced_workers = tables.fences_asked = 0;

@@ -1,7 +1,9 @@
 #include "gradwire/rpc/empty_for.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 
+#include <exception>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -27,6 +29,28 @@ at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to,
 
 at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, at::ScalarType dtype) {
   return empty_for(Agent::current(), to, sizes, dtype);
+}
+
+at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
+                     const at::TensorOptions& options) {
+  if (options.layout() != at::kStrided || options.requires_grad() || options.pinned_memory() ||
+      options.has_memory_format()) {
+    throw Error(absl::InvalidArgumentError(
+        "empty_for makes a row-major tensor with a dtype and a device; set other options afterwards"));
+  }
+  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+  if (options.device().is_cpu()) return empty_for(agent, to, sizes, dtype);
+  (void)value_or_throw(agent->services().find_worker(to));
+  (void)value_or_throw(checked_extent(sizes, static_cast<int64_t>(c10::elementSize(dtype))));
+  try {
+    return at::empty(sizes, at::TensorOptions().dtype(dtype).device(options.device()));
+  } catch (...) {
+    throw Error(status_from_exception(std::current_exception()));
+  }
+}
+
+at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return empty_for(Agent::current(), to, sizes, options);
 }
 
 }  // namespace gradwire::rpc

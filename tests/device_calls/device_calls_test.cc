@@ -104,7 +104,7 @@ class DeviceCalls : public ::testing::TestWithParam<const char*> {
   NothingLeft after_the_group_;
   testing::Group group_{3, with_channels({GetParam()})};
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceCalls, ::testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceCalls, ::testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceCalls, TensorsTravelBothWays) {
@@ -218,8 +218,9 @@ TEST_P(DeviceCalls, ACallEndsAtItsDeadlineWhileTheDeviceIsBusy) {
   lag::StreamHold busy(stream);
   const Future<at::Tensor> result =
       group_[0]->rpc_async<&echo>(Destination("worker1").with_timeout(absl::Milliseconds(50)), x * 2);
-  // By the channel "local" the call ends in time, but its result is not computed.
-  if (std::string(GetParam()) == "host") {
+  // By the channels "local" and "ipc" the call ends in time, but its result is not computed. "ipc" is not
+  // known to work at the first call.
+  if (std::string(GetParam()) != "local") {
     EXPECT_EQ(result.result().status().code(), absl::StatusCode::kDeadlineExceeded);
   } else {
     EXPECT_TRUE(result.result().ok());
