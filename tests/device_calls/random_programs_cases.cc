@@ -10,7 +10,7 @@
 
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/tests/device/lag_device.h"
+#include "gradwire/tests/device_calls/device_kind.h"
 
 // Random programs of calls with tensors on devices whose streams run late. Each result is compared bit for
 // bit with that of the same program on the CPU. A missing wait, memory that is reused too early, or an event
@@ -18,7 +18,14 @@
 namespace gradwire::rpc {
 namespace {
 
-at::Tensor combine(const at::Tensor& a, const at::Tensor& b) { return a * 2 + b.relu(); }
+using device_kind::on;
+
+at::Tensor combine(const at::Tensor& a, const at::Tensor& b) {
+  device_kind::delay(a.device());
+  at::Tensor c = a * 2 + b.relu();
+  device_kind::delay(a.device());
+  return c;
+}
 GRADWIRE_RPC(combine)
 
 // Calls another worker, and uses the result.
@@ -72,9 +79,6 @@ class Program {
   int64_t below(int64_t bound) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(bound)); }
   std::string worker() { return "worker" + std::to_string(below(3)); }
   int device() { return static_cast<int>(below(3)); }
-  static at::Tensor on(int device, const at::Tensor& x) {
-    return x.to(lag::device(device), /*non_blocking=*/true);
-  }
   static void check(const at::Tensor& got, const at::Tensor& expected) {
     ASSERT_TRUE(at::equal(got.cpu(), expected));
   }
@@ -102,6 +106,7 @@ class Program {
         break;
       case 2: {
         // The argument changes right after the call.
+        device_kind::delay(a.on_device.device());
         at::Tensor argument = a.on_device + 1;
         pending_.emplace_back(group_[0]->rpc_async<&combine>(worker(), argument, argument),
                               combine(a.expected + 1, a.expected + 1));
@@ -139,34 +144,33 @@ class Program {
         break;
       }
       case 7:
-        cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(lag::device(0), true)));
+        cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(device_kind::device(0), true)));
         cell_expected_ = cell_expected_ / 2 + a.expected;
         break;
       case 8: {
         // Other streams of this thread, which wait for the present ones.
         const int index = a.on_device.device().index();
-        c10::Event before(c10::DeviceType::PrivateUse1);
-        before.record(
-            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
-        const c10::Stream side = lag::new_stream(index);
+        c10::Event before(device_kind::type());
+        before.record(c10::impl::VirtualGuardImpl(device_kind::type()).getStream(device_kind::device(index)));
+        const c10::Stream side = device_kind::new_stream(index);
         before.block(side);
         at::Tensor result;
         {
           const c10::StreamGuard guard(side);
           a.on_device.record_stream(side);
           result = group_[0]->rpc_sync<&combine>(worker(), a.on_device, a.on_device);
-          c10::Event after(c10::DeviceType::PrivateUse1);
+          c10::Event after(device_kind::type());
           after.record(side);
           after.block(guard.original_stream());
         }
         result.record_stream(
-            c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getStream(lag::device(index)));
+            c10::impl::VirtualGuardImpl(device_kind::type()).getStream(device_kind::device(index)));
         target = {std::move(result), combine(a.expected, a.expected)};
         break;
       }
       default:
         // Frees memory, and takes it again.
-        target = {at::empty({0}, at::TensorOptions().device(lag::device(0))), at::empty({0})};
+        target = {at::empty({0}, at::TensorOptions().device(device_kind::device(0))), at::empty({0})};
         target = {at::zeros({size_}, at::TensorOptions().device(a.on_device.device())), at::zeros({size_})};
     }
   }
@@ -204,7 +208,7 @@ TEST_P(RandomPrograms, EqualTheCpuBitForBit) {
   testing::Group group(3, options);
   for (int seed = 0; seed < programs(); ++seed) {
     SCOPED_TRACE(seed);
-    lag::set_lag(lag::Profile::seeded(static_cast<uint64_t>(seed)));
+    device_kind::begin(static_cast<uint64_t>(seed));
     Program(group, static_cast<uint64_t>(seed)).run(30);
     if (HasFatalFailure()) break;
   }
