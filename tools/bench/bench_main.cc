@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/version.h"
 #include "gradwire/tools/bench/collectives/collective_member.h"
+#include "gradwire/tools/bench/cuda/cuda_processes.h"
 #include "gradwire/tools/bench/report/html_page.h"
 #include "gradwire/tools/bench/report/report.h"
 #include "gradwire/tools/bench/run/serve_process.h"
@@ -37,7 +38,7 @@
 #include "gradwire/tools/bench/systems/torch_member.h"
 
 ABSL_FLAG(std::vector<std::string>, suite, {"rpc"},
-          "transport, rpc, rref, autograd, store, scale, collectives, or all");
+          "transport, rpc, rref, autograd, store, scale, collectives, cuda, or all (without cuda)");
 ABSL_FLAG(std::vector<std::string>, peers, {}, "the systems to compare with: torch, grpc, openmpi, gloo");
 ABSL_FLAG(std::vector<std::string>, cases, {},
           "run only these cases; other sizes are possible, as in echo_256KiB");
@@ -54,6 +55,7 @@ namespace {
 
 std::unique_ptr<BenchProcess> make_process(const std::string& role) {
   static const auto& factories = *new std::map<std::string, std::unique_ptr<BenchProcess> (*)()>{
+      {"floor_cuda_copy", &make_floor_cuda_copy},
       {"floor_futex", &make_floor_futex},
       {"floor_memcpy", &make_floor_memcpy},
       {"floor_memory", &make_floor_memory},
@@ -61,6 +63,7 @@ std::unique_ptr<BenchProcess> make_process(const std::string& role) {
       {"floor_tcp", &make_floor_tcp},
       {"floor_tcp_spin", &make_floor_tcp_spin},
       {"gradwire_autograd", &make_gradwire_autograd},
+      {"gradwire_cuda", &make_gradwire_cuda},
       {"gradwire_loss", &make_gradwire_loss},
       {"gloo_collectives", &make_gloo_collectives},
       {"gradwire_collectives", &make_gradwire_collectives},
@@ -71,6 +74,7 @@ std::unique_ptr<BenchProcess> make_process(const std::string& role) {
       {"grpc", &make_grpc},
       {"openmpi", &make_openmpi_peer},
       {"torch_autograd", &make_torch_autograd},
+      {"torch_cuda", &make_torch_cuda},
       {"torch_loss", &make_torch_loss},
       {"torch_rpc", &make_torch_rpc},
       {"torch_rref", &make_torch_rref},
@@ -112,6 +116,12 @@ int run_bench() {
   if (!options.ok()) {
     std::cerr << "bench: " << options.status().message() << "\n";
     return 2;
+  }
+  if (absl::c_linear_search(options->suites, "cuda")) {
+    if (const absl::Status gpu = find_gpu(); !gpu.ok()) {
+      std::cerr << "bench: the suite cuda needs a GPU: " << gpu.message() << "\n";
+      return 2;
+    }
   }
   std::ofstream json;
   if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_json)); !path.empty()) {

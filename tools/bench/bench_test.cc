@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,6 +91,13 @@ TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
                                         "all_gather_2_ranks_4KiB openmpi", "barrier_4_ranks openmpi",
                                         "send_recv_2_ranks_8B openmpi"}));
   }
+}
+
+TEST(Bench, TheSuiteCudaWithoutAGpuIsOneErrorLine) {
+  const std::string errors = testing::TempDir() + "/errors";
+  EXPECT_NE(run_bench("--suite=cuda 2>" + errors), 0);
+  EXPECT_THAT(read(errors), HasSubstr("bench: the suite cuda needs a GPU: "));
+  EXPECT_EQ(absl::c_count(read(errors), '\n'), 1);
 }
 
 TEST(Bench, RefusesAnUnknownCase) { EXPECT_NE(run_bench("--suite=rpc --cases=nothing 2>/dev/null"), 0); }

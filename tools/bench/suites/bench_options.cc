@@ -67,7 +67,12 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
                        .seconds = raw.seconds,
                        .rounds = raw.rounds,
                        .floors = raw.floors};
-  if (contains(options.suites, "all")) options.suites = suites();
+  if (contains(options.suites, "all")) {
+    // The suite "cuda" runs only if it is named, too.
+    const bool cuda = contains(options.suites, "cuda");
+    options.suites = suites();
+    if (!cuda) options.suites.erase(std::find(options.suites.begin(), options.suites.end(), "cuda"));
+  }
   absl::Status status = check_known("suite", options.suites, suites());
   std::vector<std::string> peers;
   for (const RoleSpec& role : roles()) {

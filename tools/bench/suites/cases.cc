@@ -85,6 +85,11 @@ std::vector<CaseSpec> make_cases() {
          .plot = "all_to_all",
          .on_request = members > 16});
   }
+  // Bytes are counted in both directions.
+  add({.suite = "cuda", .name = "add2_cuda"});
+  add({.suite = "cuda", .name = "echo_64MiB_cuda", .bytes_per_call = int64_t{128} << 20, .weight = 2});
+  add({.suite = "cuda", .name = "remote_add_cuda"});
+  add({.suite = "cuda", .name = "push_pull_cuda", .bytes_per_call = 2 << 20});
   add_collectives(all);
   return all;
 }
@@ -137,14 +142,18 @@ std::vector<RoleSpec> make_roles() {
       {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},
       {"gloo_collectives", "gloo", "gloo", "collectives", {"host"}, {}, 2},
       {"floor_memory", "floor_memory", floor, "collectives", {"host"}, {}, 1, false, true},
+      // Messages travel over shared memory. Each system chooses how the tensors do.
+      {"gradwire_cuda", "gradwire", "", "cuda", {"shm"}, {}, 2},
+      {"torch_cuda", "torch_tensorpipe", "torch", "cuda", {"shm"}, {}, 2, true},
+      {"floor_cuda_copy", "floor_cuda_copy", floor, "cuda", {"shm"}, {"echo_64MiB_cuda"}, 1},
   };
 }
 
 }  // namespace
 
 const std::vector<std::string>& suites() {
-  static const auto& all =
-      *new std::vector<std::string>{"transport", "rpc", "rref", "autograd", "store", "scale", "collectives"};
+  static const auto& all = *new std::vector<std::string>{"transport", "rpc",   "rref",        "autograd",
+                                                         "store",     "scale", "collectives", "cuda"};
   return all;
 }
 

@@ -58,6 +58,7 @@ struct RoleSpec {
   bool starts_members = false;
 };
 
+// The suite "cuda" needs a GPU, and runs only if it is named.
 const std::vector<std::string>& suites();
 const std::vector<CaseSpec>& cases();
 const std::vector<RoleSpec>& roles();

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,7 @@ std::string TorchAgent::listen(const Endpoint& endpoint) {
   return address;
 }
 
-void TorchAgent::join(const Endpoint& endpoint) {
+void TorchAgent::join(const Endpoint& endpoint, const std::vector<c10::Device>& devices) {
   if (!store_) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(std::stoi(endpoint.addresses.at(0)));
@@ -54,11 +55,20 @@ void TorchAgent::join(const Endpoint& endpoint) {
     transports = {"uv"};
     channels = {"mpt_uv", "basic"};
   }
-  trpc::TensorPipeRpcBackendOptions options(16, transports, channels, /*rpc_timeout=*/60, "env://");
+  // The maps of tensors to the others, and of tensors from them.
+  std::unordered_map<std::string, trpc::DeviceMap> maps;
+  if (!devices.empty()) {
+    trpc::DeviceMap same;
+    for (const c10::Device& device : devices) same.emplace(device, device);
+    for (int i = 0; i < endpoint.size; ++i) {
+      if (i != endpoint.rank) maps.emplace(absl::StrCat("w", i), same);
+    }
+  }
+  trpc::TensorPipeRpcBackendOptions options(16, transports, channels, /*rpc_timeout=*/60, "env://", maps,
+                                            devices);
   agent_ = std::make_shared<trpc::TensorPipeAgent>(
       c10::make_intrusive<c10d::PrefixStore>("rpc", store_), absl::StrCat("w", endpoint.rank),
-      static_cast<trpc::worker_id_t>(endpoint.rank), endpoint.size, options,
-      std::unordered_map<std::string, trpc::DeviceMap>(), std::vector<c10::Device>(),
+      static_cast<trpc::worker_id_t>(endpoint.rank), endpoint.size, options, maps, devices,
       std::make_unique<RequestCallback>());
   // These three steps are required: without them the first call aborts the process.
   agent_->setTypeResolver(std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) {

@@ -17,8 +17,8 @@ class TorchAgent {
  public:
   std::string listen(const Endpoint& endpoint);
   // Transport "shm": torch chooses its transports itself, as by default. Transport "tcp": only its transport
-  // uv.
-  void join(const Endpoint& endpoint);
+  // uv. Tensors on `devices` of one member arrive on the same devices of the others.
+  void join(const Endpoint& endpoint, const std::vector<c10::Device>& devices = {});
 
   torch::distributed::rpc::RpcAgent& agent() const { return *agent_; }
   const torch::distributed::rpc::WorkerInfo& worker(int rank) const {

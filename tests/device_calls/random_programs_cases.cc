@@ -10,7 +10,7 @@
 
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
-#include "gradwire/tests/device/lag_device.h"
+#include "gradwire/tests/device_calls/device_kind.h"
 
 // Random programs of calls with tensors on devices whose streams run late. Each result is compared bit for
 // bit with that of the same program on the CPU. A missing wait, memory that is reused too early, or an event
@@ -18,7 +18,14 @@
 namespace gradwire::rpc {
 namespace {
 
-at::Tensor combine(const at::Tensor& a, const at::Tensor& b) { return a * 2 + b.relu(); }
+using device_kind::on;
+
+at::Tensor combine(const at::Tensor& a, const at::Tensor& b) {
+  device_kind::delay(a.device());
+  at::Tensor c = a * 2 + b.relu();
+  device_kind::delay(a.device());
+  return c;
+}
 GRADWIRE_RPC(combine)
 
 // Calls another worker, and uses the result.
@@ -78,14 +85,9 @@ class Program {
   int64_t below(int64_t bound) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(bound)); }
   std::string worker() { return "worker" + std::to_string(below(3)); }
   int device() { return static_cast<int>(below(3)); }
-  static at::Tensor on(int device, const at::Tensor& x) {
-    return x.to(lag::device(device), /*non_blocking=*/true);
-  }
   static void check(const Value& value) {
     const at::Tensor got = value.on_device.cpu();
-    ASSERT_TRUE(at::equal(got, value.expected))
-        << "the value of step " << value.step << ", " << value.what
-        << (lag::is_poison(got) ? ", was read from memory that nobody may read" : "");
+    ASSERT_TRUE(at::equal(got, value.expected)) << "the value of step " << value.step << ", " << value.what;
   }
   void set(Value& value, at::Tensor on_device, at::Tensor expected, const char* what) {
     value = {std::move(on_device), std::move(expected), what, step_};
@@ -116,6 +118,7 @@ class Program {
         break;
       case 2: {
         // The argument changes right after the call.
+        device_kind::delay(a.on_device.device());
         at::Tensor argument = a.on_device + 1;
         pending_.emplace_back(group_[0]->rpc_async<&combine>(worker(), argument, argument),
                               combine(a.expected + 1, a.expected + 1));
@@ -156,14 +159,14 @@ class Program {
       case 7:
         // Asynchronous calls arrive in any order, so only the last one may be under way.
         if (!cells_.empty()) cells_.back().wait();
-        cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(lag::device(0), true)));
+        cells_.push_back(cell_.rpc_async<&Cell::mix>(a.on_device.to(device_kind::device(0), true)));
         cell_expected_ = cell_expected_ / 2 + a.expected;
         break;
       case 8: {
         // Other streams of this thread, which wait for the present ones.
         const c10::Device device = a.on_device.device();
         const c10::Stream main = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-        const c10::Stream side = lag::new_stream(device.index());
+        const c10::Stream side = device_kind::new_stream(device.index());
         order(main, side);
         a.on_device.record_stream(side);
         at::Tensor result;
@@ -219,7 +222,7 @@ TEST_P(RandomPrograms, EqualTheCpuBitForBit) {
   testing::Group group(3, options);
   for (int seed = 0; seed < programs(); ++seed) {
     SCOPED_TRACE(seed);
-    lag::set_lag(lag::Profile::seeded(static_cast<uint64_t>(seed)));
+    device_kind::begin(static_cast<uint64_t>(seed));
     Program(group, static_cast<uint64_t>(seed)).run(30);
     if (HasFatalFailure()) break;
   }
