@@ -32,8 +32,11 @@ absl::StatusOr<DeviceTransfers::Started> OutgoingTransfers::start(uint64_t worke
   MutexLock lock(mutex_);
   if (closed_) return absl::UnavailableError("this worker has shut down");
   const std::optional<uint64_t> number = table_.begin(worker);
+  if (!number && table_.is_lost(worker)) {
+    return absl::UnavailableError("the receiver has left or was declared dead");
+  }
   if (!number) {
-    return absl::ResourceExhaustedError(absl::StrCat("the receiver is lost, or has not reported the end of ",
+    return absl::ResourceExhaustedError(absl::StrCat("the receiver has not reported the end of ",
                                                      TransferTable::kMaxOpen,
                                                      " messages with tensors on devices"));
   }

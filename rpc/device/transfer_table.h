@@ -30,6 +30,10 @@ class TransferTable {
   // Begins a transfer. Returns its number, which rises with each transfer to this receiver; nullopt if too
   // many have not ended, or if the receiver is lost.
   std::optional<uint64_t> begin(uint64_t receiver);
+  bool is_lost(uint64_t receiver) const {
+    const auto found = receivers_.find(receiver);
+    return found != receivers_.end() && found->second.lost;
+  }
 
   enum class Consumed {
     kEnded,
