@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/data_parallel/devices/tensors_in.h"
 #include "gradwire/data_parallel/module_reducer.h"
-#include "gradwire/data_parallel/tensors_in.h"
 
 namespace gradwire::collectives {
 
@@ -83,7 +83,7 @@ class DistributedDataParallel : public torch::nn::Module {
                                    const DistributedDataParallelOptions& options = {})
       : torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
-        input_device_(input_device(options)),
+        input_device_(input_device(*module_, options)),
         output_device_(options.output_device),
         reducer_(make_reducer(*module_, options)) {}
   // As above, with a module's holder.
@@ -128,8 +128,8 @@ class DistributedDataParallel : public torch::nn::Module {
     std::vector<at::Tensor> tensors;
     collect_tensors(output, tensors);
     reducer_->after_forward(tensors);
-    if constexpr (std::is_same_v<Output, at::Tensor>) {
-      if (output_device_.has_value()) return output.to(*output_device_);
+    if constexpr (kHoldsTensors<Output>) {
+      if (output_device_.has_value()) return on_device(std::move(output), *output_device_);
     }
     return output;
   }

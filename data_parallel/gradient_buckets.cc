@@ -44,6 +44,7 @@ void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
     planned.push_back({static_cast<uint64_t>(leaves_[i].nbytes()), kinds_[i]});
   }
   buckets_ = plan_buckets(planned, order, caps_);
+  bucket_of_.resize(leaves_.size());
   flat_.clear();
   for (const std::vector<std::size_t>& bucket : buckets_) {
     int64_t elements = 0;
@@ -51,10 +52,17 @@ void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
     flat_.push_back(at::zeros({elements}, leaves_[bucket[0]].options().requires_grad(false)));
     int64_t offset = 0;
     for (std::size_t i : bucket) {
+      bucket_of_[i] = flat_.size() - 1;
       make_view(i, flat_.back(), offset);
       offset += leaves_[i].numel();
     }
   }
+  fence();
+}
+
+at::Tensor& GradientBuckets::flat_for_reduction(std::size_t bucket) {
+  streams_.before_reduction(bucket, flat_[bucket]);
+  return flat_[bucket];
 }
 
 void GradientBuckets::make_view(std::size_t i, const at::Tensor& flat, int64_t offset) {
@@ -98,6 +106,7 @@ void GradientBuckets::check_dense(std::size_t i, const at::Tensor& gradient) con
 
 void GradientBuckets::move_grad_into_bucket(std::size_t i) {
   const c10::NoGradGuard no_grad;
+  note_stream(i);
   at::Tensor& grad = leaves_[i].mutable_grad();
   if (!grad.defined()) {
     views_[i].zero_();
@@ -112,6 +121,7 @@ void GradientBuckets::write_sum(std::size_t i, const at::Tensor& gradient, const
   const c10::NoGradGuard no_grad;
   check_dense(i, gradient);
   check_dense(i, before);
+  note_stream(i);
   at::Tensor& view = views_[i];
   if (gradient.defined() && before.defined()) {
     at::add_out(view, before, gradient);

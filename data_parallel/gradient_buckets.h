@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradwire/data_parallel/bucket_plan.h"
+#include "gradwire/data_parallel/devices/bucket_streams.h"
 #include "gradwire/data_parallel/named_tensor.h"
 
 namespace gradwire::collectives {
@@ -31,7 +32,15 @@ class GradientBuckets {
   std::string names_of(const std::vector<std::size_t>& parameters) const;
   const std::string& name(std::size_t i) const { return names_[i]; }
 
-  at::Tensor& flat(std::size_t bucket) { return flat_[bucket]; }
+  // The bucket's tensor, for its reduction: the calling thread's current stream waits for the streams that
+  // have written gradients into it.
+  at::Tensor& flat_for_reduction(std::size_t bucket);
+  // The calling thread's current stream has accumulated the parameter's gradient, which may be in its bucket,
+  // or is going to write it there. The next methods that write call this.
+  void note_stream(std::size_t i) { streams_.wrote(bucket_of_[i], flat_[bucket_of_[i]]); }
+  // Other streams write into the buckets only after the work that the calling thread's current streams have
+  // now.
+  void fence() { streams_.reset(flat_); }
   const at::Tensor& view(std::size_t i) const { return views_[i]; }
   // Whether the parameter's `.grad` is its view into the bucket.
   bool holds_grad(std::size_t i) const;
@@ -54,7 +63,9 @@ class GradientBuckets {
   // The kind of each parameter: see PlannedParameter.
   std::vector<int> kinds_;
   Buckets buckets_;
+  std::vector<std::size_t> bucket_of_;
   std::vector<at::Tensor> flat_;
+  BucketStreams streams_;
   std::vector<at::Tensor> views_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -28,16 +29,12 @@ std::vector<NamedTensor> unique_tensors(const Dictionary& dictionary) {
 }
 
 absl::Status check_options(const std::vector<NamedTensor>& parameters,
-                           const DistributedDataParallelOptions& options) {
+                           const DistributedDataParallelOptions& options,
+                           const std::optional<at::Device>& device) {
   if (!(options.bucket_cap_mb > 0) || !std::isfinite(options.bucket_cap_mb)) {
     return absl::InvalidArgumentError(
         absl::StrCat("bucket_cap_mb must be positive and finite, got ", options.bucket_cap_mb));
   }
-  if (options.device_ids.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device_ids must have at most one device, got ", options.device_ids.size()));
-  }
-  const std::optional<at::Device> device = input_device(options);
   if (!device.has_value()) return absl::OkStatus();
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.device() == *device) continue;
@@ -50,15 +47,32 @@ absl::Status check_options(const std::vector<NamedTensor>& parameters,
 
 }  // namespace
 
-std::optional<at::Device> input_device(const DistributedDataParallelOptions& options) {
+std::optional<at::Device> input_device(const torch::nn::Module& module,
+                                       const DistributedDataParallelOptions& options) {
   if (options.device_ids.empty()) return std::nullopt;
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids[0]));
+  if (options.device_ids.size() > 1) {
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("device_ids must have at most one device, got ", options.device_ids.size())));
+  }
+  const int64_t index = options.device_ids[0];
+  if (index < 0 || index > std::numeric_limits<c10::DeviceIndex>::max()) {
+    throw Error(
+        absl::InvalidArgumentError(absl::StrCat("device_ids must have the index of a device, got ", index)));
+  }
+  c10::DeviceType type = at::kCUDA;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.defined() && !parameter.is_cpu()) {
+      type = parameter.device().type();
+      break;
+    }
+  }
+  return at::Device(type, static_cast<c10::DeviceIndex>(index));
 }
 
 std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
                                       const DistributedDataParallelOptions& options) {
   std::vector<NamedTensor> parameters = unique_tensors(module.named_parameters());
-  throw_if_error(check_options(parameters, options));
+  throw_if_error(check_options(parameters, options, input_device(module, options)));
   ReducerOptions reducer;
   reducer.group = group_or_world(options.group);
   if (reducer.group->rank() < 0) {

@@ -17,10 +17,10 @@ namespace gradwire::collectives {
 struct DistributedDataParallelOptions {
   // nullptr: the world.
   std::shared_ptr<ProcessGroup> group;
-  // The CUDA device of the module; at most one. Tensors among forward's arguments are moved to it. Empty:
-  // they are not moved.
+  // The index of the module's accelerator, for example 0 for cuda:0; at most one. Tensors in forward's
+  // arguments are moved to it, also those in vectors, maps, tuples and optionals. Empty: they are not moved.
   std::vector<int64_t> device_ids;
-  // The device to which the tensor that forward returns is moved.
+  // The device to which the tensors in the value that forward returns are moved.
   std::optional<at::Device> output_device;
   // Gradients are averaged in buckets of about this number of MiB.
   double bucket_cap_mb = 25;
@@ -35,7 +35,10 @@ struct DistributedDataParallelOptions {
 std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
                                       const DistributedDataParallelOptions& options);
 
-// The device in device_ids; nullopt if it is empty.
-std::optional<at::Device> input_device(const DistributedDataParallelOptions& options);
+// The device in device_ids, an accelerator of the type that the module is on (CUDA for a module on the CPU);
+// nullopt if device_ids is empty. Throws Error with InvalidArgument for more than one device, or a negative
+// one.
+std::optional<at::Device> input_device(const torch::nn::Module& module,
+                                       const DistributedDataParallelOptions& options);
 
 }  // namespace gradwire::collectives

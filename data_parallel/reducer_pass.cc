@@ -118,6 +118,7 @@ void Reducer::begin_pass_locked(bool in_sink) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (buckets_.holds_grad(i)) buckets_.leaves()[i].mutable_grad() = buckets_.view(i).clone();
     }
+    buckets_.fence();
   }
   if (options_.find_unused_parameters) mark_unused_locked(in_sink);
 }
@@ -164,6 +165,7 @@ void Reducer::mark_unused_locked(bool in_sink) {
       if (!buckets_.holds_grad(i)) {
         buckets_.write_sum(i, grad, at::Tensor());
       } else if (!has_sum) {
+        buckets_.note_stream(i);
         parameter.saved = grad.clone();
       }
     }
@@ -188,13 +190,18 @@ void Reducer::mark_locked(std::size_t index) {
 }
 
 // Holds the lock, because all ranks must start the reductions in the same order. Starting one does not block.
+// On an accelerator the reduction is enqueued behind the streams in which the gradients were computed, so it
+// overlaps with the rest of the pass.
 void Reducer::start_reductions_locked() {
   while (const std::optional<std::size_t> bucket = state_.take_complete()) {
-    reductions_.push_back(options_.group->all_reduce_async(buckets_.flat(*bucket), ReduceOp::kAvg));
+    reductions_.push_back(
+        options_.group->all_reduce_async(buckets_.flat_for_reduction(*bucket), ReduceOp::kAvg));
   }
 }
 
-// Takes the reductions and waits without the lock, because a wait is as long as the slowest rank. After an
+// Takes the reductions and waits without the lock, because a wait is as long as the slowest rank. On an
+// accelerator no thread waits: libtorch's engine runs this with the streams in which backward() was called as
+// the current ones, and these streams wait, so the optimizer's work is behind the averages. After an
 // error the buckets of the ranks differ, so all later passes fail too (`broken_`).
 void Reducer::wait_for_reductions() {
   std::vector<std::shared_ptr<Work>> reductions;

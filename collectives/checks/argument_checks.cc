@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +17,27 @@ using argument_checks_internal::describe;
 using argument_checks_internal::invalid;
 using argument_checks_internal::same_kind;
 
+namespace {
+
+bool serves(const std::vector<ServedDevice>& served, c10::DeviceType type) {
+  return std::any_of(served.begin(), served.end(),
+                     [type](const ServedDevice& each) { return each.type == type; });
+}
+
+// For messages: "tensors on cpu (backend cpu) and cuda (backend nccl)".
+std::string describe_served(const std::vector<ServedDevice>& served) {
+  return absl::StrCat("tensors on ",
+                      absl::StrJoin(served, " and ", [](std::string* out, const ServedDevice& each) {
+                        absl::StrAppend(out, c10::DeviceTypeName(each.type, /*lower_case=*/true),
+                                        " (backend ", each.backend, ")");
+                      }));
+}
+
+}  // namespace
+
 // The ranks are ascending, so the last one gives the size of the table. -1: not a member.
-ArgumentChecks::ArgumentChecks(Group group) : group_(std::move(group)) {
+ArgumentChecks::ArgumentChecks(Group group)
+    : group_(std::move(group)), takes_cpu_(serves(group_.served, c10::DeviceType::CPU)) {
   if (!group_.ranks.empty()) group_rank_of_.assign(static_cast<std::size_t>(group_.ranks.back()) + 1, -1);
   for (int i = 0; i < size(); ++i) group_rank_of_[group_.ranks[i]] = i;
 }
@@ -33,7 +53,7 @@ absl::StatusOr<int> ArgumentChecks::group_rank(int world_rank, absl::string_view
 // The fast path must be cheap, because every collective makes this check for each tensor. readable_slow()
 // repeats it, and finds the reason of a refusal.
 absl::Status ArgumentChecks::readable(const at::Tensor& tensor, absl::string_view name) const {
-  if (tensor.defined() && group_.takes_cpu) {
+  if (tensor.defined() && takes_cpu_) {
     const c10::DispatchKeySet special({c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU});
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (impl.is_cpu() && impl.layout() == at::kStrided && !impl.key_set().has_any(special))
@@ -50,16 +70,12 @@ absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::strin
                                       tensor.is_quantized() ? "" : ")",
                                       "; collectives need dense tensors: pass its parts instead"));
   }
-  if (tensor.is_cpu() && group_.takes_cpu) return absl::OkStatus();
-  if (tensor.is_cuda() && group_.takes_cuda) return absl::OkStatus();
-  return invalid(name, absl::StrCat("is ", describe(tensor), "; the backend ", to_string(group_.backend),
-                                    " of this group takes tensors on ",
-                                    group_.takes_cpu && group_.takes_cuda ? "cpu and cuda"
-                                    : group_.takes_cuda                   ? "cuda"
-                                                                          : "cpu",
-                                    tensor.is_cuda() && !is_nccl_available()
-                                        ? " (this program was built without CUDA: --config=cuda)"
-                                        : ""));
+  if (serves(group_.served, tensor.device().type())) return absl::OkStatus();
+  return invalid(name,
+                 absl::StrCat("is ", describe(tensor), "; this group takes ", describe_served(group_.served),
+                              tensor.is_cuda() && !is_nccl_available()
+                                  ? " (this program was built without CUDA: --config=cuda)"
+                                  : ""));
 }
 
 absl::Status ArgumentChecks::writable(const at::Tensor& tensor, absl::string_view name) const {
@@ -81,9 +97,6 @@ absl::Status ArgumentChecks::reduction(const Reduction& op, const at::Tensor& te
                                                    c10::toString(dtype), ": ", why));
   };
   if (const char* const why = unsupported_reason(op, dtype)) return refuse(why);
-  const bool bitwise = op.op == ReduceOp::kBand || op.op == ReduceOp::kBor || op.op == ReduceOp::kBxor;
-  if (bitwise && (group_.backend == Backend::kNccl || (tensor.is_cuda() && !group_.takes_cpu)))
-    return refuse("nccl has no bitwise operations");
   return absl::OkStatus();
 }
 

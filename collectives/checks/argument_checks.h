@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +13,15 @@
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
+
+// A type of device whose tensors a group accepts.
+struct ServedDevice {
+  c10::DeviceType type = c10::DeviceType::CPU;
+  // The name of the backend that gets the tensors.
+  std::string backend = "cpu";
+  // Whether the tensors are copied to the memory of the host for the backend, and back.
+  bool staged = false;
+};
 
 // Checks the arguments of calls on one group before anything is sent. All errors are InvalidArgument and say
 // which argument is wrong and what it is. Thread-safe.
@@ -23,9 +33,7 @@ class ArgumentChecks {
     int rank = 0;
     // The members' ranks in the world, ascending.
     std::vector<int> ranks;
-    // The tensors that at least one of the group's backends accepts.
-    bool takes_cpu = true;
-    bool takes_cuda = false;
+    std::vector<ServedDevice> served = {ServedDevice()};
   };
   using Tensors = std::vector<at::Tensor>;
 
@@ -40,7 +48,7 @@ class ArgumentChecks {
   absl::Status readable(const at::Tensor& tensor, absl::string_view name) const;
   // As readable; checks also that no two elements of the tensor share memory.
   absl::Status writable(const at::Tensor& tensor, absl::string_view name) const;
-  // Checks that the operation is defined for the dtype, and that the backend supports it.
+  // Checks that the operation is defined for the dtype.
   absl::Status reduction(const Reduction& op, const at::Tensor& tensor) const;
 
   // Checks that the list has size() writable tensors of the dtype, device and shape of `like`.
@@ -65,7 +73,8 @@ class ArgumentChecks {
                             int64_t input_rows) const;
   // Checks that the tag is not negative.
   absl::Status tag(int tag) const;
-  // Checks that the tensors are contiguous, have one shape and dtype, and are on different CUDA devices.
+  // Checks that the tensors are contiguous, have one shape and dtype, and are on different accelerators of
+  // one type.
   absl::Status one_per_device(const Tensors& tensors) const;
   // Checks that there is one list for each of `tensors`, and that the list has size() * tensors.size()
   // tensors, which are contiguous and on the same device as that tensor.
@@ -76,6 +85,7 @@ class ArgumentChecks {
   absl::Status list(const Tensors& list, const at::Tensor& like, bool written, absl::string_view name) const;
 
   const Group group_;
+  const bool takes_cpu_;
   // The rank in the group by the rank in the world; -1 for a rank that is not a member.
   std::vector<int> group_rank_of_;
 };

@@ -83,14 +83,12 @@ TEST(ArgumentChecks, ReductionsFollowTheDtype) {
   EXPECT_TRUE(refuses(product, at::kFloat));
 }
 
-TEST(ArgumentChecks, NcclHasNoBitwiseOperations) {
+TEST(ArgumentChecks, WrongDeviceNamesTheDevicesAndBackendsOfTheGroup) {
   ArgumentChecks::Group group = cpu_group();
-  group.backend = Backend::kNccl;
-  group.takes_cpu = false;
-  group.takes_cuda = true;
+  group.served = {{at::kXPU, "fast"}, {at::kCUDA, "nccl"}};
   const ArgumentChecks checks(group);
-  expect_refused(checks.reduction(ReduceOp::kBand, make({1}, at::kInt)), "nccl");
-  expect_refused(checks.readable(make({1}), "tensor"), "takes tensors on cuda");
+  expect_refused(checks.readable(make({1}), "tensor"),
+                 "on cpu; this group takes tensors on xpu (backend fast) and cuda (backend nccl)");
 }
 
 TEST(ArgumentChecks, ListsMatchTheGroupAndTheTensor) {

@@ -101,8 +101,12 @@ absl::Status ArgumentChecks::one_per_device(const Tensors& tensors) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string entry = absl::StrCat("tensors[", i, "]");
     GRADWIRE_RETURN_IF_ERROR(writable(tensors[i], entry));
-    if (!tensors[i].is_cuda())
+    if (tensors[i].is_cpu())
       return invalid(entry, absl::StrCat("is ", describe(tensors[i]), ", expected a tensor on a GPU"));
+    if (tensors[i].device().type() != tensors[0].device().type()) {
+      return invalid(entry, absl::StrCat("is on ", tensors[i].device().str(), ", but tensors[0] is on ",
+                                         tensors[0].device().str()));
+    }
     if (tensors[i].scalar_type() != tensors[0].scalar_type() || tensors[i].sizes() != tensors[0].sizes()) {
       return invalid(entry,
                      absl::StrCat("is ", describe(tensors[i]), ", but tensors[0] is ", describe(tensors[0])));

@@ -1,5 +1,8 @@
 #include "gradwire/collectives/group/backend_choice.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,17 +13,16 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+// The world_state() of each backend of a CombinedBackends, in the order of the backends.
 struct WorldStates {
-  std::shared_ptr<void> cpu;
-  std::shared_ptr<void> cuda;
+  std::vector<std::shared_ptr<void>> of;
 };
 
-// Sends each operation to the backend for the device of its tensors. Both backends belong to one group and
+// Sends each operation to the backend for the device of its tensors. All backends belong to one group and
 // have the same members.
-class TwoBackends : public GroupBackend {
+class CombinedBackends : public GroupBackend {
  public:
-  TwoBackends(std::unique_ptr<GroupBackend> cpu, std::unique_ptr<GroupBackend> cuda)
-      : cpu_(std::move(cpu)), cuda_(std::move(cuda)) {}
+  explicit CombinedBackends(std::vector<DeviceBackend> backends) : backends_(std::move(backends)) {}
 
   absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) override {
     return of(tensor).broadcast(std::move(tensor), root, deadline);
@@ -61,10 +63,10 @@ class TwoBackends : public GroupBackend {
     return of(output).all_to_all_single(std::move(output), std::move(input), output_splits, input_splits,
                                         deadline);
   }
-  absl::Status barrier(absl::Time deadline) override { return use(*cpu_).barrier(deadline); }
+  absl::Status barrier(absl::Time deadline) override { return use(*first().backend).barrier(deadline); }
   // The caller names devices if the barrier is to wait for them.
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override {
-    return use(device_ids.empty() ? *cpu_ : *cuda_).barrier_on(device_ids, deadline);
+    return use(*(device_ids.empty() ? first() : backends_[1]).backend).barrier_on(device_ids, deadline);
   }
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     return of(tensor).send(std::move(tensor), dst, tag, deadline);
@@ -73,20 +75,20 @@ class TwoBackends : public GroupBackend {
     return of(tensor).receive(std::move(tensor), src, tag, deadline);
   }
   void abort(const absl::Status& reason) override {
-    cpu_->abort(reason);
-    cuda_->abort(reason);
+    for (const DeviceBackend& each : backends_) each.backend->abort(reason);
   }
   std::unique_ptr<Enqueued> take_enqueued() override {
     // The thread may have used another group since. Then nothing was enqueued for this one.
-    const bool mine = last_ == cpu_.get() || last_ == cuda_.get();
-    return mine ? last_->take_enqueued() : nullptr;
+    for (const DeviceBackend& each : backends_) {
+      if (last_ == each.backend.get()) return last_->take_enqueued();
+    }
+    return nullptr;
   }
-  MultiDevice* multi_device() override {
-    last_ = cuda_.get();
-    return cuda_->multi_device();
-  }
+  MultiDevice* multi_device() override { return use(*backends_[1].backend).multi_device(); }
   std::shared_ptr<void> world_state() override {
-    return std::make_shared<WorldStates>(WorldStates{cpu_->world_state(), cuda_->world_state()});
+    auto states = std::make_shared<WorldStates>();
+    for (const DeviceBackend& each : backends_) states->of.push_back(each.backend->world_state());
+    return states;
   }
 
  private:
@@ -94,64 +96,95 @@ class TwoBackends : public GroupBackend {
     last_ = &backend;
     return backend;
   }
-  // The backend for a tensor. In `of(tensor).broadcast(std::move(tensor), ...)` C++17 evaluates `of(tensor)`
-  // before the arguments, so the tensor has not been moved away yet.
-  GroupBackend& of(const at::Tensor& tensor) { return use(tensor.is_cpu() ? *cpu_ : *cuda_); }
+  const DeviceBackend& first() const { return backends_.front(); }
+  // The backend for a tensor. The checks of the arguments have refused tensors of other devices. In
+  // `of(tensor).broadcast(std::move(tensor), ...)` C++17 evaluates `of(tensor)` before the arguments, so the
+  // tensor has not been moved away yet.
+  GroupBackend& of(const at::Tensor& tensor) {
+    const c10::DeviceType type = tensor.device().type();
+    for (const DeviceBackend& each : backends_) {
+      if (each.type == type) return use(*each.backend);
+    }
+    return use(*first().backend);
+  }
 
-  const std::unique_ptr<GroupBackend> cpu_;
-  const std::unique_ptr<GroupBackend> cuda_;
+  // Few, so a search is as fast as a table.
+  const std::vector<DeviceBackend> backends_;
   // The backend that the calling thread used last; take_enqueued(), called right after an operation, needs
   // it.
   static thread_local GroupBackend* last_;
 };
 
-thread_local GroupBackend* TwoBackends::last_ = nullptr;
+thread_local GroupBackend* CombinedBackends::last_ = nullptr;
+
+// The types of devices whose tensors a backend accepts itself.
+std::vector<c10::DeviceType> own_devices(Backend kind) {
+  if (kind == Backend::kNccl) return {c10::DeviceType::CUDA};
+  const auto takes_cuda = find_backend(kind)->takes_cuda;
+  if (takes_cuda != nullptr && takes_cuda()) return {c10::DeviceType::CPU, c10::DeviceType::CUDA};
+  return {c10::DeviceType::CPU};
+}
 
 }  // namespace
 
 absl::StatusOr<BackendChoice> choose_backend(const std::string& name) {
-  if (name.empty()) {
-    GRADWIRE_ASSIGN_OR_RETURN(const Backend cpu, find_backend_name("cpu"));
-    return BackendChoice{cpu, is_nccl_available()};
-  }
-  GRADWIRE_ASSIGN_OR_RETURN(const Backend kind, find_backend_name(name));
-  return BackendChoice{kind, false};
+  GRADWIRE_ASSIGN_OR_RETURN(const Backend kind, find_backend_name(name.empty() ? "cpu" : name));
+  BackendChoice choice{kind, {}};
+  if (name.empty()) choice.accelerators = accelerator_backends();
+  return choice;
 }
 
 std::string to_string(const BackendChoice& choice) {
-  return absl::StrCat(to_string(choice.kind), choice.with_nccl ? " and nccl" : "");
+  std::string text = to_string(choice.kind);
+  for (const AcceleratorBackend& each : choice.accelerators) absl::StrAppend(&text, " and ", each.name);
+  return text;
 }
 
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_backend(const BackendChoice& choice,
                                                            const BackendContext& context) {
-  if (!choice.with_nccl) return find_backend(choice.kind)->make(context);
+  if (choice.accelerators.empty()) return find_backend(choice.kind)->make(context);
   const auto states = std::static_pointer_cast<WorldStates>(context.world_state);
-  BackendContext of_cpu = context;
-  of_cpu.world_state = states == nullptr ? nullptr : states->cpu;
-  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<GroupBackend> cpu, find_backend(Backend::kCpu)->make(of_cpu));
-  BackendContext of_cuda = context;
-  of_cuda.world_state = states == nullptr ? nullptr : states->cuda;
-  // The options belong to the cpu backend. To give options to nccl, the user must name "nccl" as the backend.
-  of_cuda.options.clear();
-  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<GroupBackend> cuda, find_backend(Backend::kNccl)->make(of_cuda));
-  return combine_backends(std::move(cpu), std::move(cuda));
+  std::vector<DeviceBackend> made;
+  const auto add = [&](c10::DeviceType type, BackendFactory make) -> absl::Status {
+    BackendContext own = context;
+    own.world_state = states == nullptr ? nullptr : states->of[made.size()];
+    // The options belong to the cpu backend. To give options to nccl, the user must name "nccl" as the
+    // backend.
+    if (!made.empty()) own.options.clear();
+    GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<GroupBackend> backend, make(own));
+    made.push_back({type, std::move(backend)});
+    return absl::OkStatus();
+  };
+  GRADWIRE_RETURN_IF_ERROR(add(c10::DeviceType::CPU, find_backend(choice.kind)->make));
+  for (const AcceleratorBackend& each : choice.accelerators) {
+    GRADWIRE_RETURN_IF_ERROR(with_context(add(each.type, each.make), each.name));
+  }
+  return combine_backends(std::move(made));
 }
 
-// Sets the devices whose tensors the group accepts. Returns whether CUDA tensors are staged through the host.
-// They are if the user chose the cpu backend alone in a program that was built with CUDA.
-bool describe_devices(const BackendChoice& choice, ArgumentChecks::Group& group) {
-  group.backend = choice.kind;
-  group.takes_cpu = choice.kind != Backend::kNccl;
-  const auto takes_cuda = find_backend(choice.kind)->takes_cuda;
-  const bool own = takes_cuda != nullptr ? takes_cuda() : choice.kind == Backend::kNccl || choice.with_nccl;
-  const bool staged = choice.kind == Backend::kCpu && !own && is_nccl_available();
-  group.takes_cuda = own || staged;
-  return staged;
+std::vector<ServedDevice> served_devices(const BackendChoice& choice) {
+  std::vector<ServedDevice> served;
+  const auto add = [&served](c10::DeviceType type, const std::string& backend, bool staged = false) {
+    const auto same = [type](const ServedDevice& each) { return each.type == type; };
+    if (std::none_of(served.begin(), served.end(), same)) served.push_back({type, backend, staged});
+  };
+  const std::string name = to_string(choice.kind);
+  for (const c10::DeviceType type : own_devices(choice.kind)) add(type, name);
+  for (const AcceleratorBackend& each : choice.accelerators) add(each.type, each.name);
+  if (choice.kind != Backend::kCpu) return served;
+  for (const c10::DeviceType type :
+       {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::PrivateUse1}) {
+    // Only for accelerators that this program can use. libtorch has a guard for CUDA in a CUDA build only;
+    // but tests make groups of a fake nccl, which stands for such a build.
+    const bool usable =
+        c10::impl::hasDeviceGuardImpl(type) || (type == c10::DeviceType::CUDA && is_nccl_available());
+    if (usable) add(type, name, /*staged=*/true);
+  }
+  return served;
 }
 
-std::unique_ptr<GroupBackend> combine_backends(std::unique_ptr<GroupBackend> cpu,
-                                               std::unique_ptr<GroupBackend> cuda) {
-  return std::make_unique<TwoBackends>(std::move(cpu), std::move(cuda));
+std::unique_ptr<GroupBackend> combine_backends(std::vector<DeviceBackend> backends) {
+  return std::make_unique<CombinedBackends>(std::move(backends));
 }
 
 }  // namespace gradwire::collectives

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gradwire/collectives/checks/argument_checks.h"
@@ -9,11 +10,12 @@
 
 namespace gradwire::collectives {
 
-// The backends of a group: one backend, or cpu for CPU tensors together with nccl for CUDA tensors.
+// The backends of a group: one backend, or cpu for CPU tensors together with one backend for the tensors of
+// each type of accelerator that has a registered one.
 struct BackendChoice {
   Backend kind = Backend::kCpu;
-  // Whether CUDA tensors go to nccl; only with kCpu.
-  bool with_nccl = false;
+  // Only with kCpu; in the order of the types of devices.
+  std::vector<AcceleratorBackend> accelerators;
 };
 
 // The backends that a name in ProcessGroupOptions stands for. Errors: InvalidArgument, as parse_backend.
@@ -25,12 +27,18 @@ std::string to_string(const BackendChoice& choice);
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_backend(const BackendChoice& choice,
                                                            const BackendContext& context);
 
-// Writes into `group` which tensors the group accepts. Returns whether CUDA tensors must be copied to the
-// memory of the host.
-bool describe_devices(const BackendChoice& choice, ArgumentChecks::Group& group);
+// The devices whose tensors the group accepts, with the backend of each. The cpu backend alone also takes the
+// tensors of accelerators: they are copied to the memory of the host and back.
+std::vector<ServedDevice> served_devices(const BackendChoice& choice);
 
-// Combines a backend for CPU tensors and one for CUDA tensors. Operations without a tensor go to `cpu`.
-std::unique_ptr<GroupBackend> combine_backends(std::unique_ptr<GroupBackend> cpu,
-                                               std::unique_ptr<GroupBackend> cuda);
+// A backend of a group, and the type of device whose tensors it serves.
+struct DeviceBackend {
+  c10::DeviceType type = c10::DeviceType::CPU;
+  std::unique_ptr<GroupBackend> backend;
+};
+// Combines the backends of one group, one for each type of device. Operations without a tensor go to the
+// first one. Barriers that name devices, and collectives with several devices for each rank, go to the second
+// one. `backends`: at least two, all with the same members.
+std::unique_ptr<GroupBackend> combine_backends(std::vector<DeviceBackend> backends);
 
 }  // namespace gradwire::collectives

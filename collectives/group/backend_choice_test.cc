@@ -3,6 +3,10 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/testing/local_backend.h"
 #include "gradwire/store/hash_store.h"
@@ -10,25 +14,36 @@
 namespace gradwire::collectives {
 namespace {
 
-TEST(BackendChoice, EmptyNameIsCpuAndAlsoNcclIfBuiltIn) {
+// The result of `served_devices`, as text.
+std::vector<std::string> served(const std::string& name) {
+  std::vector<std::string> lines;
+  for (const ServedDevice& each : served_devices(choose_backend(name).value())) {
+    lines.push_back(
+        absl::StrCat(c10::DeviceTypeName(each.type, true), " ", each.backend, each.staged ? " staged" : ""));
+  }
+  return lines;
+}
+
+using Lines = std::vector<std::string>;
+
+TEST(BackendChoice, EmptyNameIsCpuAndTheBackendsOfAccelerators) {
   testing::use_local_backend(Backend::kCpu);
   EXPECT_EQ(to_string(choose_backend("").value()), "cpu");
-  ArgumentChecks::Group group;
-  EXPECT_FALSE(describe_devices(choose_backend("").value(), group));
-  EXPECT_TRUE(group.takes_cpu);
-  EXPECT_FALSE(group.takes_cuda);
+  EXPECT_EQ(served(""), Lines({"cpu cpu"}));
 
   testing::use_local_backend(Backend::kNccl);
   EXPECT_EQ(to_string(choose_backend("").value()), "cpu and nccl");
   EXPECT_EQ(to_string(choose_backend("gloo").value()), "cpu");
-  EXPECT_FALSE(describe_devices(choose_backend("").value(), group));
-  EXPECT_TRUE(group.takes_cpu && group.takes_cuda);
+  EXPECT_EQ(served(""), Lines({"cpu cpu", "cuda nccl"}));
   // CUDA tensors go through the memory of the host.
-  EXPECT_TRUE(describe_devices(choose_backend("cpu").value(), group));
-  EXPECT_TRUE(group.takes_cpu && group.takes_cuda);
-  EXPECT_FALSE(describe_devices(choose_backend("nccl").value(), group));
-  EXPECT_TRUE(!group.takes_cpu && group.takes_cuda);
+  EXPECT_EQ(served("cpu"), Lines({"cpu cpu", "cuda cpu staged"}));
+  EXPECT_EQ(served("nccl"), Lines({"cuda nccl"}));
   EXPECT_EQ(choose_backend("mpi").status().code(), absl::StatusCode::kInvalidArgument);
+
+  register_accelerator_backend({at::kXPU, "fast", &testing::make_local_backend});
+  EXPECT_EQ(to_string(choose_backend("").value()), "cpu and nccl and fast");
+  EXPECT_EQ(served(""), Lines({"cpu cpu", "cuda nccl", "xpu fast"}));
+  EXPECT_EQ(served("nccl"), Lines({"cuda nccl"}));
 }
 
 TEST(BackendChoice, CombinedBackendsServeCpuTensorsByTheFirst) {
@@ -37,7 +52,10 @@ TEST(BackendChoice, CombinedBackendsServeCpuTensorsByTheFirst) {
   const BackendContext other{.store = std::make_shared<store::HashStore>(), .world_ranks = {0}};
   std::unique_ptr<GroupBackend> cuda = testing::make_local_backend(other).value();
   cuda->abort(absl::AbortedError("not for this tensor"));
-  const auto both = combine_backends(testing::make_local_backend(one).value(), std::move(cuda));
+  std::vector<DeviceBackend> backends;
+  backends.push_back({at::kCPU, testing::make_local_backend(one).value()});
+  backends.push_back({at::kCUDA, std::move(cuda)});
+  const auto both = combine_backends(std::move(backends));
   const absl::Time deadline = absl::InfiniteFuture();
   const at::Tensor tensor = at::ones({2});
   EXPECT_TRUE(both->all_reduce(tensor, ReduceOp::kSum, deadline).ok());

@@ -19,6 +19,7 @@ struct Registry {
   Mutex mutex;
   std::array<std::unique_ptr<const BackendEntry>, kAll.size()> entries ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<const BackendEntry>> replaced ABSL_GUARDED_BY(mutex);
+  std::map<c10::DeviceType, AcceleratorBackend> accelerators ABSL_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -55,6 +56,25 @@ void register_backend(Backend backend, BackendEntry entry) {
 const BackendEntry* find_backend(Backend backend) {
   MutexLock lock(registry().mutex);
   return registry().entries[static_cast<std::size_t>(backend)].get();
+}
+
+void register_accelerator_backend(AcceleratorBackend backend) {
+  MutexLock lock(registry().mutex);
+  registry().accelerators[backend.type] = std::move(backend);
+}
+
+std::vector<AcceleratorBackend> accelerator_backends() {
+  std::map<c10::DeviceType, AcceleratorBackend> found;
+  if (const BackendEntry* const nccl = find_backend(Backend::kNccl); nccl != nullptr) {
+    found[c10::DeviceType::CUDA] = {c10::DeviceType::CUDA, to_string(Backend::kNccl), nccl->make};
+  }
+  {
+    MutexLock lock(registry().mutex);
+    for (const auto& [type, backend] : registry().accelerators) found[type] = backend;
+  }
+  std::vector<AcceleratorBackend> list;
+  for (auto& [type, backend] : found) list.push_back(std::move(backend));
+  return list;
 }
 
 std::vector<Backend> registered_backends() {

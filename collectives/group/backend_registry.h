@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -53,12 +55,27 @@ struct BackendEntry {
   bool (*takes_cuda)() = nullptr;
 };
 
+// A backend for the tensors of one type of accelerator, in groups that also have the cpu backend.
+struct AcceleratorBackend {
+  c10::DeviceType type = c10::DeviceType::CUDA;
+  // The name in messages, for example "nccl".
+  std::string name;
+  BackendFactory make = nullptr;
+};
+
 // Registers a backend, in place of an earlier one of the same name. Libraries that are linked with alwayslink
 // call it during static initialisation.
 void register_backend(Backend backend, BackendEntry entry);
 inline void register_backend(Backend backend, BackendFactory make) {
   register_backend(backend, BackendEntry{.make = make});
 }
+
+// Registers the backend that a group without a named backend uses for tensors of this type of device, in
+// place of an earlier one for that type. A registered kNccl is the backend for CUDA without a call of this
+// function. Called as register_backend.
+void register_accelerator_backend(AcceleratorBackend backend);
+// The registered backends for accelerators, at most one for each type of device, in the order of the types.
+std::vector<AcceleratorBackend> accelerator_backends();
 
 // The entry of a backend; nullptr if it is not built in. The pointer stays valid until the process ends.
 const BackendEntry* find_backend(Backend backend);

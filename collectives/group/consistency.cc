@@ -56,7 +56,7 @@ std::string describe(const OperationRecord& record) {
 absl::Status check_consistency(RunContext& run, const OperationRecord& record, uint64_t sequence,
                                c10::Device device) {
   const c10::NoGradGuard no_grad;
-  if (run.stage_to_host) device = c10::Device(at::kCPU);
+  if (run.staged.contains(device.type())) device = c10::Device(at::kCPU);
   const std::string text = absl::StrCat("#", sequence, " ", describe(record)).substr(0, kMostText);
   at::Tensor own = at::empty({kRecordBytes}, at::kByte);
   std::memset(own.mutable_data_ptr(), 0, kRecordBytes);

@@ -134,7 +134,8 @@ absl::Status compare_lines(int rank, absl::string_view first, absl::string_view 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice& choice, GroupParts parts,
                                                             Agreement round,
                                                             std::shared_ptr<void> world_state) {
-  parts.stage_to_host = describe_devices(choice, parts.checks);
+  parts.checks.backend = choice.kind;
+  parts.checks.served = served_devices(choice);
   round.key = "made";
   round.rank = parts.checks.rank;
   round.size = static_cast<int>(parts.checks.ranks.size());
@@ -283,7 +284,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
   parts.store = store;
   // The state of the world, for example its mesh, belongs to the world's backend. Another backend cannot use
   // it.
-  const bool same = choice.kind == worlds.kind && choice.with_nccl == worlds.with_nccl;
+  const bool same = to_string(choice) == to_string(worlds);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
       make_together(choice, std::move(parts), round, same ? request.world_state : nullptr);
   return group.ok() ? group : explain_ranks(group.status(), ranks);

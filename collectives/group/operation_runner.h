@@ -20,13 +20,14 @@
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/collectives/queue/async_queue.h"
 #include "gradwire/collectives/queue/ticket_lock.h"
+#include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/work.h"
 
 namespace gradwire::collectives {
 
 // Runs the collectives of a group's member, one at a time, in the order of the calls. The caller of a
 // synchronous operation runs it itself. An asynchronous operation runs on the runner's thread; an
-// asynchronous operation on a device is enqueued there by its caller.
+// asynchronous operation that a backend enqueues on a device is enqueued there by its caller.
 //
 // Thread-safe. Owns the backend. Only the operation whose turn it is uses the backend, and point-to-point
 // operations while they begin. Lives in a shared_ptr: operations that wait for their turn keep the runner
@@ -37,7 +38,7 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   struct Options {
     int size = 1;
     absl::Duration timeout;
-    bool stage_to_host = false;
+    StagedDevices staged;
     bool check_consistency = false;
   };
 
@@ -58,7 +59,7 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   std::shared_ptr<GroupBackend> backend() const;
   // The context of an operation that begins at `now`.
   RunContext context(GroupBackend& backend, CoarseTime now) const {
-    return {backend, deadline(now), options_.stage_to_host, identity_->rank, options_.size, nullptr};
+    return {backend, deadline(now), options_.staged, identity_->rank, options_.size, nullptr};
   }
   // The error of operations that are called after close().
   absl::Status closed_error() const;
@@ -126,9 +127,10 @@ absl::Status OperationRunner::run_in_turn(const OperationRecord& record, uint64_
 template <class Run>
 std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord& record, c10::Device device,
                                                Run run) {
-  // An operation on a device is enqueued behind the caller's current stream, so the caller itself must run
-  // it.
-  if (mode == Mode::kLater && device.is_cpu()) return perform_later(record, device, std::move(run));
+  // A backend enqueues an operation on a device behind the caller's current stream, so the caller itself must
+  // run it.
+  if (mode == Mode::kLater && (device.is_cpu() || options_.staged.contains(device.type())))
+    return perform_later(record, device, std::move(run));
   // If this is a thread of a pool, the pool starts another thread while this one may block.
   const BlockingScope blocking;
   throw_if_error(blocking.status());
@@ -152,15 +154,26 @@ template <class Run>
 std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& record, c10::Device device,
                                                      Run run) {
   Promise<int> promise;
-  auto work = std::make_shared<Work>(promise.future());
+  // Tensors of an accelerator are copied to the host and back in a stream of their own, behind the caller's
+  // work.
+  const std::shared_ptr<EnqueuedPoint> copied = device.is_cpu() ? nullptr : std::make_shared<EnqueuedPoint>();
+  auto work = std::make_shared<Work>(promise.future(), copied);
   // The task keeps the runner alive: the operation continues if its Work and the group's handle are dropped.
-  auto task = [self = shared_from_this(), record, device, promise = std::move(promise),
+  auto task = [self = shared_from_this(), record, device, promise = std::move(promise), copied,
+               called = StreamPoint::of_current(device),
                run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
     self->ticket_lock_.wait(ticket);
     const CoarseTime now = coarse_now();
     self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning, now);
     std::unique_ptr<Enqueued> enqueued;
-    absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
+    const auto behind_caller = [&](RunContext& context) {
+      const SideStream side(device);
+      called.block_current();
+      absl::Status result = (*run)(context);
+      if (copied != nullptr) copied->set(StreamPoint::of_current(device));
+      return result;
+    };
+    absl::Status status = self->run_in_turn(record, ticket, entry, device, behind_caller, now, enqueued);
     self->ticket_lock_.leave(ticket);
     // Release the caller's tensors before the promise reports the end of the operation.
     run.reset();

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,12 +23,24 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor);
 // The same description with a reduction, and whether it is premul_sum.
 OperationRecord with_op(OperationRecord record, const Reduction& op);
 
+// The types of devices whose tensors are copied to the memory of the host for the backend, and back.
+class StagedDevices {
+ public:
+  void add(c10::DeviceType type) { bits_ |= bit(type); }
+  bool contains(c10::DeviceType type) const { return (bits_ & bit(type)) != 0; }
+
+ private:
+  static uint64_t bit(c10::DeviceType type) { return uint64_t{1} << static_cast<unsigned>(type); }
+
+  uint64_t bits_ = 0;
+};
+static_assert(c10::COMPILE_TIME_MAX_DEVICE_TYPES <= 64);
+
 // The context of one run of one operation.
 struct RunContext {
   GroupBackend& backend;
   absl::Time deadline;
-  // Whether CUDA tensors are copied to the memory of the host for the backend.
-  bool stage_to_host = false;
+  StagedDevices staged;
   int rank = 0;
   int size = 1;
   // The part of the operation that may still run on a device; see GroupBackend::take_enqueued.

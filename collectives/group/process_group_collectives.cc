@@ -103,7 +103,8 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all(Mode mode, Tensors outp
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_barrier(Mode mode, const std::vector<int>& device_ids) {
   OperationRecord record;
   record.operation = Operation::kBarrier;
-  return runner_->perform(mode, record, own_device_, [device_ids](RunContext& run) {
+  const c10::Device device = device_ids.empty() ? own_device_ : barrier_device_;
+  return runner_->perform(mode, record, device, [device_ids](RunContext& run) {
     absl::Status status = run.backend.barrier_on(device_ids, run.deadline);
     run.enqueued = run.backend.take_enqueued();
     return status;

@@ -6,9 +6,25 @@
 namespace gradwire::collectives {
 namespace {
 
-c10::Device device_for_barriers(bool takes_cpu, int device_id) {
-  if (takes_cpu) return c10::Device(at::kCPU);
-  return c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_id < 0 ? -1 : device_id));
+c10::Device device_for_barriers(const std::vector<ServedDevice>& served, int device_id) {
+  const c10::DeviceType type = served.front().type;
+  if (type == c10::DeviceType::CPU) return c10::Device(type);
+  return c10::Device(type, static_cast<c10::DeviceIndex>(device_id < 0 ? -1 : device_id));
+}
+
+c10::Device accelerator_or_host(const std::vector<ServedDevice>& served) {
+  for (const ServedDevice& each : served) {
+    if (each.type != c10::DeviceType::CPU && !each.staged) return c10::Device(each.type);
+  }
+  return c10::Device(c10::DeviceType::CPU);
+}
+
+StagedDevices staged_in(const std::vector<ServedDevice>& served) {
+  StagedDevices staged;
+  for (const ServedDevice& each : served) {
+    if (each.staged) staged.add(each.type);
+  }
+  return staged;
 }
 
 }  // namespace
@@ -19,13 +35,14 @@ ProcessGroupImpl::ProcessGroupImpl(GroupParts parts)
       checks_(parts.checks),
       kind_(parts.checks.backend),
       options_(std::move(parts.options)),
-      own_device_(device_for_barriers(parts.checks.takes_cpu, options_.device_id)),
+      own_device_(device_for_barriers(parts.checks.served, options_.device_id)),
+      barrier_device_(accelerator_or_host(parts.checks.served)),
       store_(std::move(parts.store)),
       runner_(std::make_shared<OperationRunner>(
           identity_,
           OperationRunner::Options{.size = checks_.size(),
                                    .timeout = options_.timeout,
-                                   .stage_to_host = parts.stage_to_host,
+                                   .staged = staged_in(parts.checks.served),
                                    .check_consistency = options_.check_consistency},
           std::move(parts.backend))) {}
 

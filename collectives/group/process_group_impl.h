@@ -25,8 +25,6 @@ struct GroupParts {
   ArgumentChecks::Group checks;
   std::string name;
   bool is_world = true;
-  // Whether CUDA tensors are copied to the memory of the host for the backend.
-  bool stage_to_host = false;
   // The options of the world, with the timeout of this group.
   ProcessGroupOptions options;
   std::shared_ptr<store::Store> store;
@@ -136,6 +134,8 @@ class ProcessGroupImpl final : public ProcessGroup {
   const ProcessGroupOptions options_;
   // The device of barriers and of collectives of objects, which get no tensors from the caller.
   const c10::Device own_device_;
+  // The device of barriers that name devices: an accelerator if the group has a backend for one.
+  const c10::Device barrier_device_;
   const std::shared_ptr<store::Store> store_;
 
   const std::shared_ptr<OperationRunner> runner_;

@@ -20,7 +20,7 @@ void copy_into(const at::Tensor& from, const at::Tensor& into) {
 }
 
 bool Staging::direct(const at::Tensor& tensor) const {
-  return is_plain(tensor) && !(run_.stage_to_host && !tensor.is_cpu());
+  return is_plain(tensor) && !run_.staged.contains(tensor.device().type());
 }
 
 at::Tensor Staging::temporary(const at::Tensor& tensor, bool with_values) const {
@@ -29,7 +29,9 @@ at::Tensor Staging::temporary(const at::Tensor& tensor, bool with_values) const 
   const c10::InferenceMode ordinary(false);
   const c10::NoGradGuard no_grad;
   at::TensorOptions options = at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device());
-  if (run_.stage_to_host && !tensor.is_cpu()) options = options.device(at::kCPU).pinned_memory(true);
+  // Copies between pinned memory and a GPU are faster. Not every accelerator has such memory.
+  if (run_.staged.contains(tensor.device().type()))
+    options = options.device(at::kCPU).pinned_memory(tensor.is_cuda());
   at::Tensor copy = at::empty(tensor.sizes(), options);
   if (with_values) copy.copy_(tensor);
   return copy;

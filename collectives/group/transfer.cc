@@ -71,6 +71,7 @@ Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, 
   at::Tensor memory = Staging(run).target(tensor, /*keeps=*/false);
   // The data arrives in temporary memory. finish() copies it.
   if (!memory.is_same(tensor)) {
+    transfer.called_ = StreamPoint::of_current(tensor.device());
     transfer.staged_ = memory;
     transfer.target_ = std::move(tensor);
   }
@@ -87,8 +88,13 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
   absl::Status status = result.status();
   try {
     if (status.ok() && staged_.defined()) {
+      called_.block_current();
       if (enqueued_ != nullptr) enqueued_->order_current_stream();
       copy_into(staged_, target_);
+      if (!target_.is_cpu()) {
+        const c10::Stream stream = current_stream(target_.device());
+        for (const at::Tensor& used : {staged_, target_}) record_use(used, stream);
+      }
     }
   } catch (...) {
     status = status_from_exception(std::current_exception());
@@ -102,6 +108,17 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
   return identity_->ranks[static_cast<std::size_t>(*result)];
 }
 
+absl::StatusOr<int> Transfer::finish_beside(const absl::StatusOr<int>& result, EnqueuedPoint& copy) const {
+  try {
+    const SideStream side(target_.device());
+    absl::StatusOr<int> from = finish(result);
+    copy.set(StreamPoint::of_current(target_.device()));
+    return from;
+  } catch (...) {
+    return status_from_exception(std::current_exception());
+  }
+}
+
 int Transfer::wait() const {
   const int from = value_or_throw(finish(result_.has_value() ? *result_ : ended_.result()));
   if (enqueued_ != nullptr) enqueued_->order_current_stream();
@@ -112,7 +129,15 @@ std::shared_ptr<Work> Transfer::as_work() && {
   // All sends that ended at once share one future, so that no allocation is needed for each.
   static const auto* const sent = new Future<int>(-1);
   if (result_.has_value() || ended_.done()) {
-    const absl::StatusOr<int> result = finish(result_.has_value() ? *result_ : ended_.result());
+    const absl::StatusOr<int> ended = result_.has_value() ? *result_ : ended_.result();
+    if (on_device()) {
+      // The message may still be under way on the device. A copy in the caller's stream would make everything
+      // that the caller does next wait for the message, also the send that the other rank waits for.
+      auto copy = std::make_shared<EnqueuedPoint>();
+      absl::StatusOr<int> from = finish_beside(ended, *copy);
+      return std::make_shared<Work>(Future<int>(std::move(from)), std::move(copy));
+    }
+    const absl::StatusOr<int> result = finish(ended);
     return std::make_shared<Work>(result.ok() && *result == -1 ? *sent : Future<int>(result),
                                   std::move(enqueued_));
   }
@@ -121,14 +146,20 @@ std::shared_ptr<Work> Transfer::as_work() && {
   auto transfer = std::make_shared<Transfer>(std::move(*this));
   const Future<int> ended = std::exchange(transfer->ended_, Future<int>());
   Promise<int> promise(ended.executor());
+  // With staged memory, finish() needs the enqueued part, to copy after the data has arrived on the device.
+  // It runs on another thread, so it copies in a stream of its own, and the Work orders streams behind that
+  // copy.
+  std::shared_ptr<EnqueuedPoint> copy;
   std::shared_ptr<Enqueued> enqueued;
-  // With staged memory, finish() needs it, to copy after the data has arrived on the device. Then the Work is
-  // complete only after the copy.
-  if (!transfer->staged_.defined()) enqueued = std::move(transfer->enqueued_);
+  if (!transfer->staged_.defined()) {
+    enqueued = std::move(transfer->enqueued_);
+  } else if (transfer->on_device()) {
+    enqueued = copy = std::make_shared<EnqueuedPoint>();
+  }
   auto work = std::make_shared<Work>(promise.future(), std::move(enqueued));
   promise.on_cancel([ended] { ended.cancel(); });
-  auto finish = [transfer, promise](const absl::StatusOr<int>& result) {
-    promise.set_result(transfer->finish(result));
+  auto finish = [transfer, promise, copy](const absl::StatusOr<int>& result) {
+    promise.set_result(copy == nullptr ? transfer->finish(result) : transfer->finish_beside(result, *copy));
   };
   // Copying can take long, and a transport's thread must not do it: on_ready runs `finish` on the executor.
   if (transfer->staged_.defined()) {

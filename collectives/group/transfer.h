@@ -10,6 +10,7 @@
 #include "gradwire/base/future.h"
 #include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group/operation_runner.h"
+#include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/work.h"
 
 namespace gradwire::collectives {
@@ -32,9 +33,14 @@ class Transfer {
 
  private:
   Transfer(OperationRunner& runner, const OperationRecord& record, CoarseTime now);
-  // Records the end. Copies a received tensor from the temporary one to the caller's. Returns the sender's
-  // rank in the world, or the error with the operation and the group in its message.
+  // Records the end. Copies a received tensor from the temporary one to the caller's, in the calling thread's
+  // current stream of the tensor's device. Returns the sender's rank in the world, or the error with the
+  // operation and the group in its message.
   absl::StatusOr<int> finish(const absl::StatusOr<int>& result) const;
+  // As finish(), but copies in a stream of its own; `copy` becomes the end of the copy.
+  absl::StatusOr<int> finish_beside(const absl::StatusOr<int>& result, EnqueuedPoint& copy) const;
+  // Whether finish() copies to an accelerator.
+  bool on_device() const { return target_.defined() && !target_.is_cpu(); }
 
   OperationRecord record_;
   uint64_t entry_;
@@ -47,6 +53,8 @@ class Transfer {
   // backend receives into the caller's tensor.
   at::Tensor staged_;
   at::Tensor target_;
+  // With a temporary tensor: the caller's work on target_'s device before the call.
+  StreamPoint called_;
   std::shared_ptr<GroupIdentity> identity_;
 };
 

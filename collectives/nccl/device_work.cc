@@ -1,8 +1,12 @@
 #include "gradwire/collectives/nccl/device_work.h"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::collectives::nccl {
@@ -22,12 +26,18 @@ bool DeviceWork::done_locked() {
   if (verdict_.has_value()) return true;
   if (events_.empty()) return false;
   try {
+    // Another thread may record a CUDA graph; without this guard a query would end that recording with an
+    // error.
+    const c10::cuda::CUDAStreamCaptureModeGuard others_may_capture(cudaStreamCaptureModeThreadLocal);
     for (const c10::cuda::CUDAEvent& event : events_) {
       if (!event.query()) return false;
     }
     verdict_ = absl::OkStatus();
   } catch (...) {
-    verdict_ = status_from_exception(std::current_exception());
+    // CUDA reports an error of any kernel at the next call, and the device stays unusable.
+    device_error_ = with_context(status_from_exception(std::current_exception()),
+                                 "the GPU has failed while the operation was under way; restart the process");
+    verdict_ = device_error_;
   }
   return true;
 }
@@ -35,6 +45,11 @@ bool DeviceWork::done_locked() {
 bool DeviceWork::done() {
   MutexLock lock(mutex_);
   return done_locked();
+}
+
+absl::Status DeviceWork::device_error() {
+  MutexLock lock(mutex_);
+  return device_error_;
 }
 
 void DeviceWork::fail(const absl::Status& reason) {
@@ -53,6 +68,17 @@ void DeviceWork::order_current_streams() {
   for (c10::cuda::CUDAEvent& event : events_) {
     event.block(c10::cuda::getCurrentCUDAStream(event.device_index()));
   }
+}
+
+absl::Status check_not_capturing(const std::vector<c10::Device>& devices) {
+  for (const c10::Device device : devices) {
+    const c10::cuda::CUDAGuard guard(device);
+    if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the current stream of ", device.str(),
+                     " records a CUDA graph; the nccl backend cannot run in a graph: end the capture first"));
+  }
+  return absl::OkStatus();
 }
 
 LastWork& last_work() {

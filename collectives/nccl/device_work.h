@@ -24,6 +24,7 @@ class DeviceWork final : public WatchedWork {
   void record(const std::vector<c10::cuda::CUDAStream>& streams);
 
   bool done() override;
+  absl::Status device_error() override;
   void fail(const absl::Status& reason) override;
 
   // The result; nullopt until the operation has ended.
@@ -37,7 +38,12 @@ class DeviceWork final : public WatchedWork {
   Mutex mutex_;
   std::vector<c10::cuda::CUDAEvent> events_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> verdict_ ABSL_GUARDED_BY(mutex_);
+  absl::Status device_error_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Checks that the calling thread does not record a CUDA graph on one of these devices: the end of an
+// operation in a graph cannot be observed. Errors: FailedPrecondition. Throws CUDA's errors.
+absl::Status check_not_capturing(const std::vector<c10::Device>& devices);
 
 // The device work of the calling thread's last operation, and the group of that operation.
 struct LastWork {

@@ -132,6 +132,8 @@ absl::Duration GroupWatch::poll() {
   }
   const absl::Time now = options_.clock->now();
   std::vector<WatchedWork*> ended;
+  // A device that has failed: the other ranks would wait for this one.
+  absl::Status lost;
   int still_open = 0;
   std::erase_if(open, [&](const Entry& entry) {
     // An entry whose deadline has passed is always asked: it fails the group below, if it has not ended.
@@ -141,6 +143,10 @@ absl::Duration GroupWatch::poll() {
       return false;
     }
     ended.push_back(entry.work.get());
+    if (lost.ok()) {
+      lost = entry.work->device_error();
+      if (!lost.ok()) lost = with_context(lost, describe(entry));
+    }
     return true;
   });
   // Holds the entries that have ended until the lock has been released.
@@ -156,7 +162,8 @@ absl::Duration GroupWatch::poll() {
       entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  absl::Status status = check_work(open, now);
+  absl::Status status = lost;
+  if (status.ok()) status = check_work(open, now);
   if (status.ok() && options_.check != nullptr) status = options_.check();
   if (!status.ok()) {
     fail(status);

@@ -24,6 +24,9 @@ class WatchedWork {
   // Asks the device whether the operation has ended; does not block. After it has returned true, fail() has
   // no effect.
   virtual bool done() = 0;
+  // After done() has returned true: the error of the device that has ended the operation; OK if it ended in
+  // another way, also by fail().
+  virtual absl::Status device_error() = 0;
   // Ends the operation with this error, if it has not ended before.
   virtual void fail(const absl::Status& reason) = 0;
 };

@@ -27,11 +27,20 @@ using testing::Not;
 class FakeWork : public WatchedWork {
  public:
   bool done() override { return ended_; }
+  absl::Status device_error() override {
+    MutexLock lock(mutex_);
+    return lost_;
+  }
   void fail(const absl::Status& reason) override {
     MutexLock lock(mutex_);
     failed_ = reason;
   }
   void end() { ended_ = true; }
+  void lose_device(const absl::Status& error) {
+    MutexLock lock(mutex_);
+    lost_ = error;
+    ended_ = true;
+  }
   std::optional<absl::Status> failed() {
     MutexLock lock(mutex_);
     return failed_;
@@ -41,6 +50,7 @@ class FakeWork : public WatchedWork {
   std::atomic<bool> ended_ = false;
   Mutex mutex_;
   std::optional<absl::Status> failed_ ABSL_GUARDED_BY(mutex_);
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The members of one group in one process; the test itself polls them.
@@ -147,6 +157,22 @@ TEST_F(GroupWatchTest, CommunicatorsErrorFailsTheGroupAlsoWhenIdle) {
   communicators_ = absl::UnavailableError("ncclRemoteError");
   watch->poll();
   EXPECT_THAT(std::string(watch->failure().message()), HasSubstr("ncclRemoteError"));
+}
+
+TEST_F(GroupWatchTest, LostDeviceFailsTheGroupOnAllMembers) {
+  const auto first = member(0);
+  const auto second = member(1);
+  const auto lost = begin(*first, absl::Hours(1));
+  const auto later = begin(*first, absl::Hours(1));
+  const auto theirs = begin(*second, absl::Hours(1));
+  lost->lose_device(absl::InternalError("illegal address"));
+  poll(*first);
+  ASSERT_TRUE(later->failed().has_value());
+  EXPECT_THAT(std::string(later->failed()->message()),
+              AllOf(HasSubstr("all_reduce (collective number 1)"), HasSubstr("illegal address")));
+  poll(*second);
+  ASSERT_TRUE(theirs->failed().has_value());
+  EXPECT_THAT(std::string(theirs->failed()->message()), HasSubstr("rank 3:"));
 }
 
 TEST_F(GroupWatchTest, RankThatHasLeftFailsLaterCollectives) {

@@ -1,4 +1,5 @@
 // Registers the backend "nccl".
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -24,7 +25,13 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context
   return std::make_unique<NcclGroup>(own, std::move(watchdog));
 }
 
+// Problem: kernels of two communicators wait for each other if one GPU starts them in one order and another
+// GPU in the other order, and they do not fit on the GPUs together. NCCL can start them in the order in which
+// the process has enqueued them, but takes this setting from the environment only. It is set here, during
+// static initialisation, because changing the environment later is not safe beside other threads. A value
+// that the user has set stays.
 [[maybe_unused]] const bool registered = [] {
+  (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   register_backend(Backend::kNccl, make);
   return true;
 }();

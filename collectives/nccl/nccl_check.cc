@@ -1,7 +1,8 @@
 // Checks the nccl backend on a machine with G GPUs: every operation on 1 to G ranks, compared with results
-// from the CPU; calls that it must refuse; timeouts, aborts and ranks that leave. Prints a line for each
-// part, and exits with 1 if a check failed. Without a GPU, or with a driver that CUDA cannot use, it only
-// makes and destroys groups, and prints the reason.
+// from the CPU; the order of operations with the caller's streams; calls that it must refuse; timeouts,
+// aborts and ranks that leave. Prints a line for each part, then "N passed, N failed", and exits with 1 if a
+// check failed. Without a GPU, or with a driver that CUDA cannot use, it only makes and destroys groups, and
+// prints the reason.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
@@ -31,7 +32,7 @@ void check_one_gpu_twice() {
               absl::StrCat(status.message()).find("ranks 0 and 1") != std::string::npos,
           absl::StrCat("two ranks on one GPU: ", status.ToString()));
   });
-  std::printf("two ranks on one GPU: done\n");
+  std::printf("two ranks on one GPU: refused, as NCCL does not support it\n");
 }
 
 // A flag from one rank to the other, which is in the same process.
@@ -138,6 +139,11 @@ void check_without_gpu() {
   for (std::thread& thread : threads) thread.join();
 }
 
+int finish() {
+  std::printf("%d passed, %d failed\n", passes(), failures());
+  return failures() == 0 ? 0 : 1;
+}
+
 int run() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
@@ -146,20 +152,22 @@ int run() {
     check_without_gpu();
     std::printf("skipped: no GPU that CUDA can use (%s)\n",
                 found == cudaSuccess ? "no GPU found" : cudaGetErrorString(found));
-    return failures() == 0 ? 0 : 1;
+    return finish();
   }
   std::printf("%d GPUs\n", count);
   check_one_gpu_twice();
   for (const End end : {End::kDeadline, End::kAbort, End::kLeaves}) check_absent_rank(end);
-  for (int size = 1; size <= count; ++size) check_world(size);
+  for (int size = 1; size <= count; ++size) {
+    check_world(size);
+    check_streams(size);
+  }
   if (count >= 2) {
     check_several_devices(count);
     for (const End end : {End::kDeadline, End::kAbort, End::kLeaves}) check_watchdog(end);
   } else {
     std::printf("skipped: checks that need two GPUs\n");
   }
-  std::printf(failures() == 0 ? "all good\n" : "%d failed\n", failures());
-  return failures() == 0 ? 0 : 1;
+  return finish();
 }
 
 }  // namespace

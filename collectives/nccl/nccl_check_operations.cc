@@ -1,7 +1,10 @@
 #include "gradwire/collectives/nccl/nccl_check_operations.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/Sleep.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <cstdio>
@@ -17,20 +20,22 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+std::atomic<int> passed = 0;
 std::atomic<int> failed = 0;
 
 }  // namespace
 
+int passes() { return passed; }
 int failures() { return failed; }
 
 void check(bool good, const std::string& what) {
+  ++(good ? passed : failed);
   if (good) return;
-  ++failed;
   std::fprintf(stderr, "FAILED: %s\n", what.c_str());
 }
 
 void run_world(const std::vector<int>& devices, absl::Duration timeout,
-               const std::function<void(Group, int)>& body) {
+               const std::function<void(Group, int)>& body, const std::string& backend) {
   const auto store = std::make_shared<store::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
@@ -38,7 +43,7 @@ void run_world(const std::vector<int>& devices, absl::Duration timeout,
       try {
         const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(devices[rank]));
         ProcessGroupOptions options;
-        options.backend = "nccl";
+        options.backend = backend;
         options.store = store;
         options.rank = rank;
         options.world_size = static_cast<int>(devices.size());
@@ -64,7 +69,12 @@ absl::Status error_of(const std::function<void()>& run) {
   return absl::OkStatus();
 }
 
-namespace {
+void sleep_on_device(absl::Duration time) {
+  int kilohertz = 0;
+  check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, c10::cuda::current_device()) == cudaSuccess,
+        "the clock rate of the GPU");
+  at::cuda::sleep(absl::ToInt64Milliseconds(time) * kilohertz);
+}
 
 void same(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
   const at::Tensor on_host = got.cpu();
@@ -72,6 +82,8 @@ void same(const at::Tensor& got, const at::Tensor& want, const std::string& what
   check(shaped && at::allclose(on_host.to(at::kComplexDouble), want.to(at::kComplexDouble), 1e-2, 1e-2),
         what);
 }
+
+namespace {
 
 // The input of a rank: small whole numbers, which half can represent exactly.
 at::Tensor values(int rank, at::ScalarType dtype, at::IntArrayRef shape = {3, 5}) {
@@ -84,6 +96,15 @@ at::Tensor values(int rank, at::ScalarType dtype, at::IntArrayRef shape = {3, 5}
 at::Tensor reference(int size, at::ScalarType dtype, ReduceOp op, at::IntArrayRef shape = {3, 5}) {
   Tensors all;
   for (int rank = 0; rank < size; ++rank) all.push_back(values(rank, dtype, shape));
+  if (op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor) {
+    at::Tensor bits = all[0];
+    for (int rank = 1; rank < size; ++rank) {
+      bits = op == ReduceOp::kBand  ? at::bitwise_and(bits, all[rank])
+             : op == ReduceOp::kBor ? at::bitwise_or(bits, all[rank])
+                                    : at::bitwise_xor(bits, all[rank]);
+    }
+    return bits;
+  }
   const bool plain = !c10::isComplexType(dtype);
   const at::Tensor stack = at::stack(all).to(plain ? at::kDouble : at::kComplexDouble);
   const auto combined = [&] {
@@ -107,11 +128,13 @@ void check_reductions(const Group& group, int rank, int size, c10::Device device
   for (const at::ScalarType dtype :
        {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte, at::kChar, at::kShort, at::kInt,
         at::kLong, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
-    for (const ReduceOp op :
-         {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax,
+                              ReduceOp::kAvg, ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
       const bool whole = c10::isIntegralType(dtype, /*includeBool=*/true);
       const bool plain = !c10::isComplexType(dtype);
-      if ((op == ReduceOp::kAvg && whole) || (!plain && op != ReduceOp::kSum && op != ReduceOp::kAvg))
+      const bool bits = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+      if ((op == ReduceOp::kAvg && whole) || (bits && !whole) ||
+          (!plain && op != ReduceOp::kSum && op != ReduceOp::kAvg))
         continue;
       const std::string what =
           absl::StrCat(to_string(op), " of ", c10::toString(dtype), " on ", size, " ranks");
@@ -143,11 +166,13 @@ void check_reductions(const Group& group, int rank, int size, c10::Device device
   same(scaled, reference(size, at::kFloat, ReduceOp::kSum) * 0.5, "all_reduce with a factor");
   at::Tensor nothing = at::empty({0}, at::TensorOptions().device(device));
   group->all_reduce(nothing);
+  at::Tensor no_bits = at::empty({0}, at::TensorOptions().dtype(at::kInt).device(device));
+  group->all_reduce(no_bits, ReduceOp::kBxor);
   const absl::Status refused = error_of([&] {
-    at::Tensor bits = values(rank, at::kInt).to(device);
+    at::Tensor bits = values(rank, at::kFloat).to(device);
     group->all_reduce(bits, ReduceOp::kBand);
   });
-  check(refused.code() == absl::StatusCode::kInvalidArgument, "bitwise operations are refused");
+  check(refused.code() == absl::StatusCode::kInvalidArgument, "bits of floats are refused");
 }
 
 void check_moves(const Group& group, int rank, int size, c10::Device device) {
@@ -180,7 +205,13 @@ void check_moves(const Group& group, int rank, int size, c10::Device device) {
   }
   group->all_to_all(outputs, inputs);
   for (int i = 0; i < size; ++i) same(outputs[i], at::full({rank + i, 2}, i * 10.0 + rank), "all_to_all");
+  at::Tensor rows = at::full({size, 2}, static_cast<double>(rank)).to(device);
+  at::Tensor exchanged = at::zeros_like(rows);
+  group->all_to_all_single(exchanged, rows);
+  same(exchanged, at::arange(size, at::kFloat).view({size, 1}).expand({size, 2}), "all_to_all_single");
   group->barrier({});
+  group->barrier_async({static_cast<int>(device.index())})->wait();
+  group->monitored_barrier();
 }
 
 // All messages are under way at the same time, in both directions, and the tags are received in another order
@@ -192,6 +223,8 @@ void check_messages(const Group& group, int rank, int size, c10::Device device) 
   Tensors got;
   std::vector<std::shared_ptr<Work>> works;
   for (int tag = 0; tag < 2; ++tag) got.push_back(at::zeros({3}, at::TensorOptions().device(device)));
+  // A strided tensor is received into temporary memory.
+  got[1] = at::zeros({3, 2}, got[0].options()).select(1, 0);
   works.push_back(group->irecv(got[1], before, 1));
   works.push_back(group->irecv(got[0], before, 0));
   for (int tag = 0; tag < 2; ++tag) {

@@ -16,18 +16,27 @@ namespace gradwire::collectives::nccl_check {
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// Number of checks that have failed so far.
+// Number of checks that have passed and that have failed so far.
+int passes();
 int failures();
-// Counts and prints a failure unless `good`.
+// Counts a check; prints `what` if it has failed.
 void check(bool good, const std::string& what);
-// Runs body(group, rank) on one thread for each of `devices`: rank r uses cuda:devices[r].
+// As check(), for values: `got`, on a device, equals `want`, on the CPU, but for rounding.
+void same(const at::Tensor& got, const at::Tensor& want, const std::string& what);
+// Runs body(group, rank) on one thread for each of `devices`: rank r uses cuda:devices[r]. `backend`: as
+// ProcessGroupOptions::backend.
 void run_world(const std::vector<int>& devices, absl::Duration timeout,
-               const std::function<void(Group, int)>& body);
+               const std::function<void(Group, int)>& body, const std::string& backend = "nccl");
+// Enqueues a kernel that runs for about this time in the calling thread's current stream.
+void sleep_on_device(absl::Duration time);
 // The Status of the Error that `run` throws; OK if it throws none.
 absl::Status error_of(const std::function<void()>& run);
 
 // Checks every operation on `size` ranks with one GPU each, against results from the CPU.
 void check_world(int size);
+// Checks how operations are ordered with the caller's streams on `size` ranks, and groups that have cpu
+// together with nccl.
+void check_streams(int size);
 // Checks the multigpu operations on one rank with the first `count` GPUs.
 void check_several_devices(int count);
 

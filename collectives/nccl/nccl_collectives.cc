@@ -89,6 +89,7 @@ absl::Status NcclCollectives::reduce(Tensors tensors, int root, const Reduction&
 absl::Status NcclCollectives::reduce_to(const char* what, const Tensors& tensors, std::optional<int> root,
                                         const Reduction& op, absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(tensors.front().scalar_type(), op.op));
+  if (plan.combined) return combine_all(what, tensors, root, op, deadline);
   Tensors values = tensors;
   // prepare and put_back run in the stream of the operation, before and after it, so that no thread waits for
   // the device.
@@ -151,6 +152,7 @@ absl::Status NcclCollectives::gather_parts(const char* what, const std::vector<T
 absl::Status NcclCollectives::reduce_parts(const char* what, const at::Tensor& output, const Tensors& inputs,
                                            const Reduction& op, absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(output.scalar_type(), op.op));
+  if (plan.combined) return combine_parts(what, output, inputs, op, deadline);
   // Widening needs all parts in one tensor.
   const bool direct = adjacent(inputs) && (!plan.widened || inputs.size() == 1);
   at::Tensor flat = inputs.front();

@@ -61,6 +61,10 @@ class NcclCollectives final : public MultiDevice {
     // empty.
     std::function<void(std::size_t)> before;
     std::function<void(std::size_t)> after;
+    // A second step, if `second` is not empty: after `body` has been enqueued, `between` and `second` are
+    // called as `before` and `body`.
+    std::function<void(std::size_t)> between;
+    std::function<ncclResult_t(std::size_t, ncclComm_t, cudaStream_t)> second;
     // See EnqueuedWork.
     bool blocks = false;
   };
@@ -81,6 +85,11 @@ class NcclCollectives final : public MultiDevice {
   absl::Status enqueue(const Call& call, DeviceWork& work, absl::Time deadline, NcclComms::Call body);
   absl::Status reduce_to(const char* what, const Tensors& tensors, std::optional<int> root,
                          const Reduction& op, absl::Time deadline);
+  // As reduce_to and reduce_parts, for operations that NCCL does not have (Plan::combined).
+  absl::Status combine_all(const char* what, const Tensors& tensors, std::optional<int> root,
+                           const Reduction& op, absl::Time deadline);
+  absl::Status combine_parts(const char* what, const at::Tensor& output, const Tensors& inputs,
+                             const Reduction& op, absl::Time deadline);
 
   const BackendContext context_;
   const std::shared_ptr<GroupWatch> watch_;

@@ -70,6 +70,7 @@ absl::Status NcclMessages::transfer(at::Tensor tensor, int peer, bool sends, int
   last_work() = {};
   GRADWIRE_RETURN_IF_ERROR(check_peer(peer, context_.rank));
   GRADWIRE_RETURN_IF_ERROR(watch_->failure());
+  GRADWIRE_RETURN_IF_ERROR(check_not_capturing({tensor.device()}));
   GRADWIRE_ASSIGN_OR_RETURN(const Channel channel, this->channel(peer, sends, tag, tensor.device()));
   NcclChannel::Message message;
   message.ready.record(c10::cuda::getCurrentCUDAStream(tensor.device().index()));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/device_work.h"
 #include "gradwire/collectives/nccl/nccl_collectives.h"
 #include "gradwire/collectives/nccl/nccl_connect.h"
 #include "gradwire/collectives/nccl/nccl_status.h"
@@ -42,6 +43,7 @@ absl::Status NcclCollectives::perform(const Call& call, absl::Time deadline, Ncc
                        ", expected ", absl::StrJoin(call.devices, ", ", absl::StreamFormatter())));
     }
   }
+  GRADWIRE_RETURN_IF_ERROR(check_not_capturing(call.devices));
   // Check the devices before the collective is counted: a refused call must not count as begun.
   GRADWIRE_RETURN_IF_ERROR(existing(call.devices).status());
   const auto work = std::make_shared<DeviceWork>();
@@ -82,11 +84,19 @@ absl::Status NcclCollectives::enqueue(const Call& call, DeviceWork& work, absl::
     c10::cuda::CUDACachingAllocator::recordStream(
         tensor.storage().data_ptr(), streams[static_cast<std::size_t>(device - call.devices.begin())]);
   }
-  GRADWIRE_RETURN_IF_ERROR(comms->launch(body, {deadline, [this] { return watch_->failure(); }}));
-  for (std::size_t i = 0; i < streams.size() && call.after != nullptr; ++i) {
-    const c10::cuda::CUDAStreamGuard guard(streams[i]);
-    call.after(i);
+  const auto in_each_stream = [&streams](const std::function<void(std::size_t)>& run) {
+    for (std::size_t i = 0; i < streams.size() && run != nullptr; ++i) {
+      const c10::cuda::CUDAStreamGuard guard(streams[i]);
+      run(i);
+    }
+  };
+  const WaitLimit limit{deadline, [this] { return watch_->failure(); }};
+  GRADWIRE_RETURN_IF_ERROR(comms->launch(body, limit));
+  if (call.second != nullptr) {
+    in_each_stream(call.between);
+    GRADWIRE_RETURN_IF_ERROR(comms->launch(call.second, limit));
   }
+  in_each_stream(call.after);
   work.record(streams);
   return absl::OkStatus();
 }

@@ -26,8 +26,11 @@ absl::StatusOr<Op> operation(at::ScalarType dtype, ReduceOp op) {
       return refuse(dtype, op, "only floating and complex numbers have an average");
     case ReduceOp::kBand:
     case ReduceOp::kBor:
+      // The bits of bools are their values, 0 or 1.
+      if (is_bool) return op == ReduceOp::kBand ? Op::kMin : Op::kMax;
+      break;
     case ReduceOp::kBxor:
-      return refuse(dtype, op, "nccl has no bitwise operations");
+      break;
   }
   return refuse(dtype, op, "unknown operation");
 }
@@ -35,6 +38,20 @@ absl::StatusOr<Op> operation(at::ScalarType dtype, ReduceOp op) {
 }  // namespace
 
 absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op) {
+  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+  if (bitwise && (dtype != at::kBool || op == ReduceOp::kBxor)) {
+    switch (dtype) {
+      case at::kBool:
+      case at::kByte:
+      case at::kChar:
+      case at::kShort:
+      case at::kInt:
+      case at::kLong:
+        return Plan{.combined = true};
+      default:
+        return refuse(dtype, op, "bitwise operations are for integers and bool");
+    }
+  }
   const absl::StatusOr<Op> found = operation(dtype, op);
   if (!found.ok()) return found.status();
   switch (dtype) {

@@ -33,10 +33,13 @@ struct Plan {
   // Whether the values are reduced as int32: NCCL has no 16 bit integers. The low 16 bits of the result are
   // correct.
   bool widened = false;
+  // Whether NCCL does not have the operation: the ranks exchange the values, and each combines them itself.
+  // Then `type` and `op` have no meaning.
+  bool combined = false;
 };
 
-// The plan for a reduction, without the factor of premul_sum. Errors: InvalidArgument for bitwise operations,
-// for dtypes that NCCL does not support, and for operations that are not defined for the dtype.
+// The plan for a reduction, without the factor of premul_sum. Errors: InvalidArgument for dtypes that NCCL
+// does not support, and for operations that are not defined for the dtype.
 absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op);
 
 // Checks whether rank `self` can exchange messages with `peer`. Errors: InvalidArgument for -1 (any rank) and

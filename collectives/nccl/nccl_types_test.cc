@@ -51,13 +51,21 @@ TEST(NcclPlan, ComplexNumbersAreTwoRealsAndCanOnlyBeAdded) {
   }
 }
 
-TEST(NcclPlan, BitwiseOperationsAreRefusedForEveryDtype) {
+TEST(NcclPlan, RanksCombineBitsThemselves) {
   for (const ReduceOp op : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
-    for (const at::ScalarType dtype : kIntegers) {
-      EXPECT_NE(error(dtype, op).find("bitwise"), std::string::npos);
+    for (const at::ScalarType dtype : kIntegers) EXPECT_TRUE(plan(dtype, op)->combined);
+    for (const at::ScalarType dtype : kFloats) {
+      EXPECT_NE(error(dtype, op).find("for integers"), std::string::npos);
     }
-    EXPECT_NE(error(at::kBool, op).find("bitwise"), std::string::npos);
   }
+  EXPECT_FALSE(plan(at::kInt, ReduceOp::kSum)->combined);
+}
+
+TEST(NcclPlan, BitsOfBoolsAreTheirMinimumAndMaximum) {
+  EXPECT_EQ(plan(at::kBool, ReduceOp::kBand)->op, Op::kMin);
+  EXPECT_EQ(plan(at::kBool, ReduceOp::kBor)->op, Op::kMax);
+  EXPECT_FALSE(plan(at::kBool, ReduceOp::kBor)->combined);
+  EXPECT_TRUE(plan(at::kBool, ReduceOp::kBxor)->combined);
 }
 
 TEST(NcclPlan, IntegersHaveNoAverage) {

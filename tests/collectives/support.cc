@@ -111,7 +111,8 @@ Support support_of(Backend backend, TensorDevice device, Operation operation) {
 bool receives_from_any(Backend backend) { return backend != Backend::kNccl; }
 bool sends_to_itself(Backend backend) { return backend != Backend::kNccl; }
 
-bool reduces(Backend backend, const Reduction& op, DtypeClass dtype) {
+// The three backends support the same reductions.
+bool reduces(Backend, const Reduction& op, DtypeClass dtype) {
   if (dtype == DtypeClass::kOther) return false;
   const bool whole = dtype == DtypeClass::kInteger || dtype == DtypeClass::kBool;
   if (op.multiplies) return op.op == ReduceOp::kSum && !whole;
@@ -127,7 +128,7 @@ bool reduces(Backend backend, const Reduction& op, DtypeClass dtype) {
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
-      return whole && backend != Backend::kNccl;
+      return whole;
   }
   return false;
 }

@@ -52,11 +52,10 @@ TEST(Support, TablesEqualTheDocumentation) {
 }
 
 ArgumentChecks::Group group_of(Backend backend, bool takes_cuda) {
-  return {.backend = backend,
-          .rank = 0,
-          .ranks = {0, 1},
-          .takes_cpu = backend != Backend::kNccl,
-          .takes_cuda = takes_cuda};
+  ArgumentChecks::Group group{.backend = backend, .rank = 0, .ranks = {0, 1}, .served = {}};
+  if (backend != Backend::kNccl) group.served.push_back({c10::DeviceType::CPU, to_string(backend)});
+  if (takes_cuda) group.served.push_back({c10::DeviceType::CUDA, to_string(backend)});
+  return group;
 }
 
 at::Tensor tensor_on(TensorDevice device, c10::ScalarType dtype) {
