@@ -41,8 +41,6 @@ TEST(CudaTransfer, WithoutAGpuEverythingIsUnavailableWithTheDriversText) {
         transfer().copy(nullptr, nullptr, 0, stream)}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("CUDA")) << status;
-    // No error is left behind for libtorch's next check of a kernel launch.
-    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << status;
   }
 }
 
