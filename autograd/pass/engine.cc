@@ -20,8 +20,7 @@ namespace {
 }  // namespace
 
 Engine::Engine(rpc::AgentServices& agent)
-    : agent_(agent),
-      barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
+    : barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
       planter_(agent, contexts_, *barrier_),
       passes_(agent, contexts_, barrier_),
@@ -84,13 +83,7 @@ void Engine::worker_lost(const rpc::Worker& worker, const absl::Status& reason) 
 bool Engine::idle() const { return contexts_.cleanups_under_way() == 0; }
 
 void Engine::shutdown(const absl::Status& reason) {
-  // For the roots of other workers' passes this worker is a lost worker.
-  const absl::Status lost = with_worker(
-      absl::UnavailableError(absl::StrCat("worker \"", agent_.self().name,
-                                          "\" shut down during a backward pass: ", reason.message())),
-      agent_.self().name);
-  for (const auto& pass : passes_.all())
-    pass->part().abort(pass->id().origin == agent_.self().incarnation ? reason : lost);
+  passes_.shutdown(reason);
   barrier_->shutdown(reason);
   for (const auto& watcher : watchers()) watcher->shutdown(reason);
 }

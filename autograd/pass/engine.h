@@ -57,7 +57,6 @@ class Engine : public rpc::AgentExtension {
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
 
-  rpc::AgentServices& agent_;
   const std::shared_ptr<StepBarrierDriver> barrier_;
   Contexts contexts_;
   GraphPlanter planter_;

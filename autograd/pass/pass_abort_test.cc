@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/pass/engine.h"
 #include "gradwire/autograd/statistics.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/testing/status_of.h"
@@ -291,6 +292,35 @@ TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
     backward(context, {y});
     EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));
   }
+  expect_nothing_left({0, 1, 2});
+}
+
+// A worker serves messages for a short time after its passes were aborted at its shutdown. The pass of such a
+// message must not wait for other workers: its answer would never be sent.
+TEST_F(PassAbort, MessageAfterTheShutdownOfThePassesIsAnsweredAsFromALostWorker) {
+  rpc::AgentGuard guard(group_[0]);
+  {
+    Context context;
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[0]->rpc_sync<&twice>("worker1", x).sum();
+    absl::StatusOr<Engine*> engine = Engine::of(*group_[1]);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    (*engine)->shutdown(absl::CancelledError("the test stops the passes"));
+    proto::Finish finish;
+    rpc::to_proto(context.full_id(), *finish.mutable_pass()->mutable_context());
+    rpc::to_proto(group_[0]->services().next_id(), *finish.mutable_pass()->mutable_pass());
+    const auto reply = group_[0]->services().call_service(group_[1]->services().self(), kFinishService,
+                                                          finish.SerializeAsString(), nullptr,
+                                                          {.deadline = absl::Now() + absl::Seconds(10)});
+    ASSERT_TRUE(reply.result().ok()) << reply.result().status();
+    proto::PassAnswer answer;
+    ASSERT_TRUE(answer.ParseFromString(reply.result()->body));
+    const absl::Status failure = rpc::status_from_proto(answer.failure());
+    EXPECT_EQ(failure.code(), absl::StatusCode::kUnavailable) << failure;
+    EXPECT_EQ(worker_of(failure), "worker1");
+    EXPECT_THAT(failure.message(), HasSubstr("shut down during a backward pass"));
+  }
+  group_.expect_empty();
   expect_nothing_left({0, 1, 2});
 }
 

@@ -41,6 +41,8 @@ std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& co
                                });
     if (context->released) {
       refused = released_status(context->id);
+    } else if (absl::Status stop = stopped(rpc::from_proto(header.pass())); !stop.ok()) {
+      refused = std::move(stop);
     } else if (!make_room(*context, forgotten)) {
       refused = absl::ResourceExhaustedError(
           absl::StrCat("cannot begin a backward pass in the autograd context ", rpc::to_string(context->id),
@@ -102,6 +104,27 @@ void PassTable::release(ContextState& context) {
     nodes.swap(context.send_nodes);
   }
   for (const auto& [id, pass] : passes) pass->part().abort(released_status(context.id));
+}
+
+// `stopped_` is set first. pass_of() reads it with the lock of the context held, so it has stored a pass that
+// was not refused before all() reads the passes of the context.
+void PassTable::shutdown(const absl::Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    stopped_ = reason;
+  }
+  for (const auto& pass : all()) pass->part().abort(stopped(pass->id()));
+}
+
+absl::Status PassTable::stopped(const rpc::Id& pass) const {
+  const rpc::Worker& self = agent_.self();
+  MutexLock lock(mutex_);
+  if (stopped_.ok() || pass.origin == self.incarnation) return stopped_;
+  // For the root of the pass this worker is a lost worker.
+  return with_worker(
+      absl::UnavailableError(
+          absl::StrCat("worker \"", self.name, "\" shut down during a backward pass: ", stopped_.message())),
+      self.name);
 }
 
 std::vector<std::shared_ptr<Pass>> PassTable::all() const {

@@ -4,11 +4,14 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/autograd/pass/pass.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::autograd {
 
@@ -33,6 +36,9 @@ class PassTable {
   std::vector<std::shared_ptr<Pass>> all() const;
   // Aborts the passes of a released context and drops its send nodes.
   static void release(ContextState& context);
+  // Aborts all passes: those of which this worker is the root with `reason`, the others with an error that
+  // says that this worker is lost. Messages that arrive later cannot begin a pass: it is aborted too.
+  void shutdown(const absl::Status& reason);
 
  private:
   std::shared_ptr<Pass> pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
@@ -42,9 +48,15 @@ class PassTable {
   static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
 
+  // OK until shutdown(); then the error that ends the pass.
+  absl::Status stopped(const rpc::Id& pass) const;
+
   rpc::AgentServices& agent_;
   Contexts& contexts_;
   const std::weak_ptr<StepBarrierDriver> barrier_;
+
+  mutable Mutex mutex_;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::autograd
