@@ -61,6 +61,10 @@ std::string to_string(const std::vector<Device>& devices) {
       "]");
 }
 
+bool contains(const std::vector<Device>& devices, const Device& device) {
+  return device.is_cpu() || std::find(devices.begin(), devices.end(), device) != devices.end();
+}
+
 absl::StatusOr<DeviceMap> inverse(const DeviceMap& map) {
   DeviceMap inverse;
   for (const auto& [from, to] : map) {

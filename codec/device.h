@@ -71,6 +71,8 @@ using DeviceMap = std::map<Device, Device>;
 std::string to_string(const DeviceMap& map);
 // "[cuda:0, cuda:1]".
 std::string to_string(const std::vector<Device>& devices);
+// Whether the device is the CPU or one of `devices`, which is a list without the CPU.
+bool contains(const std::vector<Device>& devices, const Device& device);
 // The inverse of a map. InvalidArgument, with the map and the device that occurs twice, if it is not one to
 // one.
 absl::StatusOr<DeviceMap> inverse(const DeviceMap& map);

@@ -92,7 +92,7 @@ struct IncomingPayload {
   std::shared_ptr<const proto::Payload> payload{std::shared_ptr<void>(), &proto::Payload::default_instance()};
   std::unique_ptr<TensorSet> tensors;
   std::vector<std::shared_ptr<RRefHandle>> references;
-  // After it the tensors on devices may be used; nullptr if there are none.
+  // After it the tensors on devices may be used; nullptr if all are on the CPU.
   StreamFencePtr fence;
 
   // The returned decoder is valid until this payload is moved or destroyed.

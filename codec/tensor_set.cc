@@ -1,6 +1,5 @@
 #include "gradwire/codec/tensor_set.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +36,7 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
     }
   }
   // The devices of a worker that is lost are not known any more. The message to it fails with the reason.
-  if (!to.is_cpu() && receiver_devices != nullptr &&
-      std::find(receiver_devices->begin(), receiver_devices->end(), to) == receiver_devices->end()) {
+  if (receiver_devices != nullptr && !contains(*receiver_devices, to)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor on ", device.str(), " would arrive on ", to.str(), ", but worker \"", receiver,
                      "\" has the devices ", to_string(*receiver_devices),

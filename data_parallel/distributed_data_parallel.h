@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/data_parallel/devices/tensors_in.h"
 #include "gradwire/data_parallel/module_reducer.h"
+#include "gradwire/device/tensors_in.h"
 
 namespace gradwire::collectives {
 
@@ -101,7 +101,8 @@ class DistributedDataParallel : public torch::nn::Module {
   auto forward(Arguments&&... arguments) {
     reducer_->before_forward(module_->is_training());
     if (input_device_.has_value()) {
-      return after(module_->forward(on_device(std::forward<Arguments>(arguments), *input_device_)...));
+      return after(
+          module_->forward(device::on_device(std::forward<Arguments>(arguments), *input_device_)...));
     }
     return after(module_->forward(std::forward<Arguments>(arguments)...));
   }
@@ -126,10 +127,10 @@ class DistributedDataParallel : public torch::nn::Module {
   template <class Output>
   Output after(Output output) {
     std::vector<at::Tensor> tensors;
-    collect_tensors(output, tensors);
+    device::collect_tensors(output, tensors);
     reducer_->after_forward(tensors);
-    if constexpr (kHoldsTensors<Output>) {
-      if (output_device_.has_value()) return on_device(std::move(output), *output_device_);
+    if constexpr (device::kHoldsTensors<Output>) {
+      if (output_device_.has_value()) return device::on_device(std::move(output), *output_device_);
     }
     return output;
   }

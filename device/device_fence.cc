@@ -28,8 +28,7 @@ std::vector<WeakStorage> storages_of(const std::vector<at::Tensor>& tensors) {
 
 void record_use_of(const c10::DataPtr& memory) {
   const c10::Device device = memory.device();
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.recordDataPtrOnStream(memory, guard.getStream(device));
+  c10::impl::VirtualGuardImpl(device.type()).recordDataPtrOnStream(memory, current_stream(device));
 }
 
 }  // namespace
@@ -56,9 +55,7 @@ StreamFencePtr DeviceFence::record_on(const std::vector<c10::Device>& devices,
   return fence;
 }
 
-StreamFencePtr DeviceFence::record() { return record_on(devices_in_use(), {}, /*strict=*/false); }
-
-StreamFencePtr DeviceFence::record_all(const std::vector<at::Tensor>& tensors) {
+StreamFencePtr DeviceFence::record(const std::vector<at::Tensor>& tensors) {
   return record_on(devices_in_use(), storages_of(tensors), /*strict=*/false);
 }
 
@@ -108,7 +105,7 @@ void record_fences() {
     std::vector<at::Tensor> tensors;
     for (const void* tensor : found.tensors)
       tensors.emplace_back(*static_cast<const at::TensorBase*>(tensor));
-    return found.others ? DeviceFence::record_all(tensors) : DeviceFence::record_for(tensors);
+    return found.others ? DeviceFence::record(tensors) : DeviceFence::record_for(tensors);
   });
 }
 

@@ -15,13 +15,12 @@ namespace gradwire::device {
 // A StreamFence made of one event for each device. Thread-safe.
 class DeviceFence : public StreamFence {
  public:
-  // Records the current streams of this thread on all devices that are in use. nullptr if none is. If a
-  // device is lost, returns a fence whose wait() reports it. Does not throw.
-  static StreamFencePtr record();
-  // As above. Also keeps the memory of `tensors`, as record_for() does.
-  static StreamFencePtr record_all(const std::vector<at::Tensor>& tensors);
-  // As record(), for the devices of `tensors`. wait() also notifies the allocator that the waiting streams
-  // use the memory of these tensors, which may have been allocated for other streams.
+  // Records the current streams of this thread on all devices that are in use. nullptr if none is. Lost
+  // devices are left out. Keeps the memory of `tensors`, as record_for() does. Does not throw.
+  static StreamFencePtr record(const std::vector<at::Tensor>& tensors = {});
+  // As above, only for the devices of `tensors`, and wait() reports lost ones. It also notifies the allocator
+  // that the waiting streams use the memory of these tensors, which may have been allocated for other
+  // streams.
   static StreamFencePtr record_for(const std::vector<at::Tensor>& tensors);
 
   absl::Status wait() const override;

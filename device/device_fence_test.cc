@@ -33,7 +33,7 @@ TEST(DeviceFence, OtherThreadReadsWhatWasComputedBefore) {
       std::thread([&] {
         const c10::StreamGuard other(lag::new_stream(1));
         EXPECT_TRUE(fence->wait().ok());
-        if (!of_tensor) record_use_on_current_streams({computed});
+        if (!of_tensor) record_use(computed, current_stream(computed.device()));
         read = computed * 1;
       }).join();
     }

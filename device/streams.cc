@@ -59,12 +59,6 @@ void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   });
 }
 
-void record_use_on_current_streams(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (has_streams(tensor)) record_use(tensor, current_stream(tensor.device()));
-  }
-}
-
 void ready_on_current_stream(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!has_streams(tensor)) return;
   const c10::Stream current = current_stream(tensor.device());

@@ -33,9 +33,6 @@ void for_each_part(const at::Tensor& tensor, const std::function<void(const at::
 // it before the work that is then on the stream. Does nothing if the stream is on another device.
 void record_use(const at::Tensor& tensor, const c10::Stream& stream);
 
-// Same for the current stream of the calling thread on the device of each tensor.
-void record_use_on_current_streams(const std::vector<at::Tensor>& tensors);
-
 // Makes a tensor that is ready on `stream` ready on the current stream of its own device too, and records
 // that use. Does nothing for a tensor that has no streams.
 void ready_on_current_stream(const at::Tensor& tensor, const c10::Stream& stream);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/device/tensors_in.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/torch/remote_module_methods.h"
 
@@ -59,8 +60,8 @@ struct ForwardOn<M, std::tuple<P...>> {
   static typename FunctionTraits<decltype(&M::forward)>::Returned call(const RRef<M>& module,
                                                                        const std::string& device,
                                                                        P... inputs) {
-    (move_input(inputs, device), ...);
-    return module.local_value().forward(std::move(inputs)...);
+    const c10::Device to(device);
+    return module.local_value().forward(device::on_device(std::move(inputs), to, /*non_blocking=*/true)...);
   }
 };
 

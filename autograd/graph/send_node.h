@@ -30,11 +30,6 @@ class SendNode : public torch::autograd::Node {
   // The incarnation of the worker that the message went to.
   uint64_t receiver() const { return receiver_; }
   bool may_continue() const { return may_continue_; }
-  // Returns the device of a tensor of the message, which its gradient must have when it arrives.
-  at::Device device(uint32_t output) const {
-    const torch::autograd::Edge& edge = next_edge(output);
-    return edge.is_valid() ? edge.function->input_metadata(edge.input_nr).device() : at::Device(at::kCPU);
-  }
 
   std::string name() const override { return "GradwireSend"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {

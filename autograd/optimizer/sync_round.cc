@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
-#include "gradwire/device/streams.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/answer_by.h"
 
@@ -97,10 +96,9 @@ SyncRound::Tensors SyncRound::average(Deposits& deposits) const {
     return std::tie(a.trainer.id, a.context) < std::tie(b.trainer.id, b.context);
   });
   // The gradients of each trainer are ready on the streams of the thread that deposited them. This thread's
-  // streams wait for them, and the allocator has to know that they use the memory.
+  // streams wait for them.
   for (const Deposit& each : deposits) {
     if (each.ready != nullptr) throw_if_error(each.ready->wait());
-    device::record_use_on_current_streams(each.gradients);
   }
   Tensors averages(deposits.front().gradients.size());
   for (std::size_t i = 0; i < averages.size(); ++i) {

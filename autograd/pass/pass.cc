@@ -214,12 +214,16 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
   std::string defined((gradients.size() + 7) / 8, '\0');
   auto tensors = std::make_unique<rpc::TorchTensors>();
   std::vector<rpc::Device> destinations;
+  bool on_device = false;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
     destinations.push_back(node.sender_device(static_cast<uint32_t>(i)));
+    on_device |= !gradients[i].is_cpu() || !destinations.back().is_cpu();
     defined[i / 8] = static_cast<char>(static_cast<uint8_t>(defined[i / 8]) | 1u << (i % 8));
     tensors->add(std::move(gradients[i]), /*give_away=*/true);
   }
+  // Without devices on either side the tensors take the short way of those on the CPU.
+  if (!on_device) destinations.clear();
   run.set_defined(std::move(defined));
   if (header().create_graph()) plant_send(*context_, self, to, tensors->tensors, *run.mutable_graph());
   // The answer keeps the part alive, but not the pass: a released context drops its passes. The state has

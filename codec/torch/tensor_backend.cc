@@ -16,8 +16,8 @@
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
-#include "gradwire/codec/torch/device_copy.h"
-#include "gradwire/codec/torch/handover.h"
+#include "gradwire/codec/torch/device/device_copy.h"
+#include "gradwire/codec/torch/device/handover.h"
 #include "gradwire/codec/torch/ipc/ipc_reader.h"
 #include "gradwire/codec/torch/ipc/ipc_sharing.h"
 #include "gradwire/codec/torch/ipc/ipc_writer.h"
@@ -94,12 +94,11 @@ class MessageWriter {
     }
     const bool on_devices = !to.is_cpu() && !route_->as_bytes;
     if (on_devices && route_->local && is_local_agent(route_->to)) {
-      const bool alone = tensor.layout() == at::kStrided && is_alone(tensor, 1, given_away);
-      handover_.tensors.push_back(alone ? tensor.detach() : snapshot(tensor));
+      handover_.tensors.push_back(to_pass_on(tensor));
       out.set_handed_over(static_cast<uint32_t>(handover_.tensors.size()));
       return absl::OkStatus();
     }
-    if (on_devices && ipc_.write(tensor, given_away, out)) return absl::OkStatus();
+    if (on_devices && ipc_.write(tensor, out)) return absl::OkStatus();
     copied_.push_back(tensor);
     return in_transit_.write(to_host(tensor), true, out);
   }

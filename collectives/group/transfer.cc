@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -92,8 +93,8 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
       if (enqueued_ != nullptr) enqueued_->order_current_stream();
       copy_into(staged_, target_);
       if (!target_.is_cpu()) {
-        const c10::Stream stream = current_stream(target_.device());
-        for (const at::Tensor& used : {staged_, target_}) record_use(used, stream);
+        const c10::Stream stream = device::current_stream(target_.device());
+        for (const at::Tensor& used : {staged_, target_}) device::record_use(used, stream);
       }
     }
   } catch (...) {

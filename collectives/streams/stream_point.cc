@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -15,21 +16,11 @@ c10::Device with_index(const c10::impl::VirtualGuardImpl& impl, c10::Device devi
 
 }  // namespace
 
-c10::Stream current_stream(c10::Device device) {
-  const c10::impl::VirtualGuardImpl impl(device.type());
-  return impl.getStream(with_index(impl, device));
-}
-
-void record_use(const at::Tensor& tensor, c10::Stream stream) {
-  if (stream.device_type() == c10::DeviceType::CPU || !tensor.has_storage()) return;
-  c10::impl::VirtualGuardImpl(stream.device_type())
-      .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
-}
-
 StreamPoint StreamPoint::of_current(c10::Device device) {
   StreamPoint point;
   if (device.is_cpu()) return point;
-  const c10::Stream stream = current_stream(device);
+  const c10::impl::VirtualGuardImpl impl(device.type());
+  const c10::Stream stream = impl.getStream(with_index(impl, device));
   auto event = std::make_shared<c10::Event>(device.type());
   event->record(stream);
   point.event_ = std::move(event);
@@ -37,7 +28,7 @@ StreamPoint StreamPoint::of_current(c10::Device device) {
 }
 
 void StreamPoint::block_current() const {
-  if (event_ != nullptr) event_->block(current_stream(event_->device()));
+  if (event_ != nullptr) event_->block(device::current_stream(event_->device()));
 }
 
 SideStream::SideStream(c10::Device device) {

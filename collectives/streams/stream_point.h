@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -16,18 +15,13 @@
 // streams, everything here does nothing. Functions throw the errors of the device.
 namespace gradwire::collectives {
 
-// The calling thread's current stream of `device`, which is not the CPU. A device without an index means the
-// thread's current device.
-c10::Stream current_stream(c10::Device device);
-// The memory of `tensor` is used by work in `stream`: its allocator gives it away only after that work.
-void record_use(const at::Tensor& tensor, c10::Stream stream);
-
 // A point in the work of a stream. May be used by several threads.
 class StreamPoint {
  public:
   // A point before all work.
   StreamPoint() = default;
-  // The end of the work that the calling thread's current stream of `device` has now.
+  // The end of the work that the calling thread's current stream of `device` has now. A device without an
+  // index means the thread's current device.
   static StreamPoint of_current(c10::Device device);
 
   // Whether the device has come to the point.

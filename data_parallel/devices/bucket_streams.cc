@@ -1,8 +1,8 @@
 #include "gradwire/data_parallel/devices/bucket_streams.h"
 
-#include <c10/core/Event.h>
-
 #include <algorithm>
+
+#include "gradwire/device/streams.h"
 
 namespace gradwire::collectives {
 
@@ -12,16 +12,16 @@ void BucketStreams::reset(const std::vector<at::Tensor>& flat) {
     Bucket& bucket = buckets_.emplace_back();
     if (each.is_cpu()) continue;
     bucket.made = StreamPoint::of_current(each.device());
-    bucket.known.push_back(current_stream(each.device()));
-    record_use(each, bucket.known.back());
+    bucket.known.push_back(device::current_stream(each.device()));
+    device::record_use(each, bucket.known.back());
   }
 }
 
 c10::Stream BucketStreams::stream_for(Bucket& bucket, const at::Tensor& flat) {
-  const c10::Stream stream = current_stream(flat.device());
+  const c10::Stream stream = device::current_stream(flat.device());
   if (std::find(bucket.known.begin(), bucket.known.end(), stream) == bucket.known.end()) {
     bucket.made.block_current();
-    record_use(flat, stream);
+    device::record_use(flat, stream);
     bucket.known.push_back(stream);
   }
   return stream;
@@ -38,10 +38,7 @@ void BucketStreams::before_reduction(std::size_t bucket, const at::Tensor& flat)
   if (flat.is_cpu()) return;
   const c10::Stream stream = stream_for(buckets_[bucket], flat);
   for (const c10::Stream writer : buckets_[bucket].writers) {
-    if (writer == stream) continue;
-    c10::Event written(flat.device().type());
-    written.record(writer);
-    written.block(stream);
+    device::order(writer, stream);
   }
   buckets_[bucket].writers.clear();
 }

@@ -54,7 +54,7 @@ struct Driver {
   decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
   decltype(&cuGetErrorString) error_string = nullptr;
 
-  // Unavailable if there is no driver, or if it is too old.
+  // Unavailable if the driver is missing or too old.
   static absl::StatusOr<const Driver*> get();
   // As cuda_status(), for the driver's own errors.
   absl::Status status(CUresult result, absl::string_view what, c10::Device device) const;

@@ -131,23 +131,19 @@ void ServedCall::decode_and_serve() {
           absl::StrCat("\"", callee_, "\" got a tensor, but this program was linked without libtorch")));
       return;
     }
-    const DeviceArrival arrival = parts_.runtime.devices.arrival(incoming_.from);
-    // Copies to a device run beside the work of earlier handlers.
-    std::unique_ptr<StreamScope> copying;
-    if (has_device_tensors(*arguments_.payload)) copying = tensor_backend()->enter_pool_streams();
-    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(incoming_.buffers), &arrival);
-    if (!tensors.ok()) {
-      fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
-      return;
+    // Copies to a device run on streams of the pool, beside the work of earlier handlers. Then the streams of
+    // this handler, which are current again, wait for them.
+    auto arrived =
+        parts_.runtime.devices.decode(incoming_.from, *arguments_.payload, std::move(incoming_.buffers));
+    absl::Status ready = arrived.status();
+    if (ready.ok()) {
+      arguments_.tensors = std::move(arrived->tensors);
+      arrived->streams = nullptr;
+      if (arrived->fence != nullptr) ready = arrived->fence->wait();
     }
-    arguments_.tensors = *std::move(tensors);
-    if (copying != nullptr) {
-      const StreamFencePtr copied = tensor_backend()->record_fence(*arguments_.tensors);
-      copying = nullptr;
-      if (absl::Status ready = copied == nullptr ? absl::OkStatus() : copied->wait(); !ready.ok()) {
-        fail(with_context(ready, absl::StrCat("the arguments of \"", callee_, "\"")));
-        return;
-      }
+    if (!ready.ok()) {
+      fail(with_context(ready, absl::StrCat("the arguments of \"", callee_, "\"")));
+      return;
     }
   }
   if (arguments_.payload->has_graph()) {

@@ -140,16 +140,15 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
                        "\" cannot receive tensors: its program was linked without libtorch")));
       return;
     }
-    if (has_device_tensors(request.arguments())) streams = tensor_backend()->enter_pool_streams();
-    const DeviceArrival arrival = runtime_.devices.arrival(from);
-    auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers), &arrival);
-    if (!tensors.ok()) {
-      call.reply(tensors.status());
+    auto arrived = runtime_.devices.decode(from, request.arguments(), std::move(buffers));
+    if (!arrived.ok()) {
+      call.reply(arrived.status());
       return;
     }
-    call.tensors = *std::move(tensors);
+    streams = std::move(arrived->streams);
+    call.tensors = std::move(arrived->tensors);
     call.sender_devices = sender_devices(request.arguments());
-    if (streams != nullptr) call.fence = tensor_backend()->record_fence(*call.tensors);
+    call.fence = std::move(arrived->fence);
   }
   if (call.service == kPing) {
     call.reply(ServiceReply());

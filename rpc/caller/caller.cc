@@ -39,7 +39,8 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
   //   3. Pass the tensors to the autograd graph. A tensor that requires grad concerns it even if the answer
   //      has no graph (GraphHook::incoming_answer).
   IncomingPayload in;
-  std::unique_ptr<StreamScope> streams;
+  // Its streams stay current while the graph hook makes nodes.
+  AgentDevices::Arrived arrived;
   in.payload = {answer.envelope, &answer.response().result()};
   auto received = rrefs.receive(*in.payload, call.peer->worker);
   // Release the request's references only after the answer's are received: the answer may return one of them,
@@ -52,13 +53,11 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
       return absl::InvalidArgumentError(
           "cannot decode the answer: it holds a tensor, but this program was linked without libtorch");
     }
-    const DeviceArrival arrival = devices.arrival(call.peer->worker);
-    // Tensors on devices are made on streams of the pool. The user's streams wait for them when the user
-    // takes the result.
-    if (has_device_tensors(*in.payload)) streams = tensor_backend()->enter_pool_streams();
-    GRADWIRE_ASSIGN_OR_RETURN(in.tensors,
-                              tensor_backend()->decode(*in.payload, std::move(answer.buffers), &arrival));
-    if (streams != nullptr) in.fence = tensor_backend()->record_fence(*in.tensors);
+    // The user's streams wait for tensors on devices when the user takes the result.
+    GRADWIRE_ASSIGN_OR_RETURN(arrived,
+                              devices.decode(call.peer->worker, *in.payload, std::move(answer.buffers)));
+    in.tensors = std::move(arrived.tensors);
+    in.fence = std::move(arrived.fence);
   }
   const bool concerns_graph = in.payload->has_graph() || any_requires_grad(*in.payload);
   if (concerns_graph && hook != nullptr) {

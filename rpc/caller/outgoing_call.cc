@@ -123,10 +123,9 @@ bool OutgoingCall::is_repeatable() const {
          !request_.arguments().has_graph() && *to_ != runtime.self;
 }
 
-absl::Status OutgoingCall::encode(const TensorSet& tensors, TensorSharing sharing, bool repeatable,
-                                  EncodedTensors& encoded) {
+absl::Status OutgoingCall::encode(const TensorSet& tensors, const DeviceMap* map, TensorSharing sharing,
+                                  bool repeatable, EncodedTensors& encoded) {
   const AgentDevices& devices = caller_.runtime().devices;
-  const DeviceMap* const map = devices.map_for(*to_, parts_->device_map.get());
   proto::Payload& payload = *request_.mutable_arguments();
   if (map == nullptr && !devices.any())
     return tensor_backend()->encode(tensors, sharing, payload, encoded.buffers);
@@ -144,10 +143,9 @@ uint64_t OutgoingCall::send(Completion done) {
   EncodedTensors encoded;
   std::unique_ptr<TensorSet> tensors = encoder_.take_tensors();
   // The result comes back by the inverse of the map, also if no argument is a tensor.
-  if (status_.ok()) {
-    if (const DeviceMap* map = runtime.devices.map_for(*to_, parts_->device_map.get()))
-      to_proto(*map, request_);
-  }
+  const DeviceMap* const map =
+      status_.ok() ? runtime.devices.map_for(*to_, parts_->device_map.get()) : nullptr;
+  if (map != nullptr) to_proto(*map, request_);
   // Handlers that run because of this call come after what this thread did on devices before it.
   if (runtime.order != nullptr) runtime.order->add();
   // 1. A call in an autograd context adds a node to the graph.
@@ -160,7 +158,7 @@ uint64_t OutgoingCall::send(Completion done) {
   //    before a repetition is sent.
   if (status_.ok() && tensors != nullptr) {
     const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
-    set_status(encode(*tensors, sharing, repeatable, encoded));
+    set_status(encode(*tensors, map, sharing, repeatable, encoded));
     // Tensors that were given away are now owned by the buffers alone.
     tensors = nullptr;
   }

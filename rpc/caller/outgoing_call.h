@@ -65,7 +65,7 @@ class OutgoingCall {
 
   // Whether the same request may be sent more than once.
   bool is_repeatable() const;
-  absl::Status encode(const TensorSet& tensors, TensorSharing sharing, bool repeatable,
+  absl::Status encode(const TensorSet& tensors, const DeviceMap* map, TensorSharing sharing, bool repeatable,
                       EncodedTensors& encoded);
 
   Caller& caller_;

@@ -143,16 +143,13 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     reply.body = answer->response().body();
     const proto::Payload& payload = answer->response().result();
     if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
-      std::unique_ptr<StreamScope> streams;
-      if (has_device_tensors(payload)) streams = tensor_backend()->enter_pool_streams();
-      const DeviceArrival arrival = caller_.runtime().devices.arrival(to_);
-      auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers), &arrival);
-      if (!tensors.ok()) {
-        promise_.set_error(tensors.status());
+      auto arrived = caller_.runtime().devices.decode(to_, payload, std::move(answer->buffers));
+      if (!arrived.ok()) {
+        promise_.set_error(arrived.status());
         return;
       }
-      reply.tensors = *std::move(tensors);
-      if (streams != nullptr) fence = tensor_backend()->record_fence(*reply.tensors);
+      reply.tensors = std::move(arrived->tensors);
+      fence = std::move(arrived->fence);
     }
     promise_.set_result(std::move(reply), std::move(fence));
   }

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 namespace {
-
-bool contains(const std::vector<Device>& devices, const Device& device) {
-  return device.is_cpu() || std::find(devices.begin(), devices.end(), device) != devices.end();
-}
 
 // A request with more entries than this is refused. No machine has so many devices.
 constexpr int kMaxEntries = 1'024;
@@ -142,6 +140,18 @@ DeviceRoute AgentDevices::route_to(const Worker& worker, const DeviceMap* map) c
   return route;
 }
 
+absl::StatusOr<AgentDevices::Arrived> AgentDevices::decode(const Worker& from, const proto::Payload& payload,
+                                                           std::vector<transport::Buffer> buffers) const {
+  Arrived arrived;
+  const bool on_device = std::any_of(payload.tensors().begin(), payload.tensors().end(),
+                                     [](const proto::Tensor& tensor) { return !tensor.device().empty(); });
+  if (on_device) arrived.streams = tensor_backend()->enter_pool_streams();
+  const DeviceArrival arrival = this->arrival(from);
+  GRADWIRE_ASSIGN_OR_RETURN(arrived.tensors, tensor_backend()->decode(payload, std::move(buffers), &arrival));
+  if (on_device) arrived.fence = tensor_backend()->record_fence(*arrived.tensors);
+  return arrived;
+}
+
 void to_proto(const DeviceMap& map, proto::Request& request) {
   for (const auto& [from, to] : map) {
     proto::DeviceEntry& entry = *request.add_device_map();
@@ -163,11 +173,6 @@ absl::StatusOr<DeviceMap> device_map_of(const proto::Request& request) {
   }
   GRADWIRE_RETURN_IF_ERROR(inverse(map).status());
   return map;
-}
-
-bool has_device_tensors(const proto::Payload& payload) {
-  return std::any_of(payload.tensors().begin(), payload.tensors().end(),
-                     [](const proto::Tensor& tensor) { return !tensor.device().empty(); });
 }
 
 }  // namespace gradwire::rpc

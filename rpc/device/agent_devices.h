@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/device.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/membership.pb.h"
@@ -49,8 +50,22 @@ class AgentDevices {
   const DeviceMap* map_for(const Worker& worker, const DeviceMap* of_call) const;
   // The route of a message to `worker` with `map` (may be nullptr). Both must outlive it.
   DeviceRoute route_to(const Worker& worker, const DeviceMap* map) const;
-  // For a message from `from`, which must outlive the result.
+  // For a message from `from`.
   DeviceArrival arrival(const Worker& from) const { return {&devices_, from.incarnation, self_, ipc_.get()}; }
+
+  // The tensors of a received payload.
+  struct Arrived {
+    // While it exists, streams of the pool are current on this thread: those on which tensors on devices were
+    // made. nullptr if all tensors are on the CPU.
+    std::unique_ptr<StreamScope> streams;
+    std::unique_ptr<TensorSet> tensors;
+    // After it the tensors may be used; nullptr if all are on the CPU.
+    StreamFencePtr fence;
+  };
+  // Decodes the tensors of a payload from this worker. Errors: those of TensorBackend::decode(). REQUIRES:
+  // the program was linked with libtorch.
+  absl::StatusOr<Arrived> decode(const Worker& from, const proto::Payload& payload,
+                                 std::vector<transport::Buffer> buffers) const;
 
  private:
   std::vector<Device> devices_;
@@ -74,8 +89,5 @@ class AgentDevices {
 // Writes a map into a request, and reads it. InvalidArgument if it is not a one-to-one map of devices.
 void to_proto(const DeviceMap& map, proto::Request& request);
 absl::StatusOr<DeviceMap> device_map_of(const proto::Request& request);
-
-// Whether a tensor of the payload is, or will be, on a device.
-bool has_device_tensors(const proto::Payload& payload);
 
 }  // namespace gradwire::rpc

@@ -48,8 +48,8 @@ class TransferTable {
   // The message will not be sent again, and is not on an open connection. Returns whether the transfer was
   // open.
   bool abandon(uint64_t receiver, uint64_t number);
-  // The abandoned transfers, for a Reclaim, which become asked. Empty if there are none, or if an earlier
-  // Reclaim is under way.
+  // The abandoned transfers, for a Reclaim, which become asked. Empty if no transfer is abandoned, or if an
+  // earlier Reclaim is under way.
   std::vector<uint64_t> begin_reclaim(uint64_t receiver);
   // The Reclaim was answered. Returns the transfers that have ended by this.
   std::vector<uint64_t> reclaimed(uint64_t receiver);

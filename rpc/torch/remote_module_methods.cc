@@ -34,8 +34,7 @@ void move_module(torch::nn::Module& module, const std::string& device) {
   // libtorch's own error for a kind of device that it was not built with is of no help.
   absl::StatusOr<Device> parsed = Device::parse(device);
   const std::vector<Device> devices = tensor_backend()->accelerators();
-  if (!parsed.ok() ||
-      (!parsed->is_cpu() && std::find(devices.begin(), devices.end(), *parsed) == devices.end())) {
+  if (!parsed.ok() || !contains(devices, *parsed)) {
     throw Error(absl::InvalidArgumentError(absl::StrCat(
         "cannot move the module to ", device, ": this worker has the devices ", to_string(devices))));
   }
@@ -50,12 +49,6 @@ void move_module(torch::nn::Module& module, const std::string& device) {
     return;
   }
   module.to(to, /*non_blocking=*/true);
-}
-
-at::Tensor moved(const at::Tensor& tensor, const std::string& device) {
-  if (!tensor.defined()) return tensor;
-  const c10::Device to(device);
-  return tensor.device() == to ? tensor : tensor.to(to, /*non_blocking=*/true);
 }
 
 std::vector<at::Tensor> list_parameters(const torch::nn::Module& module) { return module.parameters(); }

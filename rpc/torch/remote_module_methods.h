@@ -3,9 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gradwire/codec/device.h"
@@ -34,8 +32,6 @@ Destination destination_for(const Worker& owner, const Device& device, bool on_c
 
 // Moves the module to a device of this worker. Throws InvalidArgument if it has no such device.
 void move_module(torch::nn::Module& module, const std::string& device);
-// Returns the tensor on this device. The copy, if one is needed, is enqueued on the current streams.
-at::Tensor moved(const at::Tensor& tensor, const std::string& device);
 
 std::vector<at::Tensor> list_parameters(const torch::nn::Module& module);
 void set_training(torch::nn::Module& module, bool on);
@@ -44,38 +40,5 @@ std::map<std::string, at::Tensor> read_state(const torch::nn::Module& module);
 // Copies `state` into the module. If a name or a shape does not fit, throws InvalidArgument, which names all
 // of them, and changes nothing.
 void write_state(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
-
-// Moves the tensors in an input of a module, at any depth of vectors, maps, pairs and optionals.
-inline void move_input(at::Tensor& input, const std::string& device) { input = moved(input, device); }
-template <class T>
-void move_input(T& /*input*/, const std::string& /*device*/) {}
-template <class T>
-void move_input(std::optional<T>& input, const std::string& device);
-template <class A, class B>
-void move_input(std::pair<A, B>& input, const std::string& device);
-template <class T>
-void move_input(std::vector<T>& input, const std::string& device);
-template <class K, class T>
-void move_input(std::map<K, T>& input, const std::string& device);
-
-template <class T>
-void move_input(std::optional<T>& input, const std::string& device) {
-  if (input.has_value()) move_input(*input, device);
-}
-template <class A, class B>
-void move_input(std::pair<A, B>& input, const std::string& device) {
-  move_input(input.first, device);
-  move_input(input.second, device);
-}
-template <class T>
-void move_input(std::vector<T>& input, const std::string& device) {
-  if constexpr (!std::is_arithmetic_v<T>) {
-    for (T& part : input) move_input(part, device);
-  }
-}
-template <class K, class T>
-void move_input(std::map<K, T>& input, const std::string& device) {
-  for (auto& [key, part] : input) move_input(part, device);
-}
 
 }  // namespace gradwire::rpc::module_internal

@@ -45,7 +45,7 @@ bool depends_on_data(const c10::OperatorHandle& op) {
 // The result of an operator is known only later, but its shape must be known at once. The steps of one call:
 //
 //   1. Find the device, and check that all tensors are on it.
-//   2. Run the operator of the Meta device, which computes shapes without data. If there is no such operator,
+//   2. Run the operator of the Meta device, which computes shapes without data. Without such an operator,
 //      run the operator of the CPU on zeros. Both give the shapes of the outputs.
 //   3. Resize the tensors of `out=` arguments, and allocate the other outputs.
 //   4. Put a kernel into the current stream. It runs the operator of the CPU on tensors over the memory of

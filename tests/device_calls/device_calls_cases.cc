@@ -9,6 +9,7 @@
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/tests/device_calls/device_kind.h"
+#include "gradwire/tests/device_calls/expectations.h"
 
 // Calls with tensors on the devices of an accelerator whose streams run late.
 namespace gradwire::rpc {
@@ -30,6 +31,9 @@ GRADWIRE_RPC(scale)
 
 at::Tensor echo(const at::Tensor& x) { return x; }
 GRADWIRE_RPC(echo)
+
+at::Tensor increased(at::Tensor x) { return x.add_(1); }
+GRADWIRE_RPC(increased)
 
 std::string device_of(const at::Tensor& x) { return x.device().str(); }
 GRADWIRE_RPC(device_of)
@@ -74,22 +78,6 @@ GRADWIRE_RPC(add_to)
 at::Tensor fetch(const RRef<at::Tensor>& value) { return value.to_here(); }
 GRADWIRE_RPC(fetch)
 
-// Compares with a tensor on the CPU, bit for bit.
-void expect_equal(const at::Tensor& got, const at::Tensor& expected) {
-  EXPECT_TRUE(at::equal(got.cpu(), expected)) << got.cpu() << "\n expected " << expected;
-}
-
-RpcBackendOptions with_channels(std::vector<std::string> channels) {
-  RpcBackendOptions options;
-  options.channels = std::move(channels);
-  return options;
-}
-
-// The destructor checks that nothing is in use on a device.
-struct NothingLeft {
-  ~NothingLeft() { EXPECT_EQ(device_kind::leftovers(), ""); }
-};
-
 // The argument: the channel.
 class DeviceCalls : public ::testing::TestWithParam<const char*> {
  protected:
@@ -115,6 +103,12 @@ TEST_P(DeviceCalls, TensorsTravelBothWays) {
   const at::Tensor huge = at::rand({1500, 1001}).t();
   expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, huge)), huge);
   expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, huge.to(at::kBFloat16))), huge.to(at::kBFloat16));
+}
+
+TEST_P(DeviceCalls, ATensorWhoseElementsShareMemoryIsNotHandedOver) {
+  at::Tensor x = on(0, at::full({1}, 3.0)).expand({5});
+  // The receiver changes what it got, which libtorch refuses if elements share memory.
+  expect_equal(group_[0]->rpc_sync<&increased>("worker1", std::move(x)), at::full({5}, 4.0));
 }
 
 TEST_P(DeviceCalls, NoThreadWaitsForAStream) {

@@ -13,6 +13,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tests/device/lag_device.h"
+#include "gradwire/tests/device_calls/expectations.h"
 
 // Failures, device maps and modules on the test accelerator, which has several devices and can fail at will.
 // device_calls_cases.cc has the calls that succeed, for every kind of accelerator.
@@ -45,22 +46,6 @@ struct LinearOn : torch::nn::Module {
 GRADWIRE_RPC_MODULE(LinearOn, std::string, int64_t, int64_t)
 
 at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
-
-// Compares with a tensor on the CPU, bit for bit.
-void expect_equal(const at::Tensor& got, const at::Tensor& expected) {
-  EXPECT_TRUE(at::equal(got.cpu(), expected)) << got.cpu() << "\n expected " << expected;
-}
-
-RpcBackendOptions with_channels(std::vector<std::string> channels) {
-  RpcBackendOptions options;
-  options.channels = std::move(channels);
-  return options;
-}
-
-// The destructor checks that nothing is in use on a device.
-struct NothingLeft {
-  ~NothingLeft() { EXPECT_EQ(lag::leftovers(), ""); }
-};
 
 // The argument: the channel.
 class DeviceModules : public ::testing::TestWithParam<const char*> {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/device/streams.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/tests/device_calls/device_kind.h"
@@ -98,12 +99,6 @@ class Program {
     return value.on_device.to(other.on_device.device(), /*non_blocking=*/true);
   }
 
-  static void order(const c10::Stream& earlier, const c10::Stream& later) {
-    c10::Event event(earlier.device_type());
-    event.record(earlier);
-    event.block(later);
-  }
-
   void step() {
     Value& target = any();
     const Value a = any();
@@ -165,16 +160,16 @@ class Program {
       case 8: {
         // Other streams of this thread, which wait for the present ones.
         const c10::Device device = a.on_device.device();
-        const c10::Stream main = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+        const c10::Stream main = device::current_stream(device);
         const c10::Stream side = device_kind::new_stream(device.index());
-        order(main, side);
+        device::order(main, side);
         a.on_device.record_stream(side);
         at::Tensor result;
         {
           const c10::StreamGuard guard(side);
           result = group_[0]->rpc_sync<&combine>(worker(), a.on_device, a.on_device);
         }
-        order(side, main);
+        device::order(side, main);
         result.record_stream(main);
         set(target, std::move(result), combine(a.expected, a.expected),
             "the result of a call on another stream");

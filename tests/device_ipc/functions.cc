@@ -28,6 +28,7 @@ struct Gate {
   Mutex mutex;
   CondVar changed;
   int open ABSL_GUARDED_BY(mutex) = 0;
+  int inside ABSL_GUARDED_BY(mutex) = 0;
 };
 Gate& gate() {
   static auto* const gate = new Gate;
@@ -59,8 +60,11 @@ GRADWIRE_RPC(kept)
 
 void stay() {
   MutexLock lock(gate().mutex);
+  ++gate().inside;
+  gate().changed.notify_all();
   while (gate().open == 0) gate().changed.wait(gate().mutex);
   --gate().open;
+  --gate().inside;
 }
 GRADWIRE_RPC(stay)
 
@@ -70,6 +74,11 @@ void go_on() {
   gate().changed.notify_all();
 }
 GRADWIRE_RPC(go_on)
+
+void wait_for_stay() {
+  MutexLock lock(gate().mutex);
+  while (gate().inside == 0) gate().changed.wait(gate().mutex);
+}
 
 void die(const at::Tensor&) { ::kill(::getpid(), SIGKILL); }
 GRADWIRE_RPC(die)

@@ -20,6 +20,8 @@ at::Tensor kept();
 // Occupies a thread of the callee until go_on() is called there.
 void stay();
 void go_on();
+// Waits until a thread of this process is in stay().
+void wait_for_stay();
 // Ends its process as SIGKILL would, after it has received the tensor.
 void die(const at::Tensor& x);
 // Number of events and allocations of other processes that are open in the callee's process.

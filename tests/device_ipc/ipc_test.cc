@@ -204,6 +204,8 @@ TEST_F(Ipc, RequestsThatAreNeverDecodedGiveTheirMemoryBack) {
   testing::Group group(2, options);
   ASSERT_TRUE(warm_up(group[0], "worker1"));
   Future<void> stays = group[0]->rpc_async<&stay>("worker1");
+  // A request that overtakes it would be served.
+  wait_for_stay();
   const at::Tensor x = on(0, at::rand({1000}));
   std::vector<Future<at::Tensor>> calls;
   for (int i = 0; i < 20; ++i) {

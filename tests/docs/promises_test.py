@@ -3,7 +3,7 @@
 
 The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test`, followed by cases of that
 target, `Retry.LostRequestIsSentAgain`. The test searches a case in the .cc file that has the name of the target and
-is in its folder. Cases of a parameterised suite (TEST_P) are named without their prefix. Any other text in backquotes
+is in its folder, and for a target x_test also in x_cases.cc, which several targets share. Cases of a parameterised suite (TEST_P) are named without their prefix. Any other text in backquotes
 is a command.
 """
 import os
@@ -31,12 +31,14 @@ def rows(text):
 
 
 def cases_of(package, target):
-    """The cases in the source file of a target. Empty if the file does not exist."""
-    path = os.path.join(package, target + ".cc")
-    if not os.path.exists(path):
-        return set()
-    with open(path, encoding="utf-8") as source:
-        return {f"{suite}.{case}" for suite, case in DEFINITION.findall(source.read())}
+    """The cases in the source files of a target. Empty if no file exists."""
+    cases = set()
+    for name in (target, re.sub("_test$", "_cases", target)):
+        path = os.path.join(package, name + ".cc")
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as source:
+                cases |= {f"{suite}.{case}" for suite, case in DEFINITION.findall(source.read())}
+    return cases
 
 
 def check_row(cells):

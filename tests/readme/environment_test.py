@@ -7,8 +7,8 @@ import sys
 page = os.path.realpath(sys.argv[1])
 root = os.path.dirname(os.path.dirname(page))  # The source tree: the file in the runfiles is a link into it.
 
-FOLDERS = ["autograd", "base", "collectives", "examples", "rpc", "security", "store", "tests", "third_party", "tools",
-           "transport"]
+FOLDERS = ["autograd", "base", "codec", "collectives", "data_parallel", "device", "examples", "rpc", "security", "store",
+           "tests", "third_party", "tools", "transport"]
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
 GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
 SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-")

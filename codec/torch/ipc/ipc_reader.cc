@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ne.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
@@ -14,16 +13,13 @@
 #include "gradwire/codec/torch/tensor_layout.h"
 #include "gradwire/codec/torch/tensor_reader.h"
 #include "gradwire/device/device_fence.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::rpc {
 namespace {
 
 constexpr int kMaxDevices = 64;
 constexpr std::size_t kMaxHandle = 4096;
-
-c10::Stream current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
 
 // The strides of a row-major tensor.
 std::vector<int64_t> row_major(at::IntArrayRef sizes) {
@@ -69,7 +65,7 @@ absl::StatusOr<IpcReader::Source*> IpcReader::source(uint32_t index) {
   OpenedEvents& events = sharing_->opened_events();
   GRADWIRE_ASSIGN_OR_RETURN(opened->ready, events.take(arrival_->from, device, shared.ready()));
   GRADWIRE_ASSIGN_OR_RETURN(opened->consumed, events.take(arrival_->from, device, shared.consumed()));
-  GRADWIRE_RETURN_IF_ERROR(opened->ready->block(current_stream(device)));
+  GRADWIRE_RETURN_IF_ERROR(opened->ready->block(device::current_stream(device)));
   source = std::move(opened);
   return source.get();
 }
@@ -114,7 +110,7 @@ absl::StatusOr<at::Tensor> IpcReader::read(const proto::Tensor& in, c10::Device 
   GRADWIRE_RETURN_IF_ERROR(device::device_transfer(from->device.type())
                                ->copy(copy.mutable_data_ptr(),
                                       static_cast<const char*>(allocation->memory->data()) + shared.offset(),
-                                      bytes, current_stream(from->device)));
+                                      bytes, device::current_stream(from->device)));
   if (compared) copy = at::ne(copy, 0);
   return from->device == device ? copy : copy.to(device, /*non_blocking=*/true);
 }
@@ -129,7 +125,7 @@ IpcReader::~IpcReader() {
     if (source == nullptr) continue;
     const proto::SharedDevice& shared = transfer_->devices(static_cast<int>(i));
     // An error means that the device is lost, and its copies with it.
-    (void)source->consumed->record(current_stream(source->device));
+    (void)source->consumed->record(device::current_stream(source->device));
     events.give(arrival_->from, source->device, shared.ready(), std::move(source->ready));
     events.give(arrival_->from, source->device, shared.consumed(), std::move(source->consumed));
   }

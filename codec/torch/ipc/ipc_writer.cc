@@ -1,17 +1,15 @@
 #include "gradwire/codec/torch/ipc/ipc_writer.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/codec/device_transfers.h"
-#include "gradwire/codec/torch/device_copy.h"
+#include "gradwire/codec/torch/device/device_copy.h"
 #include "gradwire/codec/torch/ipc/ipc_sharing.h"
 #include "gradwire/codec/torch/tensor_layout.h"
-#include "gradwire/codec/torch/tensor_writer.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::rpc {
 
@@ -42,8 +40,7 @@ class IpcShipment : public Shipment {
   // The memory was computed, or will be, by what is on the current streams now.
   absl::Status record_ready(proto::Transfer& out) {
     for (Part& part : parts_) {
-      const c10::impl::VirtualGuardImpl guard(part.device.type());
-      GRADWIRE_RETURN_IF_ERROR(part.events.ready->record(guard.getStream(part.device)));
+      GRADWIRE_RETURN_IF_ERROR(part.events.ready->record(device::current_stream(part.device)));
       proto::SharedDevice& shared = *out.add_devices();
       shared.set_identity(part.identity);
       shared.set_ready(part.events.ready->handle());
@@ -61,10 +58,7 @@ class IpcShipment : public Shipment {
     for (Part& part : parts_) {
       const c10::Stream stream = sharing_.release_stream(part.device);
       if (!part.events.consumed->block(stream).ok()) return;  // The device is lost.
-      const c10::impl::VirtualGuardImpl guard(part.device.type());
-      for (const at::Tensor& tensor : tensors_) {
-        if (tensor.device() == part.device) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
-      }
+      for (const at::Tensor& tensor : tensors_) device::record_use(tensor, stream);
     }
     tensors_.clear();
     for (Part& part : parts_) events_->give(worker_, part.device, std::move(part.events));
@@ -85,7 +79,7 @@ class IpcShipment : public Shipment {
 IpcWriter::IpcWriter(const DeviceRoute* route) : route_(route) {}
 IpcWriter::~IpcWriter() = default;
 
-bool IpcWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
+bool IpcWriter::write(const at::Tensor& tensor, proto::Tensor& out) {
   DeviceTransfers* const transfers = route_ == nullptr ? nullptr : route_->transfers;
   if (transfers == nullptr || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
       tensor._is_zerotensor()) {
@@ -93,10 +87,7 @@ bool IpcWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& 
   }
   const Device device(tensor.device());
   if (!transfers->can_send(route_->to, device)) return false;
-  // Memory that the allocator does not know cannot be kept until a stream has passed a point.
-  const bool alone = is_alone(tensor, 1, given_away) && tensor.storage().allocator() != nullptr &&
-                     tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
-  const absl::Status status = describe(alone ? tensor.detach() : snapshot(tensor), out);
+  const absl::Status status = describe(to_pass_on(tensor), out);
   if (!status.ok()) transfers->refused(route_->to, device, status);
   return status.ok();
 }

@@ -23,7 +23,7 @@ class IpcWriter {
 
   // Writes a tensor on a device, which goes to a device. A copy is made on its device unless the message
   // alone has its memory. Returns false, and leaves `out` as it is, if the tensor must take another way.
-  bool write(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
+  bool write(const at::Tensor& tensor, proto::Tensor& out);
 
   // Call when all tensors have been written. Errors: those of the driver, and of DeviceTransfers::start().
   absl::Status finish(proto::Payload& payload, EncodedTensors& out);

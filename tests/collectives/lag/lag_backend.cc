@@ -16,6 +16,7 @@
 #include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/device/streams.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/tests/device/core/stream.h"
 #include "gradwire/tests/device/lag_device.h"
@@ -174,7 +175,7 @@ class LagGroup final : public GroupBackend {
     called.block_current();
     std::vector<View> views;
     for (const at::Tensor& tensor : tensors) {
-      record_use(tensor, stream);
+      device::record_use(tensor, stream);
       views.emplace_back(tensor);
     }
     auto result = std::make_shared<Result>();

@@ -16,6 +16,7 @@
 #include "gradwire/collectives/streams/stream_point.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"
+#include "gradwire/device/streams.h"
 #include "gradwire/tests/collectives/lag/lag_backend.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_expect.h"
@@ -76,7 +77,7 @@ struct TwoStreamsImpl : NetImpl {
     {
       const c10::StreamGuard guard(streams.first);
       called.block_current();
-      record_use(x, streams.first);
+      device::record_use(x, streams.first);
       middle = first(x);
       first_end = StreamPoint::of_current(x.device());
     }
@@ -85,12 +86,12 @@ struct TwoStreamsImpl : NetImpl {
       const c10::StreamGuard guard(streams.second);
       called.block_current();
       first_end.block_current();
-      record_use(middle, streams.second);
+      device::record_use(middle, streams.second);
       y = second(middle);
       second_end = StreamPoint::of_current(x.device());
     }
     second_end.block_current();
-    record_use(y, current_stream(x.device()));
+    device::record_use(y, device::current_stream(x.device()));
     return y;
   }
 

@@ -26,7 +26,7 @@ class HostMemory {
   void* allocate(size_t bytes);
   // `data` is what allocate() returned.
   void free(void* data);
-  // `stream` uses the block that contains the address. Returns false if there is no such block.
+  // `stream` uses the block that contains the address. Returns false if no block contains it.
   bool record(const void* address, Stream& stream);
   // Whether an allocated block contains the address.
   bool contains(const void* address) const;

@@ -13,10 +13,11 @@
 #include <utility>
 #include <vector>
 
-namespace gradwire::collectives {
+namespace gradwire::device {
 
-// Appends the tensors in the value that a module's forward returned to `found`. The value may be a tensor, or
-// containers, maps, tuples and optionals nested in any way. Tensors inside other types are not found.
+// Appends the tensors in a value to `found`, for example in one that a module's forward returned. The value
+// may be a tensor, or containers, maps, tuples and optionals nested in any way. Tensors inside other types
+// are not found.
 template <class T>
 void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
@@ -33,12 +34,18 @@ void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   }
 }
 
+// Where on_device() moves tensors, and whether the thread waits for copies from the host.
+struct Move {
+  at::Device device;
+  bool non_blocking = false;
+};
+
 // The types whose tensors on_device() moves: a tensor, or vectors, arrays, optionals, maps, pairs and tuples
 // of such types nested in any way.
 template <class T>
 struct TensorMover {
   static constexpr bool kHolds = false;
-  static const T& moved(const T& value, const at::Device&) { return value; }
+  static const T& moved(const T& value, const Move&) { return value; }
 };
 template <class T>
 inline constexpr bool kHoldsTensors = TensorMover<std::remove_cvref_t<T>>::kHolds;
@@ -46,17 +53,17 @@ inline constexpr bool kHoldsTensors = TensorMover<std::remove_cvref_t<T>>::kHold
 template <>
 struct TensorMover<at::Tensor> {
   static constexpr bool kHolds = true;
-  static at::Tensor moved(const at::Tensor& value, const at::Device& device) {
-    return value.defined() ? value.to(device) : value;
+  static at::Tensor moved(const at::Tensor& value, const Move& move) {
+    return value.defined() ? value.to(move.device, move.non_blocking) : value;
   }
 };
 
 template <class T>
 struct TensorMover<std::optional<T>> {
   static constexpr bool kHolds = kHoldsTensors<T>;
-  static std::optional<T> moved(const std::optional<T>& value, const at::Device& device) {
+  static std::optional<T> moved(const std::optional<T>& value, const Move& move) {
     if (!value.has_value()) return std::nullopt;
-    return TensorMover<T>::moved(*value, device);
+    return TensorMover<T>::moved(*value, move);
   }
 };
 
@@ -64,9 +71,9 @@ struct TensorMover<std::optional<T>> {
 template <class List, class T>
 struct ListMover {
   static constexpr bool kHolds = kHoldsTensors<T>;
-  static List moved(const List& list, const at::Device& device) {
+  static List moved(const List& list, const Move& move) {
     List copy = list;
-    for (auto& each : copy) each = TensorMover<T>::moved(each, device);
+    for (auto& each : copy) each = TensorMover<T>::moved(each, move);
     return copy;
   }
 };
@@ -78,9 +85,9 @@ struct TensorMover<std::array<T, kSize>> : ListMover<std::array<T, kSize>, T> {}
 template <class Map, class T>
 struct MapMover {
   static constexpr bool kHolds = kHoldsTensors<T>;
-  static Map moved(const Map& map, const at::Device& device) {
+  static Map moved(const Map& map, const Move& move) {
     Map copy = map;
-    for (auto& [key, each] : copy) each = TensorMover<T>::moved(each, device);
+    for (auto& [key, each] : copy) each = TensorMover<T>::moved(each, move);
     return copy;
   }
 };
@@ -92,33 +99,34 @@ struct TensorMover<std::unordered_map<K, T>> : MapMover<std::unordered_map<K, T>
 template <class A, class B>
 struct TensorMover<std::pair<A, B>> {
   static constexpr bool kHolds = TensorMover<A>::kHolds || TensorMover<B>::kHolds;
-  static std::pair<A, B> moved(const std::pair<A, B>& value, const at::Device& device) {
-    return {TensorMover<A>::moved(value.first, device), TensorMover<B>::moved(value.second, device)};
+  static std::pair<A, B> moved(const std::pair<A, B>& value, const Move& move) {
+    return {TensorMover<A>::moved(value.first, move), TensorMover<B>::moved(value.second, move)};
   }
 };
 template <class... T>
 struct TensorMover<std::tuple<T...>> {
   using Tuple = std::tuple<T...>;
   static constexpr bool kHolds = (TensorMover<T>::kHolds || ...);
-  static Tuple moved(const Tuple& value, const at::Device& device) {
-    return each_moved(value, device, std::index_sequence_for<T...>());
+  static Tuple moved(const Tuple& value, const Move& move) {
+    return each_moved(value, move, std::index_sequence_for<T...>());
   }
 
  private:
   template <std::size_t... kIndex>
-  static Tuple each_moved(const Tuple& value, const at::Device& device, std::index_sequence<kIndex...>) {
-    return Tuple(TensorMover<T>::moved(std::get<kIndex>(value), device)...);
+  static Tuple each_moved(const Tuple& value, const Move& move, std::index_sequence<kIndex...>) {
+    return Tuple(TensorMover<T>::moved(std::get<kIndex>(value), move)...);
   }
 };
 
-// Returns the value with its tensors moved to the device; returns a value of another type unchanged.
+// Returns the value with its tensors moved to the device; returns a value of another type unchanged. With
+// `non_blocking` the thread does not wait for the copies, so `device` must not be the CPU.
 template <class T>
-decltype(auto) on_device(T&& value, const at::Device& device) {
+decltype(auto) on_device(T&& value, const at::Device& device, bool non_blocking = false) {
   if constexpr (kHoldsTensors<T>) {
-    return TensorMover<std::remove_cvref_t<T>>::moved(value, device);
+    return TensorMover<std::remove_cvref_t<T>>::moved(value, Move{device, non_blocking});
   } else {
     return std::forward<T>(value);
   }
 }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire::device

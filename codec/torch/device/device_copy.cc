@@ -1,4 +1,4 @@
-#include "gradwire/codec/torch/device_copy.h"
+#include "gradwire/codec/torch/device/device_copy.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/_indices.h>
@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "gradwire/codec/torch/tensor_writer.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -85,6 +87,14 @@ at::Tensor to_device(const at::Tensor& tensor, c10::Device device) {
     }
     return made;
   });
+}
+
+// Memory that the allocator does not know cannot be kept until a stream has passed a point. Elements that
+// share memory, as in an expanded tensor, could not be changed.
+at::Tensor to_pass_on(const at::Tensor& tensor) {
+  const bool alone = tensor.layout() == at::kStrided && is_alone(tensor, 1, /*given_away=*/false) &&
+                     tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+  return alone ? tensor.detach() : snapshot(tensor);
 }
 
 at::Tensor snapshot(const at::Tensor& tensor) {

@@ -1,4 +1,4 @@
-#include "gradwire/codec/torch/handover.h"
+#include "gradwire/codec/torch/device/handover.h"
 
 #include <utility>
 
@@ -82,11 +82,6 @@ std::shared_ptr<void> register_local_agent(uint64_t incarnation) {
 bool is_local_agent(uint64_t incarnation) {
   MutexLock lock(table().mutex);
   return table().agents.contains(incarnation);
-}
-
-std::size_t open_handovers() {
-  MutexLock lock(table().mutex);
-  return table().entries.size();
 }
 
 }  // namespace gradwire::rpc

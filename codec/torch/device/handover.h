@@ -37,7 +37,4 @@ std::shared_ptr<void> drop_handover_later(uint64_t id, uint64_t from, uint64_t t
 std::shared_ptr<void> register_local_agent(uint64_t incarnation);
 bool is_local_agent(uint64_t incarnation);
 
-// Number of handovers that were not taken yet.
-std::size_t open_handovers();
-
 }  // namespace gradwire::rpc

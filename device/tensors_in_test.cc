@@ -1,11 +1,11 @@
-#include "gradwire/data_parallel/devices/tensors_in.h"
+#include "gradwire/device/tensors_in.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace gradwire::collectives {
+namespace gradwire::device {
 namespace {
 
 // A device that every build of libtorch has besides the CPU; its tensors have no memory.
@@ -37,4 +37,4 @@ TEST(OnDevice, ReturnsOtherValuesUnchanged) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::device
