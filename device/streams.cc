@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace gradwire::device {
 
@@ -72,7 +73,15 @@ void StreamSet::add(const c10::Stream& stream) {
 }
 
 void StreamSet::order_before_current_streams() const {
-  for (const c10::Stream& stream : streams_) order(stream, current_stream(stream.device()));
+  std::exception_ptr first;
+  for (const c10::Stream& stream : streams_) {
+    try {
+      order(stream, current_stream(stream.device()));
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 }  // namespace gradwire::device

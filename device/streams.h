@@ -43,7 +43,7 @@ class StreamSet {
   void add(const c10::Stream& stream);
   bool empty() const { return streams_.empty(); }
   // Makes the current streams of the calling thread, on the devices of the set, wait for the work that has
-  // been appended to the streams of the set.
+  // been appended to the streams of the set. If a device is lost, throws after it has ordered the others.
   void order_before_current_streams() const;
 
  private:

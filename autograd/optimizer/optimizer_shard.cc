@@ -16,6 +16,7 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/device/stream_order.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -252,7 +253,12 @@ OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) con
 // libtorch's optimizers are not thread-safe, so the mutex is held while `function` runs. A step with a
 // closure is the exception: it only sets `closure_runs_`, which is examined here.
 // On accelerators the mutex is not enough: the state and the parameters are changed on the streams of the
-// thread that steps. So the streams of each use wait for the use before it.
+// thread that steps.
+// 1. These streams wait for the use before this one.
+// 2. They wait for all handlers and passes of this worker that have ended: these may still read the
+//    parameters. The streams of this step's call do not, if the step had to wait for another trainer.
+// 3. Later handlers wait for this use. The end of the call is too late for that: a forward of another trainer
+//    may begin as soon as the step barrier knows that the step has ended.
 absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
   try {
     at::NoGradGuard no_graph;
@@ -262,8 +268,12 @@ absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::f
           "cannot use the optimizer while a step with a closure runs: wait for its end"));
     }
     if (last_use_ != nullptr) throw_if_error(last_use_->wait());
+    const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+    rpc::StreamOrder* const order = agent == nullptr ? nullptr : agent->services().stream_order().get();
+    if (order != nullptr) order->wait();
     function();
     last_use_ = device::DeviceFence::record_for(parameters_);
+    if (order != nullptr) order->add();
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
                         absl::StrCat("in the ", what, " of ", settings_.kind));
@@ -361,6 +371,8 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
       // timeout.
       auto [value, origin, counter] =
           closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
+      // The pass of the closure may still read the parameters on its streams.
+      if (const auto& order = agent->services().stream_order()) order->wait();
       const auto context = engine.contexts().find({origin, counter});
       const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors(parameters_.size());
       missing = missing_of(gradients);

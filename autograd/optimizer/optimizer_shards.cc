@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -17,7 +18,9 @@
 #include "gradwire/base/log.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/registration.h"
 
 namespace gradwire::autograd {
@@ -68,7 +71,16 @@ auto OptimizerShards::call_all(absl::string_view function, const A&... arguments
   for (const auto& shard : shards_) {
     calls.push_back(shard.with_timeout(settings_.timeout).template rpc_async<F>(arguments...));
   }
+  const absl::Cleanup ordered = [this] { order_after_own_shard(); };
   return wait_for_owners(name_of(function), owners_, calls);
+}
+
+void OptimizerShards::order_after_own_shard() const {
+  const auto& order = agent_->services().stream_order();
+  const auto is_own = [self = agent_->services().self().id](const ParameterOwner& owner) {
+    return owner.worker.id == self;
+  };
+  if (order != nullptr && std::any_of(owners_.begin(), owners_.end(), is_own)) order->wait();
 }
 
 OptimizerShards::OptimizerShards(std::shared_ptr<rpc::Agent> agent, const std::vector<ParameterRefs>& groups,
@@ -204,6 +216,7 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
   // The closure's own exception has priority over the error that the owner made of it.
   if (thrown != nullptr) std::rethrow_exception(thrown);
   auto [loss, missing] = wait_for_owners(name_of("step"), owners_, done)[0];
+  order_after_own_shard();
   delivered(rates);
   check_missing({missing});
   return loss;

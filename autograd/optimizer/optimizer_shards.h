@@ -63,6 +63,9 @@ class OptimizerShards {
   // Calls F, a method of OptimizerShard, on every owner, outside of any context.
   template <auto F, class... A>
   auto call_all(absl::string_view function, const A&... arguments) const;
+  // If this worker owns parameters, makes the current streams of this thread wait for the uses of its shard:
+  // the next forward of this thread may use the parameters themselves, without a call.
+  void order_after_own_shard() const;
   // Returns the rates that the owners have. Errors name `function`.
   std::vector<double> gather_learning_rates(absl::string_view function) const;
   // Returns the rates of the schedulers if they changed since they were last sent to the owners, otherwise an

@@ -213,8 +213,9 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   }
   token.forget(handle);
   // The caller may use what the pass has changed, on its own streams, as after libtorch's backward.
-  pass->part().order_before_current_streams();
+  const absl::Status ordered = pass->part().order_before_current_streams();
   throw_if_error(status);
+  throw_if_error(ordered);
   if (gradients_apart != nullptr) *gradients_apart = pass->gradients().take_apart();
 }
 

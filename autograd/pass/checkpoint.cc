@@ -15,6 +15,7 @@
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/pass/backward_apart.h"
+#include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -71,6 +72,7 @@ class CheckpointNode : public torch::autograd::Node {
     }
     variable_list results(inputs.size());
     if (!roots.empty()) run(roots, root_gradients, inputs, results);
+    order_results(results);
     return results;
   }
 
@@ -100,6 +102,15 @@ class CheckpointNode : public torch::autograd::Node {
     auto next = gradients.begin();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].defined() && inputs[i].requires_grad()) results[i] = std::move(*next++);
+    }
+  }
+
+  // The results must be ready on the stream of this node, also those on another device. The inner pass has
+  // made them ready on the current streams of their own devices.
+  void order_results(const variable_list& results) {
+    for (const at::Tensor& result : results) {
+      if (!device::has_streams(result)) continue;
+      if (const auto own = stream()) device::order(device::current_stream(result.device()), *own);
     }
   }
 

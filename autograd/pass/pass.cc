@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/context/graph_boundary.h"
@@ -29,6 +30,15 @@ std::shared_ptr<const ActiveContext> active_in(const ContextState& context, cons
   std::optional<Timeline::Path> path = read_position(header.position());
   if (header.position().empty() || !path) return context.active;
   return context.active->serving(*std::move(path));
+}
+
+// Adding gradients uses their devices, of which one may be lost or out of memory.
+absl::Status delivered_by(absl::FunctionRef<absl::Status()> deliver) {
+  try {
+    return deliver();
+  } catch (...) {
+    return with_context(status_from_exception(std::current_exception()), "adding up gradients");
+  }
 }
 
 }  // namespace
@@ -95,7 +105,8 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
   deliver_and_run(id().origin, [&](PassPart::Locked& locked) {
     if (locked.state.ended()) return;
     locked.begin_run();
-    const absl::Status delivered = locked.graph->deliver_roots(std::move(gradients));
+    const absl::Status delivered =
+        delivered_by([&] { return locked.graph->deliver_roots(std::move(gradients)); });
     if (!delivered.ok()) return locked.fail(delivered);
     locked.state.ran(header().inputs_only() ? 2 : 1, locked.actions);
   });
@@ -146,14 +157,17 @@ void Pass::run(ArrivedRun arrived) {
   absl::Status status;
   if (arrived.fence != nullptr) {
     streams = rpc::tensor_backend()->enter_pool_streams();
-    if (absl::Status ready = arrived.fence->wait(); !ready.ok()) part_->abort(ready);
+    if (absl::Status ready = arrived.fence->wait(); !ready.ok()) {
+      part_->abort(with_worker(std::move(ready), part_->calls().self().name));
+    }
   }
   const bool finishes = part_->calls().run_is_finish(from, part_->calls().self().incarnation);
   deliver_and_run(from, [&](PassPart::Locked& locked) {
     status = locked.state.status();
     if (status.ok()) locked.begin_run();
     if (status.ok() && locked.state.run_arrived(from, arrived.run.message())) {
-      if (absl::Status delivered = deliver(arrived, *locked.graph); delivered.ok()) {
+      absl::Status delivered = delivered_by([&] { return deliver(arrived, *locked.graph); });
+      if (delivered.ok()) {
         locked.state.ran(1, locked.actions);
       } else {
         locked.fail(std::move(delivered));

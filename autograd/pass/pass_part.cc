@@ -120,25 +120,33 @@ void PassPart::notice_losses(uint64_t from) {
   if (calls_.id().origin != from) notice_loss(calls_.id().origin);
 }
 
-void PassPart::order_before_current_streams() {
+absl::Status PassPart::order_before_current_streams() {
   device::StreamSet streams;
   {
     MutexLock lock(mutex_);
     streams = streams_;
   }
-  streams.order_before_current_streams();
+  try {
+    streams.order_before_current_streams();
+  } catch (...) {
+    return with_this_worker(
+        with_context(status_from_exception(std::current_exception()), "at the end of a backward pass"));
+  }
+  return absl::OkStatus();
 }
 
 // A step of an optimizer may follow the pass at once. It must not change parameters that nodes still read.
 void PassPart::publish_streams() {
   const std::shared_ptr<rpc::Agent> agent = calls_.agent();
   if (agent == nullptr || agent->services().stream_order() == nullptr) return;
-  const std::unique_ptr<rpc::StreamScope> streams = rpc::tensor_backend()->enter_pool_streams();
-  try {
-    order_before_current_streams();
-  } catch (const c10::Error&) {
-    // A device is lost. Later work on it fails by itself.
+  {
+    // A pass on the CPU has nothing to publish.
+    MutexLock lock(mutex_);
+    if (streams_.empty()) return;
   }
+  const std::unique_ptr<rpc::StreamScope> streams = rpc::tensor_backend()->enter_pool_streams();
+  // Later work on a device that is lost fails by itself.
+  (void)order_before_current_streams();
   agent->services().stream_order()->add();
 }
 

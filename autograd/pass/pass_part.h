@@ -35,8 +35,8 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   // Whether this worker's part has ended.
   bool ended() const { return part_ended_.load(std::memory_order_acquire); }
   // Makes the current streams of the calling thread wait for the nodes that have run here on accelerators.
-  // Must be called after the part has ended. Does not block the host.
-  void order_before_current_streams();
+  // Must be called after the part has ended. Does not block the host. Returns the error of a lost device.
+  absl::Status order_before_current_streams();
 
   // The parts that an event may use while the lock is held.
   struct Locked {
