@@ -291,12 +291,23 @@ absl::Status OptimizerShard::apply(const Tensors& gradients, const Rates& rates)
   });
 }
 
+// Taking the gradients uses their device, which may be lost.
+absl::StatusOr<OptimizerShard::Missing> OptimizerShard::step_with_gradients_of(ContextState& context,
+                                                                               const Rates& rates) try {
+  const Tensors gradients = gradients_of(context);
+  GRADWIRE_RETURN_IF_ERROR(apply(gradients, rates));
+  return missing_of(gradients);
+} catch (...) {
+  return with_context(status_from_exception(std::current_exception()),
+                      absl::StrCat("in the step of ", settings_.kind));
+}
+
 // The barrier calls the continuation on the thread whose call let the step pass, so it must be quick: the
 // step itself is posted to the executor. The captured agent keeps its engine alive, and with that the
 // barrier; `self` keeps the optimizer alive.
 // Every step that has passed must call step_ended(), or the barrier would hold later requests back
-// indefinitely. So the task is run here if the executor has shut down (post_or_run), and apply() reports
-// exceptions as a status.
+// indefinitely. So the task is run here if the executor has shut down (post_or_run), and
+// step_with_gradients_of() reports exceptions as a status.
 void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
                                         absl::Time deadline, Promise<Missing> done) {
   std::shared_ptr<rpc::Agent> agent;
@@ -310,14 +321,9 @@ void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& con
                    return;
                  }
                  agent->executor()->post_or_run([self, context, rates, done, agent, &barrier] {
-                   const Tensors gradients = self->gradients_of(*context);
-                   absl::Status status = self->apply(gradients, rates);
+                   const absl::StatusOr<Missing> missing = self->step_with_gradients_of(*context, rates);
                    barrier.step_ended(self->addresses_);
-                   if (status.ok()) {
-                     done.set_value(self->missing_of(gradients));
-                   } else {
-                     done.set_error(std::move(status));
-                   }
+                   done.set_result(missing);
                  });
                });
 }

@@ -106,6 +106,8 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   // Sets `.grad` of the parameters, steps, and restores `.grad`.
   absl::Status apply(const Tensors& gradients, const Rates& rates);
   void apply_rates(const Rates& rates);
+  // Steps with the gradients of the context. Does not throw.
+  absl::StatusOr<Missing> step_with_gradients_of(ContextState& context, const Rates& rates);
   void step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
                           absl::Time deadline, Promise<Missing> done);
   // Adds the trainers that the step waited for, and the advice, to the barrier's error.

@@ -105,6 +105,22 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
   return absl::OkStatus();
 }
 
+// Makes the gradient of each root that has none. The device of a root may be lost or out of memory.
+absl::StatusOr<std::vector<at::Tensor>> gradients_of_roots(const std::vector<at::Tensor>& roots,
+                                                           const BackwardOptions& options,
+                                                           const std::string& worker) try {
+  std::vector<at::Tensor> gradients;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const bool given = i < options.grad_roots.size() && options.grad_roots[i].defined();
+    gradients.push_back(given ? options.grad_roots[i] : at::ones_like(roots[i].detach()));
+    if (!options.create_graph) gradients.back() = gradients.back().detach();
+  }
+  return gradients;
+} catch (...) {
+  return with_worker(
+      with_context(status_from_exception(std::current_exception()), "making the gradient of a root"), worker);
+}
+
 // Sends the inputs that other workers own to their owners. Must be called before anything is marked.
 void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, const std::vector<Input>& inputs,
                  absl::Time deadline) {
@@ -147,13 +163,9 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   throw_if_error(check_roots(roots, options));
 
   torch::autograd::edge_list edges;
-  torch::autograd::variable_list gradients;
-  for (std::size_t i = 0; i < roots.size(); ++i) {
-    edges.push_back(torch::autograd::impl::gradient_edge(roots[i]));
-    const bool given = i < options.grad_roots.size() && options.grad_roots[i].defined();
-    gradients.push_back(given ? options.grad_roots[i] : at::ones_like(roots[i].detach()));
-    if (!options.create_graph) gradients.back() = gradients.back().detach();
-  }
+  for (const at::Tensor& root : roots) edges.push_back(torch::autograd::impl::gradient_edge(root));
+  torch::autograd::variable_list gradients =
+      value_or_throw(gradients_of_roots(roots, options, agent->services().self().name));
   try {
     torch::autograd::validate_outputs(edges, gradients, [](const std::string& message) {
       return absl::StrCat("the gradient of a root is invalid: ", message);

@@ -114,6 +114,26 @@ TEST_P(DeviceFailures, ALostDeviceOfTheRootEndsThePass) {
   lag::restore(1);
 }
 
+// The gradient of the root, and with grad_roots its delivery, need the device that is lost.
+TEST_P(DeviceFailures, ADeviceThatIsLostBeforeThePassFailsItWithTheWorkersName) {
+  make("lag:0", "cpu");
+  const Tensor x = leaf_on("lag:1", at::ones({10}));
+  const Tensor ones = leaf_on("lag:1", at::ones({10})).detach();
+  const Context context;
+  const Tensor y = x * 2 + x.square();
+  const Tensor sum = y.sum();
+  lag::synchronize_all();
+  lag::lose(1, "fell off the bus");
+  for (const bool given : {false, true}) {
+    BackwardOptions options;
+    options.timeout = absl::Seconds(30);
+    if (given) options.grad_roots = {ones};
+    const absl::Status lost = status_of([&] { backward(context, {given ? y : sum}, options); });
+    EXPECT_EQ(worker_of(lost), "worker0") << lost;
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("fell off the bus"));
+  }
+}
+
 TEST_P(DeviceFailures, ADeviceOutOfMemoryEndsThePassAndTheNextOneRuns) {
   make("lag:0", "lag:1");
   const absl::Status full = run("lag:0", Accident::kFull);

@@ -4,7 +4,10 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/optim/sgd.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "gradwire/autograd/distributed_optimizer.h"
 #include "gradwire/device/streams.h"
@@ -28,6 +31,7 @@ class Held {
   Tensor reads_late() { return late_product(other_, weight_.detach()) + weight_; }
   // The gradient of the weight is computed on a stream that is held.
   Tensor learns_late() { return late_product(other_.detach(), weight_); }
+  Tensor plain() { return weight_ * 1; }
   Tensor read() { return weight_.detach() * 1; }
   void release() { hold_.reset(); }
   RRef<Tensor> parameter() { return RRef<Tensor>(weight_); }
@@ -57,6 +61,7 @@ class Held {
 GRADWIRE_RPC_CLASS(Held, std::string, Tensor)
 GRADWIRE_RPC_METHOD(Held, reads_late)
 GRADWIRE_RPC_METHOD(Held, learns_late)
+GRADWIRE_RPC_METHOD(Held, plain)
 GRADWIRE_RPC_METHOD(Held, read)
 GRADWIRE_RPC_METHOD(Held, release)
 GRADWIRE_RPC_METHOD(Held, parameter)
@@ -102,6 +107,35 @@ TEST_F(DeviceOrder, TheNextForwardWaitsForTheStep) {
   EXPECT_FALSE(reaches_end_soon(0));
   held.rpc_sync<&Held::release>();
   expect_same(after, start_ - 0.5, "weight");
+}
+
+// The step of another trainer waits on the host until this pass has ended. Its request arrived before that,
+// so the order of requests does not cover the pass.
+TEST_F(DeviceOrder, AStepThatWaitedForAnotherTrainerWaitsForItsReads) {
+  const auto held = rpc::remote<Held>("worker1", std::string("lag:0"), start_);
+  DistributedOptimizer<torch::optim::SGD> optimizer({held.rpc_sync<&Held::parameter>()},
+                                                    torch::optim::SGDOptions(0.5));
+  const Context context;
+  const Tensor loss = held.rpc_sync<&Held::reads_late>().sum();
+  std::atomic<bool> steps{false};
+  std::thread other([&] {
+    const rpc::AgentGuard guard(group_[0]);
+    const Context own;
+    backward(own, {held.rpc_sync<&Held::plain>().sum()});
+    steps = true;
+    optimizer.step(own);
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!steps || group_[1]->tables().served_calls == 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the step has not arrived";
+    std::this_thread::yield();
+  }
+  backward(context, {loss});
+  other.join();
+  EXPECT_FALSE(reaches_end_soon(0));
+  held.rpc_sync<&Held::release>();
+  expect_same(held.rpc_sync<&Held::other_gradient>(context.id()), start_, "gradient");
+  expect_same(held.rpc_sync<&Held::read>(), start_ - 0.5, "weight");
 }
 
 // The trainer uses its own parameter without a call.

@@ -64,6 +64,11 @@ Tensor sum_of(const RRef<Tensor>& value) { return value.to_here().square().sum()
 GRADWIRE_RPC(sum_of)
 Tensor spread(const Tensor& x) { return x.sum().expand({3}); }
 GRADWIRE_RPC(spread)
+Tensor raise_first(Tensor x) {
+  x[0].add_(1);
+  return x;
+}
+GRADWIRE_RPC(raise_first)
 std::string device_of(const Tensor& x) { return x.device().str(); }
 GRADWIRE_RPC(device_of)
 
@@ -209,6 +214,10 @@ TEST_P(DevicePass, AReceiverMayChangeAnExpandedResult) {
   Tensor y = rpc::rpc_sync<&spread>("worker1", moved(at::ones({4}), lag::device(0)));
   y[0].add_(1);
   expect_same(y, at::tensor({5.0F, 4.0F, 4.0F}), "result");
+  // The same for an argument that is given away.
+  Tensor x = moved(at::full({1}, 4.0F), lag::device(0)).expand({3});
+  expect_same(rpc::rpc_sync<&raise_first>("worker1", std::move(x)), at::tensor({5.0F, 4.0F, 4.0F}),
+              "argument");
 }
 
 // ---- Device maps
