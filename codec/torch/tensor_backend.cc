@@ -62,7 +62,7 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
 //   1. The receiver is an agent of this process: the tensors themselves are handed over, after a copy on
 //      their device unless they were given away.
 //   2. The receiver can open memory of this process: it copies from there (IpcWriter).
-//   3. Their bytes are copied to the host, and the message is sent when they are there.
+//   3. Their bytes are copied to the host, large ones in pieces, and the message is sent when they are there.
 class MessageWriter {
  public:
   MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
@@ -100,6 +100,7 @@ class MessageWriter {
     }
     if (on_devices && ipc_.write(tensor, out)) return absl::OkStatus();
     copied_.push_back(tensor);
+    if (on_devices && has_pieces(tensor)) return write_in_pieces(tensor, out);
     return in_transit_.write(to_host(tensor), true, out);
   }
 
@@ -117,6 +118,15 @@ class MessageWriter {
   }
 
  private:
+  absl::Status write_in_pieces(const at::Tensor& tensor, proto::Tensor& out) {
+    const PiecesOnHost host = to_host_in_pieces(tensor);
+    const std::size_t first = out_.buffers.size();
+    GRADWIRE_RETURN_IF_ERROR(in_transit_.write_in_pieces(host.tensor, kPieceBytes, out));
+    for (std::size_t i = 0; i < host.copied.size(); ++i)
+      out_.progress.push_back({host.copied[i], first + i + 1});
+    return absl::OkStatus();
+  }
+
   const DeviceRoute* const route_;
   EncodedTensors& out_;
   TensorWriter writer_;
@@ -145,6 +155,10 @@ class MessageReader {
     if (in.device().empty()) return reader_.read(in);
     GRADWIRE_ASSIGN_OR_RETURN(const c10::Device device, local(in.device()));
     if (in.has_shared()) return ipc_.read(in, device);
+    if (in.handed_over() == 0 && TensorReader::has_pieces(in)) {
+      GRADWIRE_ASSIGN_OR_RETURN(const TensorPieces pieces, reader_.read_pieces(in));
+      return to_device(pieces, device);
+    }
     if (in.handed_over() == 0) {
       GRADWIRE_ASSIGN_OR_RETURN(const at::Tensor bytes, reader_.read(in));
       return to_device(bytes, device);

@@ -11,6 +11,7 @@
 
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/codec/torch/tensor_reader.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 #include "gradwire/transport/message.h"
 #include "gtest/gtest.h"
@@ -128,6 +129,7 @@ void mutate(proto::Tensor& tensor, std::vector<transport::Buffer>& buffers, std:
       break;
     case 7:
       tensor.set_buffer(static_cast<uint32_t>(random() % 5));
+      if (random() % 2 == 0) tensor.set_buffers(static_cast<uint32_t>(random() % 4));
       break;
     case 8:
       tensor.set_coalesced(!tensor.coalesced());
@@ -259,6 +261,75 @@ TEST(HostileTensor, BufferSharedByTwoTensorsIsRefused) {
   const absl::Status status = tensor_backend()->decode(payload, buffers).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("tensor 1"), std::string::npos) << status;
+}
+
+// A tensor of 100 floats that are in buffers with these numbers of bytes, from the first one on.
+struct InBuffers {
+  explicit InBuffers(const std::vector<std::size_t>& sizes) : tensor(described({100}, at::kFloat, "")) {
+    tensor.set_buffer(1);
+    tensor.set_buffers(static_cast<uint32_t>(sizes.size()));
+    std::size_t next = 0;
+    for (std::size_t size : sizes) {
+      auto memory = std::make_shared<std::string>(size, '\0');
+      for (char& byte : *memory) byte = static_cast<char>(next++ % 61);
+      buffers.emplace_back(memory->data(), size, memory);
+    }
+  }
+  absl::StatusOr<TensorPieces> pieces() const { return TensorReader(buffers).read_pieces(tensor); }
+  absl::StatusOr<at::Tensor> whole() const { return TensorReader(buffers).read(tensor); }
+  bool refused() const {
+    return pieces().status().code() == absl::StatusCode::kInvalidArgument &&
+           whole().status().code() == absl::StatusCode::kInvalidArgument;
+  }
+  proto::Tensor tensor;
+  std::vector<transport::Buffer> buffers;
+};
+
+TEST(HostileTensor, SeveralBuffersOfATensorAreReadOneAfterTheOther) {
+  const InBuffers one({400}), three({40, 200, 160});
+  const auto expected = one.whole(), whole = three.whole();
+  ASSERT_TRUE(expected.ok() && whole.ok()) << whole.status();
+  EXPECT_TRUE(at::equal(*whole, *expected));
+  const auto pieces = three.pieces();
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  EXPECT_EQ(pieces->sizes, std::vector<int64_t>{100});
+  EXPECT_EQ(pieces->buffers.size(), 3u);
+  // Bools are checked in one memory.
+  proto::Tensor bools = described({100}, at::kBool, "");
+  bools.set_buffers(2);
+  EXPECT_FALSE(TensorReader::has_pieces(bools));
+}
+
+TEST(HostileTensor, SeveralBuffersMustHaveExactlyTheBytesOfTheTensor) {
+  EXPECT_TRUE(InBuffers({200, 196}).refused());
+  EXPECT_TRUE(InBuffers({200, 204}).refused());
+  EXPECT_TRUE(InBuffers({200, 200, 4}).refused());
+  EXPECT_TRUE(InBuffers({400, 400}).refused());
+  // Elements that are divided between two buffers.
+  EXPECT_EQ(InBuffers({198, 202}).pieces().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(HostileTensor, BuffersThatTheMessageDoesNotHaveAreRefused) {
+  for (uint32_t first : {0u, 2u, 3u, 4u, 0xFFFFFFFFu}) {
+    for (uint32_t count : {2u, 3u, 0xFFFFFFFFu}) {
+      InBuffers in({200, 200});
+      in.tensor.set_buffer(first);
+      in.tensor.set_buffers(count);
+      EXPECT_EQ(in.pieces().status().code(), absl::StatusCode::kInvalidArgument) << first << " " << count;
+      if (first != 0) {
+        EXPECT_TRUE(in.refused()) << first << " " << count;
+      }
+    }
+  }
+  InBuffers inline_too({200, 200});
+  inline_too.tensor.set_inline_data(std::string(400, 'x'));
+  EXPECT_TRUE(inline_too.refused());
+  InBuffers no_elements({200, 200});
+  no_elements.tensor.set_sizes(0, 0);
+  EXPECT_TRUE(no_elements.refused());
+  InBuffers gaps({200, 200});
+  gaps.tensor.add_strides(2);
+  EXPECT_TRUE(gaps.refused());
 }
 
 TEST(HostileTensor, CsrColumnsOutOfRangeAreRefused) {

@@ -31,9 +31,8 @@ absl::StatusOr<at::ScalarType> checked_dtype(uint32_t number) {
   return static_cast<at::ScalarType>(number);
 }
 
-// The description comes from the peer. libtorch checks little of it and aborts or reads beyond the memory
-// if it is wrong. So everything that libtorch would rely on is checked here first.
-absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
+// The dtype of a tensor of the message, which is not a component of another one.
+absl::StatusOr<at::ScalarType> dtype_of(const proto::Tensor& in) {
   GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::QUANTIZED && c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("its dtype is quantized but its kind is not");
@@ -43,6 +42,13 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
     return absl::InvalidArgumentError(
         absl::StrCat("its dtype ", c10::toString(dtype), " cannot require grad"));
   }
+  return dtype;
+}
+
+// The description comes from the peer. libtorch checks little of it and aborts or reads beyond the memory
+// if it is wrong. So everything that libtorch would rely on is checked here first.
+absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
+  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, dtype_of(in));
   switch (in.kind()) {
     case proto::Tensor::STRIDED:
       return read_strided(in, dtype, /*checked=*/dtype == at::kBool);
@@ -55,6 +61,24 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown kind of tensor: got the number ", in.kind()));
   }
+}
+
+bool TensorReader::has_pieces(const proto::Tensor& in) {
+  return in.kind() == proto::Tensor::STRIDED && in.buffers() > 1 &&
+         in.dtype() != static_cast<uint32_t>(at::kBool);
+}
+
+absl::StatusOr<TensorPieces> TensorReader::read_pieces(const proto::Tensor& in) {
+  GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, dtype_of(in));
+  const std::size_t element = c10::elementSize(dtype);
+  GRADWIRE_ASSIGN_OR_RETURN(TensorExtent extent, checked_extent(in.sizes(), static_cast<int64_t>(element)));
+  if (extent.numel == 0) return absl::InvalidArgumentError("it has no elements, but it has data");
+  if (in.strides_size() != 0) GRADWIRE_RETURN_IF_ERROR(check_dense(in.sizes(), in.strides(), extent.numel));
+  GRADWIRE_ASSIGN_OR_RETURN(auto buffers, take_buffers(in, static_cast<std::size_t>(extent.bytes), element));
+  return TensorPieces{dtype,
+                      {in.sizes().begin(), in.sizes().end()},
+                      {in.strides().begin(), in.strides().end()},
+                      std::move(buffers)};
 }
 
 absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, at::ScalarType dtype,
@@ -94,7 +118,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
   GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::STRIDED || in.strides_size() != 0 || in.parts_size() != 0 ||
-      in.requires_grad() || c10::isQIntType(dtype)) {
+      in.requires_grad() || in.buffers() > 1 || c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("one of its parts is not a plain row-major tensor");
   }
   return read_strided(in, dtype, /*checked=*/true);
@@ -107,6 +131,16 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
                                                    ", but the message has ", buffers_.size(), " buffers"));
   }
   if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and a buffer");
+  if (in.buffers() > 1) {
+    GRADWIRE_ASSIGN_OR_RETURN(const auto pieces, take_buffers(in, size, /*element=*/1));
+    GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer whole, allocate_tensor_memory(size));
+    char* next = static_cast<char*>(whole.data());
+    for (const transport::Buffer& piece : pieces) {
+      std::memcpy(next, piece.data(), piece.size());
+      next += piece.size();
+    }
+    return whole;
+  }
   // The buffer is replaced by an empty one, so that a second tensor that refers to it is refused below.
   const transport::Buffer buffer = std::exchange(buffers_[in.buffer() - 1], transport::Buffer());
   const std::size_t given = buffer.data() == nullptr ? 0 : buffer.size();
@@ -118,6 +152,30 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));
   std::memcpy(copy.data(), buffer.data(), size);
   return copy;
+}
+
+// The sizes are added up as they are taken, so they cannot overflow: none is larger than what is missing.
+absl::StatusOr<std::vector<transport::Buffer>> TensorReader::take_buffers(const proto::Tensor& in,
+                                                                          std::size_t size,
+                                                                          std::size_t element) {
+  if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and buffers");
+  if (in.buffer() == 0 || in.buffer() - 1 > buffers_.size() ||
+      in.buffers() > buffers_.size() - (in.buffer() - 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("it refers to ", in.buffers(), " buffers from ",
+                                                   in.buffer(), " on, but the message has ", buffers_.size(),
+                                                   " buffers"));
+  }
+  std::vector<transport::Buffer> taken;
+  std::size_t missing = size;
+  for (std::size_t i = 0; i < in.buffers(); ++i) {
+    transport::Buffer buffer = std::exchange(buffers_[in.buffer() - 1 + i], transport::Buffer());
+    if (buffer.data() == nullptr || buffer.size() > missing || buffer.size() % element != 0)
+      return wrong_size(size, size - missing + buffer.size());
+    missing -= buffer.size();
+    taken.push_back(std::move(buffer));
+  }
+  if (missing != 0) return wrong_size(size, size - missing);
+  return taken;
 }
 
 }  // namespace gradwire::rpc

@@ -11,6 +11,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/COW.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -85,22 +86,41 @@ absl::Status TensorWriter::write_strided(const at::Tensor& tensor, bool given_aw
   } else if (tensor.is_conj() || tensor.is_neg()) {
     dense = tensor.resolve_conj().resolve_neg();
   }
-  if (!dense.is_contiguous()) {
-    if (dense.is_non_overlapping_and_dense()) {
-      // The memory is sent as it is, with the strides, instead of being copied into row-major order.
-      const std::vector<int64_t> strides = portable_strides(dense.sizes(), dense.strides(), extent.numel);
-      out.mutable_strides()->Add(strides.begin(), strides.end());
-    } else {
-      // The elements overlap or have gaps between them: copy them into row-major order.
-      GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, allocate_tensor_memory(extent.bytes));
-      at::Tensor row_major = tensor_over(std::move(memory), dense.sizes(), {}, dense.scalar_type());
-      row_major.copy_(dense);
-      dense = std::move(row_major);
-    }
+  if (!dense.is_non_overlapping_and_dense()) {
+    // The elements overlap or have gaps between them: copy them into row-major order.
+    GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, allocate_tensor_memory(extent.bytes));
+    at::Tensor row_major = tensor_over(std::move(memory), dense.sizes(), {}, dense.scalar_type());
+    row_major.copy_(dense);
+    dense = std::move(row_major);
   }
+  write_layout(dense, extent.numel, out);
   // Two handles are known: the caller's, and `dense` if it is the same tensor.
   const bool alone = !dense.is_same(tensor) || is_alone(tensor, 2, given_away);
   return write_bytes(dense, alone, out);
+}
+
+// The memory is sent as it is, with the strides, instead of being copied into row-major order.
+void TensorWriter::write_layout(const at::Tensor& dense, int64_t numel, proto::Tensor& out) {
+  if (dense.is_contiguous()) return;
+  const std::vector<int64_t> strides = portable_strides(dense.sizes(), dense.strides(), numel);
+  out.mutable_strides()->Add(strides.begin(), strides.end());
+}
+
+absl::Status TensorWriter::write_in_pieces(const at::Tensor& dense, std::size_t piece, proto::Tensor& out) {
+  out.set_dtype(static_cast<uint32_t>(dense.scalar_type()));
+  out.mutable_sizes()->Add(dense.sizes().begin(), dense.sizes().end());
+  GRADWIRE_ASSIGN_OR_RETURN(TensorExtent extent,
+                            checked_extent(dense.sizes(), static_cast<int64_t>(dense.element_size())));
+  write_layout(dense, extent.numel, out);
+  const auto owner = std::make_shared<at::Tensor>(dense);
+  char* const memory = static_cast<char*>(const_cast<void*>(dense.const_data_ptr()));
+  const auto size = static_cast<std::size_t>(extent.bytes);
+  out.set_buffer(static_cast<uint32_t>(buffers_.size() + 1));
+  for (std::size_t begin = 0; begin < size; begin += piece)
+    buffers_.emplace_back(memory + begin, std::min(piece, size - begin), owner);
+  const std::size_t count = (size + piece - 1) / piece;
+  if (count > 1) out.set_buffers(static_cast<uint32_t>(count));
+  return absl::OkStatus();
 }
 
 absl::Status TensorWriter::write_part(const at::Tensor& part, proto::Tensor& out) {

@@ -28,8 +28,13 @@ class TensorWriter {
   // Writes `tensor`. The caller must hold exactly one handle to it. `given_away`: see TorchTensors.
   // InvalidArgument, with the reason, if the tensor cannot be sent.
   absl::Status write(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
+  // Writes a strided tensor on the CPU with elements, which is dense and belongs to the message, in buffers
+  // of `piece` bytes, which are whole elements. Its memory is not read here.
+  absl::Status write_in_pieces(const at::Tensor& dense, std::size_t piece, proto::Tensor& out);
 
  private:
+  // Describes the layout of a dense tensor with elements.
+  static void write_layout(const at::Tensor& dense, int64_t numel, proto::Tensor& out);
   absl::Status write_strided(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
   absl::Status write_sparse_coo(const at::Tensor& tensor, proto::Tensor& out);
   absl::Status write_sparse_csr(const at::Tensor& tensor, proto::Tensor& out);

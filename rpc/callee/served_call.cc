@@ -13,6 +13,7 @@
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/parts/send_ahead.h"
 #include "gradwire/rpc/rref/message_references.h"
 
 // A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
@@ -210,8 +211,9 @@ void ServedCall::dispatch() {
 }
 
 // Sends the answer, once. The order of the steps matters:
-//   1. Wait, without a thread, until the bytes of the result have been copied from their device. The call has
-//      ended for its handler, but stays in the table of calls, so a graceful shutdown waits for it.
+//   1. Wait, without a thread, until the bytes of the result have been copied from their device. Those that
+//      arrive early may be sent ahead. The call has ended for its handler, but stays in the table of calls,
+//      so a graceful shutdown waits for it.
 //   2. For a repeatable call, keep the answer before it is sent. From then on a repetition gets the kept
 //      answer, and this answer goes to the link on which the newest attempt arrived.
 //   3. Send the answer.
@@ -221,20 +223,18 @@ void ServedCall::dispatch() {
 //   7. Start the next call on a serial object.
 void ServedCall::answer(proto::Envelope& envelope, EncodedTensors encoded) {
   if (encoded.copies != nullptr) {
-    auto waiting = std::make_shared<std::pair<proto::Envelope, EncodedTensors>>();
-    waiting->first.Swap(&envelope);
+    auto waiting = std::make_shared<proto::Envelope>();
+    waiting->Swap(&envelope);
     own_bytes(encoded.buffers);
-    StreamFencePtr copies = std::move(encoded.copies);
-    waiting->second = std::move(encoded);
-    parts_.runtime.fences->watch(std::move(copies),
-                                 [self = shared_from_this(), waiting](const absl::Status& copied) {
-                                   auto& [answer, tensors] = *waiting;
-                                   if (!copied.ok()) {
-                                     self->refuse_result(copied, *answer.mutable_response());
-                                     tensors = EncodedTensors();
-                                   }
-                                   self->answer(answer, std::move(tensors));
-                                 });
+    SendAhead::start(
+        *parts_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
+        [self = shared_from_this(), waiting](const absl::Status& copied, EncodedTensors tensors) {
+          if (!copied.ok()) {
+            self->refuse_result(copied, *waiting->mutable_response());
+            tensors = EncodedTensors();
+          }
+          self->answer(*waiting, std::move(tensors));
+        });
     return;
   }
   std::shared_ptr<Link> newest;

@@ -9,6 +9,7 @@
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/parts/send_ahead.h"
 #include "gradwire/rpc/rref/service.h"
 
 // The part of the server that answers service calls, which are messages of the framework itself.
@@ -68,14 +69,13 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
   void send_when_copied(proto::Envelope& envelope, EncodedTensors encoded) {
     auto out = std::make_shared<proto::Envelope>();
     out->Swap(&envelope);
-    auto tensors = std::make_shared<EncodedTensors>(std::move(encoded));
-    server_.runtime_.fences->watch(std::move(tensors->copies),
-                                   [self = shared_from_this(), out, tensors](const absl::Status& copied) {
-                                     if (!copied.ok())
-                                       self->refuse(copied, *out->mutable_response(), *tensors);
-                                     (void)self->link_->send_encoded(*out, std::move(*tensors));
-                                     self->server_.calls_.end_service();
-                                   });
+    SendAhead::start(
+        *server_.runtime_.fences, std::move(encoded), [link = link_] { return link; },
+        [self = shared_from_this(), out](const absl::Status& copied, EncodedTensors tensors) {
+          if (!copied.ok()) self->refuse(copied, *out->mutable_response(), tensors);
+          (void)self->link_->send_encoded(*out, std::move(tensors));
+          self->server_.calls_.end_service();
+        });
   }
 
   Server& server_;

@@ -80,7 +80,12 @@ Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
     : runtime_(runtime),
       peers_(peers),
       rrefs_(rrefs),
-      copied_(runtime, [this](CopiedCall& call) { send_now(call); }) {}
+      copied_(
+          runtime,
+          [this](const std::shared_ptr<Peer>& peer) -> std::shared_ptr<LinkSender> {
+            return link_to(peer).value_or(nullptr);
+          },
+          [this](CopiedCall& call) { send_now(call); }) {}
 
 absl::StatusOr<std::shared_ptr<Peer>> Caller::find(const Destination& destination) const {
   if (destination.incarnation() == 0) return peers_.find(destination.name(), destination.id());
@@ -146,7 +151,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors
 }
 
 void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to,
-                      const proto::Envelope& envelope, EncodedTensors tensors, bool borrow) {
+                      proto::Envelope& envelope, EncodedTensors tensors, bool borrow) {
   const proto::Payload& arguments = envelope.request().arguments();
   const bool borrows = any_borrowed(tensors.buffers);
   absl::StatusOr<uint64_t> ticket = link->send_encoded(envelope, std::move(tensors));

@@ -75,8 +75,8 @@ class Caller {
   void expire(absl::Time alarm);
 
   // Sends a call that is in the table, and has this link. `to` is its callee.
-  void transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to,
-                const proto::Envelope& envelope, EncodedTensors tensors, bool borrow);
+  void transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to, proto::Envelope& envelope,
+                EncodedTensors tensors, bool borrow);
 
   // Sends a call whose tensors have been copied from a device (caller_copies.cc).
   void send_now(CopiedCall& call);

@@ -1,6 +1,6 @@
 #include "gradwire/rpc/caller/copied_calls.h"
 
-#include "gradwire/rpc/device/fence_watch.h"
+#include "gradwire/rpc/link/parts/send_ahead.h"
 
 namespace gradwire::rpc {
 
@@ -14,16 +14,23 @@ void CopiedCalls::add(const Call& call) {
     MutexLock lock(mutex_);
     orders_[key_of(*call)].waiting.push_back({call, false});
   }
-  StreamFencePtr copies = std::move(call->tensors.copies);
-  if (copies == nullptr) {
+  if (call->tensors.copies == nullptr) {
     copied(call, absl::OkStatus());
     return;
   }
-  runtime_.fences->watch(std::move(copies), [this, call, agent = runtime_.agent](absl::Status status) {
-    // The agent keeps this object.
-    const std::shared_ptr<Agent> alive = agent.lock();
-    if (alive != nullptr) copied(call, std::move(status));
-  });
+  // The agent keeps this object and its link.
+  SendAhead::start(
+      *runtime_.fences, std::move(call->tensors),
+      [this, peer = call->peer, agent = runtime_.agent]() -> std::shared_ptr<LinkSender> {
+        const std::shared_ptr<Agent> alive = agent.lock();
+        return alive == nullptr ? nullptr : find_link_(peer);
+      },
+      [this, call, agent = runtime_.agent](const absl::Status& status, EncodedTensors tensors) {
+        const std::shared_ptr<Agent> alive = agent.lock();
+        if (alive == nullptr) return;
+        call->tensors = std::move(tensors);
+        copied(call, status);
+      });
 }
 
 void CopiedCalls::copied(const Call& call, absl::Status status) {

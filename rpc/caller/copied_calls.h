@@ -13,6 +13,7 @@
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/link/link_sender.h"
 #include "gradwire/rpc/link/peer.h"
 
 namespace gradwire::rpc {
@@ -36,14 +37,16 @@ class CopiedCalls {
  public:
   using Call = std::shared_ptr<CopiedCall>;
 
-  // `send` is called once for each call, on the executor or inside add().
-  CopiedCalls(const AgentRuntime& runtime, std::function<void(CopiedCall&)> send)
-      : runtime_(runtime), send_(std::move(send)) {}
+  // `find_link` is called on the executor, and returns the link to a worker, or nullptr. `send` is called
+  // once for each call, on the executor or inside add().
+  using FindLink = std::function<std::shared_ptr<LinkSender>(const std::shared_ptr<Peer>& peer)>;
+  CopiedCalls(const AgentRuntime& runtime, FindLink find_link, std::function<void(CopiedCall&)> send)
+      : runtime_(runtime), find_link_(std::move(find_link)), send_(std::move(send)) {}
 
   // Whether a call with this request must wait because an earlier one of its order has not been sent.
   bool delays(uint64_t incarnation, const proto::Request& request) const;
   // Sends the call when its fence `copies` (nullptr: none) is reached and all earlier calls of its order have
-  // been sent.
+  // been sent. Complete buffers may be sent ahead of it.
   void add(const Call& call);
 
  private:
@@ -66,6 +69,7 @@ class CopiedCalls {
   Call next(const Call& sent);
 
   const AgentRuntime& runtime_;
+  const FindLink find_link_;
   const std::function<void(CopiedCall&)> send_;
 
   mutable Mutex mutex_;

@@ -21,6 +21,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(unconfirmed_children),
     GRADWIRE_FIELD(remembered_deletes),
     GRADWIRE_FIELD(held_bytes),
+    GRADWIRE_FIELD(parted_messages),
     GRADWIRE_FIELD(links),
     GRADWIRE_FIELD(unadmitted_links),
     GRADWIRE_FIELD(numbered_links),

@@ -21,6 +21,8 @@ struct AgentTables {
 
   // Bytes of messages that are held until the group's log names a worker.
   std::size_t held_bytes = 0;
+  // Messages of which only parts have arrived.
+  std::size_t parted_messages = 0;
   // All connections.
   std::size_t links = 0;
   // Incoming connections whose Hello has not been admitted.

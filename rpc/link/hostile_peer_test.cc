@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/arrivals.h"
+#include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
@@ -135,7 +137,9 @@ class Impostor {
     ASSERT_TRUE(connection.ok());
     connection_ = *connection;
   }
-  bool send(const std::string& header) { return connection_->send({header, {}}).ok(); }
+  bool send(const std::string& header, std::vector<transport::Buffer> buffers = {}) {
+    return connection_->send({header, std::move(buffers)}).ok();
+  }
   void close() {
     connection_->close(absl::CancelledError("done"), absl::Seconds(1));
     (void)listener_->wait_closed();
@@ -182,6 +186,81 @@ TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
     EXPECT_LT(messages[0].header.size(), 4096u);
   }
   expect_serving();
+  group_.expect_empty();
+}
+
+// A Part with a buffer of some bytes.
+struct SentPart {
+  explicit SentPart(uint64_t number, bool has_bytes = true) {
+    envelope.mutable_part()->set_number(number);
+    if (has_bytes) buffers.emplace_back(bytes.data(), bytes.size(), nullptr);
+  }
+  void send(Impostor& impostor) { EXPECT_TRUE(impostor.send(envelope.SerializeAsString(), buffers)); }
+  static inline std::string bytes = std::string(1000, 'x');
+  proto::Envelope envelope;
+  std::vector<transport::Buffer> buffers;
+};
+
+TEST_F(HostilePeer, PartsThatBreakTheRulesEndTheirConnection) {
+  proto::Envelope unknown;
+  unknown.mutable_request()->set_function(callee_of_function<&add>->name);
+  unknown.set_parts(7);
+  SentPart no_such_drop(3, false);
+  no_such_drop.envelope.mutable_part()->set_dropped(true);
+  const std::vector<std::function<void(Impostor&)>> cases = {
+      [&](Impostor& impostor) { impostor.send(unknown.SerializeAsString()); },
+      [](Impostor& impostor) { SentPart(0).send(impostor); },
+      [](Impostor& impostor) { SentPart(1, false).send(impostor); },
+      [&](Impostor& impostor) { no_such_drop.send(impostor); },
+      [](Impostor& impostor) {
+        for (uint64_t number = 1; number <= PartsInFlight::kMaxMessages + 1; ++number)
+          SentPart(number).send(impostor);
+      },
+  };
+  for (const auto& violate : cases) {
+    Impostor impostor(address_);
+    impostor.open();
+    impostor.send(hello().SerializeAsString());
+    violate(impostor);
+    (void)impostor.listener().wait_closed();
+    // Its Hello and its Goodbye.
+    const auto messages = impostor.listener().wait_for_messages(2);
+    ASSERT_EQ(messages.size(), 2u);
+    proto::Envelope answer;
+    ASSERT_TRUE(answer.ParseFromString(messages[1].header));
+    EXPECT_EQ(answer.goodbye().reason().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_TRUE(eventually([&] { return group_[0]->tables().parted_messages == 0; }));
+  }
+  expect_serving();
+  group_.expect_empty();
+}
+
+TEST_F(HostilePeer, PartsEndWithTheirMessageOrTheirConnection) {
+  Impostor impostor(address_);
+  impostor.open();
+  impostor.send(hello().SerializeAsString());
+  SentPart(1).send(impostor);
+  SentPart(2).send(impostor);
+  SentPart(1).send(impostor);
+  EXPECT_TRUE(eventually([&] { return group_[0]->tables().parted_messages == 2; }));
+  proto::Envelope call;
+  proto::Request& request = *call.mutable_request();
+  request.set_call_id(1);
+  request.set_function(callee_of_function<&add>->name);
+  request.set_signature(callee_of_function<&add>->signature_hash);
+  request.mutable_arguments()->add_values()->set_integer(2);
+  request.mutable_arguments()->add_values()->set_integer(3);
+  call.set_parts(1);
+  // A call may have buffers that no argument uses.
+  impostor.send(call.SerializeAsString());
+  const auto messages = impostor.listener().wait_for_messages(2);
+  ASSERT_EQ(messages.size(), 2u);
+  proto::Envelope answer;
+  ASSERT_TRUE(answer.ParseFromString(messages[1].header));
+  EXPECT_EQ(answer.response().result().values(0).integer(), 5) << answer.ShortDebugString();
+  EXPECT_EQ(group_[0]->tables().parted_messages, 1u);
+  impostor.close();
+  EXPECT_TRUE(eventually([&] { return group_[0]->tables().parted_messages == 0; }));
   group_.expect_empty();
 }
 

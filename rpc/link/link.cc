@@ -255,25 +255,47 @@ void Link::perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope
     default:
       break;
   }
-  // Send the reason to the other side, and give the Goodbye one second to leave. on_closed() follows.
-  if (refused.ok()) return;
+  if (!refused.ok()) refuse(refused);
+}
+
+void Link::refuse(const absl::Status& reason) {
   // A lost worker that connects and a liveness query are normal events.
-  const bool expected = absl::IsAborted(refused) || absl::IsNotFound(refused);
+  const bool expected = absl::IsAborted(reason) || absl::IsNotFound(reason);
   log(expected ? LogLevel::kInfo : LogLevel::kWarning, "connection with ", connection_->peer_address(),
-      " was refused: ", refused.message());
-  part(goodbye(refused), refused, absl::Seconds(1));
+      " was refused: ", reason.message());
+  // Give the Goodbye one second to leave. on_closed() follows.
+  part(goodbye(reason), reason, absl::Seconds(1));
+}
+
+bool Link::take_parts(const proto::Envelope& envelope, std::vector<transport::Buffer>& buffers) {
+  absl::Status status;
+  if (envelope.has_part()) {
+    const uint64_t number = envelope.part().number();
+    status = envelope.part().dropped() ? parts_.drop(number) : parts_.add(number, std::move(buffers));
+  } else if (envelope.parts() != 0) {
+    auto all = parts_.join(envelope.parts(), std::move(buffers));
+    status = all.status();
+    if (all.ok()) buffers = *std::move(all);
+  }
+  if (!status.ok()) refuse(status);
+  return status.ok();
 }
 
 bool Link::deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers) {
   switch ((*envelope)->body_case()) {
     case proto::Envelope::kRequest:
+      if (!take_parts(**envelope, buffers)) return true;
       context_.sink.on_request(from.worker, shared(), std::move(envelope), std::move(buffers));
       break;
     case proto::Envelope::kResponse:
+      if (!take_parts(**envelope, buffers)) return true;
       context_.sink.on_response(from.worker, std::move(envelope), std::move(buffers));
       break;
     case proto::Envelope::kCancel:
       context_.sink.on_cancel(from.worker, number(), (*envelope)->cancel().call_id());
+      break;
+    case proto::Envelope::kPart:
+      if (!take_parts(**envelope, buffers)) return true;
       break;
     case proto::Envelope::kHeartbeat:
       if ((*envelope)->heartbeat().has_sent()) {
@@ -350,6 +372,7 @@ void Link::on_closed(transport::Connection&, absl::Status reason) {
   // lost.
   closed_ = true;
   drop_handed_over();
+  parts_.clear();
   std::shared_ptr<Peer> peer;
   // Messages that are still held are lost with the connection.
   std::deque<HeldMessage> dropped;

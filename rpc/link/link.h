@@ -9,6 +9,7 @@
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/link/held_messages.h"
 #include "gradwire/rpc/link/link_sender.h"
+#include "gradwire/rpc/link/parts/arrived_parts.h"
 #include "gradwire/rpc/link/peer.h"
 #include "gradwire/rpc/link/peer_sink.h"
 #include "gradwire/transport/transport.h"
@@ -77,6 +78,8 @@ class Link : public LinkSender, public transport::ConnectionListener {
   uint64_t take_recent_sender();
 
   const std::string& transport() const { return transport_; }
+  // Number of messages of which only parts have arrived.
+  std::size_t parted_messages() const { return parts_.size(); }
   bool made_here() const { return made_here_; }
 
  private:
@@ -90,8 +93,13 @@ class Link : public LinkSender, public transport::ConnectionListener {
   // unchanged.
   bool hold_unparsed(transport::Message& message);
   void handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
+  // Sends the reason to the other side, and ends the connection.
+  void refuse(const absl::Status& reason);
   void perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope,
                std::vector<transport::Buffer> buffers);
+  // Stores the buffers of a Part, or adds those that came before a message. Returns false if it has ended the
+  // connection, because the peer has violated the protocol.
+  bool take_parts(const proto::Envelope& envelope, std::vector<transport::Buffer>& buffers);
   // Passes a message that follows the Hello to the sink. Returns false for an unknown kind of message, which
   // is then unchanged.
   bool deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
@@ -114,6 +122,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   std::atomic<bool> received_{false};
   // Number of messages that were read on this link and handled (Arrivals).
   const std::shared_ptr<Arrivals::Counter> read_ = std::make_shared<Arrivals::Counter>(0);
+  ArrivedParts parts_;
   // Size limit of the next message: kMaxHelloBytes before the Hello, then the limit on held bytes until the
   // Hello is admitted, then none but the transport's. Written with the lock held.
   std::atomic<uint64_t> max_message_bytes_{kMaxHelloBytes};

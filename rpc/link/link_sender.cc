@@ -23,9 +23,21 @@ absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
   return ticket;
 }
 
-absl::StatusOr<uint64_t> LinkSender::send_encoded(const proto::Envelope& envelope, EncodedTensors tensors) {
+absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors tensors) {
   if (tensors.handed_over != nullptr) keep(std::move(tensors.handed_over));
+  // `tensors.ahead` lives until the message has been sent.
+  if (tensors.ahead != nullptr) envelope.set_parts(tensors.ahead->join(number_, tensors.buffers));
   return send(envelope, std::move(tensors.buffers));
+}
+
+bool LinkSender::count_part(const PartsInFlight::Size& part, bool begins) {
+  MutexLock lock(parts_mutex_);
+  return parts_in_flight_.add(part, begins);
+}
+
+void LinkSender::forget_parts(const PartsInFlight::Size& message) {
+  MutexLock lock(parts_mutex_);
+  parts_in_flight_.remove(message);
 }
 
 void LinkSender::keep(std::shared_ptr<HandedOver> handed_over) {

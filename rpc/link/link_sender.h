@@ -11,6 +11,7 @@
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/transport/connection.h"
 
 namespace gradwire::rpc {
@@ -41,11 +42,16 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   // Sends an envelope; returns the transport's ticket. Errors: as Connection::send().
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
   // As above, with encoded tensors whose bytes are complete. Tensors that were handed over are kept until the
-  // receiver has taken them, or the connection has ended.
-  absl::StatusOr<uint64_t> send_encoded(const proto::Envelope& envelope, EncodedTensors tensors);
+  // receiver has taken them, or the connection has ended. Refers to buffers that were sent ahead.
+  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors tensors);
   // Sends an envelope for which no thread waits. It is sent behind the next message, or kDeferral later, so
   // that the peer is not woken only for it. It may be lost with the link.
   void send_deferred(const proto::Envelope& envelope);
+  // For parts of messages (PartsAhead). count_part() must be called before a part is sent, and returns false
+  // over a limit; forget_parts() after the message that they belong to, or its end, was sent.
+  uint64_t next_parted_message() { return next_parted_message_.fetch_add(1); }
+  bool count_part(const PartsInFlight::Size& part, bool begins);
+  void forget_parts(const PartsInFlight::Size& message);
   // Connection::capture and Connection::allocate.
   void capture(uint64_t ticket) { connection_->capture(ticket); }
   absl::StatusOr<transport::Buffer> allocate(std::size_t size);
@@ -99,6 +105,10 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   std::vector<std::string> deferred_ ABSL_GUARDED_BY(deferred_mutex_);
   bool timer_scheduled_ ABSL_GUARDED_BY(deferred_mutex_) = false;
   std::atomic<bool> has_deferred_{false};
+
+  std::atomic<uint64_t> next_parted_message_{1};
+  Mutex parts_mutex_;
+  PartsInFlight parts_in_flight_ ABSL_GUARDED_BY(parts_mutex_);
 
   Mutex handed_over_mutex_;
   std::vector<std::shared_ptr<HandedOver>> handed_over_ ABSL_GUARDED_BY(handed_over_mutex_);

@@ -111,6 +111,7 @@ void Peers::count(AgentTables& tables) const {
   tables.held_bytes = shared_.held_bytes;
   MutexLock lock(mutex_);
   tables.links = links_.size();
+  for (const auto& [number, link] : links_) tables.parted_messages += link->parted_messages();
   tables.unadmitted_links = unadmitted_.size();
 }
 

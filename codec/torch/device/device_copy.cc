@@ -5,6 +5,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe.h>
 #include <ATen/ops/_values.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -13,13 +14,10 @@
 #include <cstring>
 
 #include "gradwire/codec/torch/tensor_writer.h"
+#include "gradwire/device/device_fence.h"
 
 namespace gradwire::rpc {
 namespace {
-
-// Large enough that the cost of a copy does not matter, small enough that the first piece is on its way
-// early.
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 // A tensor on the host that a device can copy to and from without help of the thread, if the kind of device
 // has such memory.
@@ -55,6 +53,26 @@ at::Tensor dense(const at::Tensor& tensor) {
   return resolved.is_non_overlapping_and_dense() ? resolved : resolved.contiguous();
 }
 
+// The elements of a tensor without gaps as one row, in the order of its memory.
+at::Tensor as_row(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
+
+// Enqueues a copy of the bytes of whole elements to `row`, from its element `begin` on. Returns their number.
+// The bytes go to memory that the device reads by itself, in pieces: while one piece travels to the device,
+// this thread copies the next one. The allocator of that memory keeps each piece until the device has read
+// it.
+int64_t copy_to_row(const at::Tensor& row, int64_t begin, const void* bytes, std::size_t size) {
+  const std::size_t element = row.element_size();
+  for (std::size_t done = 0; done < size; done += kPieceBytes) {
+    const std::size_t piece = std::min(kPieceBytes, size - done);
+    const at::Tensor to =
+        row.narrow(0, begin + static_cast<int64_t>(done / element), static_cast<int64_t>(piece / element));
+    at::Tensor staged = pinned_like(to, row.device().type());
+    std::memcpy(staged.mutable_data_ptr(), static_cast<const char*>(bytes) + done, piece);
+    to.copy_(staged, /*non_blocking=*/true);
+  }
+  return static_cast<int64_t>(size / element);
+}
+
 }  // namespace
 
 at::Tensor to_host(const at::Tensor& tensor) {
@@ -67,26 +85,46 @@ at::Tensor to_host(const at::Tensor& tensor) {
   });
 }
 
-// The bytes go to memory that the device reads by itself, in pieces: while one piece travels to the device,
-// this thread copies the next one. The allocator of that memory keeps each piece until the device has read
-// it.
+bool has_pieces(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided &&
+         static_cast<std::size_t>(tensor.numel()) * tensor.element_size() > kPieceBytes;
+}
+
+PiecesOnHost to_host_in_pieces(const at::Tensor& tensor) {
+  const c10::DeviceGuard guard(tensor.device());
+  const at::Tensor source = dense(tensor);
+  PiecesOnHost made{pinned_like(source, source.device().type()), {}};
+  const at::Tensor from = as_row(source), to = as_row(made.tensor);
+  const auto piece = static_cast<int64_t>(kPieceBytes / source.element_size());
+  for (int64_t begin = 0; begin < from.numel(); begin += piece) {
+    const int64_t count = std::min(piece, from.numel() - begin);
+    to.narrow(0, begin, count).copy_(from.narrow(0, begin, count), /*non_blocking=*/true);
+    made.copied.push_back(device::DeviceFence::record_for({source}));
+  }
+  return made;
+}
+
 at::Tensor to_device(const at::Tensor& tensor, c10::Device device) {
   const c10::DeviceGuard guard(device);
   return copy_parts(tensor, tensor.options().device(device), [device](const at::Tensor& part) {
     at::Tensor made = at::empty_strided(part.sizes(), part.strides(), part.options().device(device));
-    // The tensors have no gaps, so their elements are one row in memory.
-    const int64_t count = part.numel();
-    const at::Tensor from = part.as_strided({count}, {1});
-    const at::Tensor to = made.as_strided({count}, {1});
-    const int64_t piece = std::max<int64_t>(kPieceBytes / static_cast<int64_t>(part.element_size()), 1);
-    for (int64_t begin = 0; begin < count; begin += piece) {
-      const at::Tensor source = from.narrow(0, begin, std::min(piece, count - begin));
-      at::Tensor staged = pinned_like(source, device.type());
-      std::memcpy(staged.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
-      to.narrow(0, begin, source.numel()).copy_(staged, /*non_blocking=*/true);
-    }
+    // The tensors have no gaps.
+    copy_to_row(as_row(made), 0, part.const_data_ptr(),
+                static_cast<std::size_t>(part.numel()) * part.element_size());
     return made;
   });
+}
+
+at::Tensor to_device(const TensorPieces& pieces, c10::Device device) {
+  const c10::DeviceGuard guard(device);
+  const at::TensorOptions options = at::TensorOptions().dtype(pieces.dtype).device(device);
+  at::Tensor made = pieces.strides.empty() ? at::empty(pieces.sizes, options)
+                                           : at::empty_strided(pieces.sizes, pieces.strides, options);
+  const at::Tensor row = as_row(made);
+  int64_t begin = 0;
+  for (const transport::Buffer& buffer : pieces.buffers)
+    begin += copy_to_row(row, begin, buffer.data(), buffer.size());
+  return made;
 }
 
 // Memory that the allocator does not know cannot be kept until a stream has passed a point. Elements that

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "gradwire/codec/encoded_tensors.h"
+#include "gradwire/rpc/device/fence_watch.h"
+#include "gradwire/rpc/link/link_sender.h"
+#include "gradwire/rpc/link/parts/parts_ahead.h"
+
+namespace gradwire::rpc {
+
+// Waits, without a thread, until the bytes of a message have been copied from their devices. Buffers that are
+// complete before the others are sent ahead, so that the copies and the network work at the same time.
+// What it waits for keeps it alive.
+class SendAhead : public std::enable_shared_from_this<SendAhead> {
+ public:
+  // Returns the link on which the message will be sent, as far as is known; nullptr if the worker is not
+  // connected. Called once at most, on the executor.
+  using FindLink = std::function<std::shared_ptr<LinkSender>()>;
+  // Called once, on the executor, or on the thread that stops the watch. The message may be sent now with
+  // these tensors (LinkSender::send_encoded), unless a device is lost, or the watch has been stopped.
+  using Done = absl::AnyInvocable<void(const absl::Status& copied, EncodedTensors tensors)>;
+
+  // `tensors.copies` must not be nullptr. `watch` must exist until `done` has been called. Borrowed buffers
+  // are not sent ahead.
+  static void start(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done);
+
+ private:
+  SendAhead(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done);
+
+  void wait();
+  void advance(const absl::Status& copied);
+  // Returns how many buffers are complete now. An error means that a device is lost.
+  absl::StatusOr<std::size_t> complete();
+  void send_until(std::size_t end);
+  void finish(const absl::Status& copied);
+
+  FenceWatch& watch_;
+  EncodedTensors tensors_;
+  FindLink find_link_;
+  Done done_;
+  // The first point of EncodedTensors::progress that has not been reached.
+  std::size_t next_ = 0;
+  // Number of buffers that may be sent ahead, and that were.
+  std::size_t sendable_ = 0;
+  std::size_t sent_ = 0;
+  // nullptr before the first part.
+  std::shared_ptr<PartsAhead> ahead_;
+};
+
+}  // namespace gradwire::rpc
