@@ -227,7 +227,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors encoded) {
     waiting->Swap(&envelope);
     own_bytes(encoded.buffers);
     SendAhead::start(
-        *parts_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
+        parts_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
         [self = shared_from_this(), waiting](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) {
             self->refuse_result(copied, *waiting->mutable_response());

@@ -70,7 +70,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
     auto out = std::make_shared<proto::Envelope>();
     out->Swap(&envelope);
     SendAhead::start(
-        *server_.runtime_.fences, std::move(encoded), [link = link_] { return link; },
+        server_.runtime_.fences, std::move(encoded), [link = link_] { return link; },
         [self = shared_from_this(), out](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) self->refuse(copied, *out->mutable_response(), tensors);
           (void)self->link_->send_encoded(*out, std::move(tensors));

@@ -80,12 +80,12 @@ Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
     : runtime_(runtime),
       peers_(peers),
       rrefs_(rrefs),
-      copied_(
-          runtime,
-          [this](const std::shared_ptr<Peer>& peer) -> std::shared_ptr<LinkSender> {
-            return link_to(peer).value_or(nullptr);
-          },
-          [this](CopiedCall& call) { send_now(call); }) {}
+      copied_({.fences = runtime.fences,
+               .self = [&runtime] { return std::weak_ptr<void>(runtime.agent); },
+               .find_link = [this](const std::shared_ptr<Peer>& peer) -> std::shared_ptr<LinkSender> {
+                 return link_to(peer).value_or(nullptr);
+               },
+               .send = [this](CopiedCall& call) { send_now(call); }}) {}
 
 absl::StatusOr<std::shared_ptr<Peer>> Caller::find(const Destination& destination) const {
   if (destination.incarnation() == 0) return peers_.find(destination.name(), destination.id());

@@ -14,7 +14,7 @@
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/agent_statistics.h"
-#include "gradwire/rpc/caller/copied_calls.h"
+#include "gradwire/rpc/caller/copied/copied_calls.h"
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/caller/request_ids.h"
 #include "gradwire/rpc/destination.h"

@@ -7,15 +7,19 @@
 
 namespace gradwire::rpc {
 
-void SendAhead::start(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done) {
+void SendAhead::start(std::shared_ptr<FenceWatch> watch, EncodedTensors tensors, FindLink find_link,
+                      Done done) {
   // Not make_shared: the constructor is private.
   const std::shared_ptr<SendAhead> self(
-      new SendAhead(watch, std::move(tensors), std::move(find_link), std::move(done)));
+      new SendAhead(std::move(watch), std::move(tensors), std::move(find_link), std::move(done)));
   self->wait();
 }
 
-SendAhead::SendAhead(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done)
-    : watch_(watch), tensors_(std::move(tensors)), find_link_(std::move(find_link)), done_(std::move(done)) {
+SendAhead::SendAhead(std::shared_ptr<FenceWatch> watch, EncodedTensors tensors, FindLink find_link, Done done)
+    : watch_(std::move(watch)),
+      tensors_(std::move(tensors)),
+      find_link_(std::move(find_link)),
+      done_(std::move(done)) {
   const auto borrowed =
       std::find_if(tensors_.buffers.begin(), tensors_.buffers.end(), [](const transport::Buffer& buffer) {
         return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
@@ -26,7 +30,7 @@ SendAhead::SendAhead(FenceWatch& watch, EncodedTensors tensors, FindLink find_li
 void SendAhead::wait() {
   const bool between = next_ < tensors_.progress.size();
   StreamFencePtr fence = between ? tensors_.progress[next_].fence : tensors_.copies;
-  watch_.watch(std::move(fence), [self = shared_from_this(), between](const absl::Status& copied) {
+  watch_->watch(std::move(fence), [self = shared_from_this(), between](const absl::Status& copied) {
     between ? self->advance(copied) : self->finish(copied);
   });
 }

@@ -25,12 +25,11 @@ class SendAhead : public std::enable_shared_from_this<SendAhead> {
   // these tensors (LinkSender::send_encoded), unless a device is lost, or the watch has been stopped.
   using Done = absl::AnyInvocable<void(const absl::Status& copied, EncodedTensors tensors)>;
 
-  // `tensors.copies` must not be nullptr. `watch` must exist until `done` has been called. Borrowed buffers
-  // are not sent ahead.
-  static void start(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done);
+  // `tensors.copies` must not be nullptr. Borrowed buffers are not sent ahead.
+  static void start(std::shared_ptr<FenceWatch> watch, EncodedTensors tensors, FindLink find_link, Done done);
 
  private:
-  SendAhead(FenceWatch& watch, EncodedTensors tensors, FindLink find_link, Done done);
+  SendAhead(std::shared_ptr<FenceWatch> watch, EncodedTensors tensors, FindLink find_link, Done done);
 
   void wait();
   void advance(const absl::Status& copied);
@@ -39,7 +38,7 @@ class SendAhead : public std::enable_shared_from_this<SendAhead> {
   void send_until(std::size_t end);
   void finish(const absl::Status& copied);
 
-  FenceWatch& watch_;
+  const std::shared_ptr<FenceWatch> watch_;
   EncodedTensors tensors_;
   FindLink find_link_;
   Done done_;

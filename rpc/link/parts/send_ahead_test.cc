@@ -21,11 +21,13 @@ class FakeFence : public StreamFence {
  public:
   absl::Status wait() const override { return absl::OkStatus(); }
   absl::StatusOr<bool> reached() const override {
+    polls.fetch_add(1);
     if (lost) return absl::InternalError("a device is lost");
     return done.load();
   }
   std::atomic<bool> done{false};
   std::atomic<bool> lost{false};
+  mutable std::atomic<int> polls{0};
 };
 
 // Records what is sent: "part 1: a,b" or "request: c, parts 1".
@@ -88,7 +90,7 @@ class SendAheadTest : public ::testing::Test {
     tensors_.copies = end_;
   }
   ~SendAheadTest() override {
-    watch_.stop(absl::CancelledError("the end"));
+    watch_->stop(absl::CancelledError("the end"));
     executor_->shutdown();
     timers_.shutdown();
   }
@@ -103,6 +105,11 @@ class SendAheadTest : public ::testing::Test {
         });
   }
   void reach(std::size_t point) { points_[point]->done = true; }
+  // Returns when the object has handled the first two points. It asks for the third one before and after
+  // that.
+  void wait_for_the_last_point() {
+    ASSERT_TRUE(eventually([&] { return points_[2]->polls >= 2; }));
+  }
   void finish_points() {
     // The end first, so that the last buffers are not sent ahead.
     end_->done = true;
@@ -133,7 +140,7 @@ class SendAheadTest : public ::testing::Test {
 
   TimerQueue timers_;
   const std::shared_ptr<ThreadPool> executor_ = std::make_shared<ThreadPool>(ThreadPool::Options());
-  FenceWatch watch_{timers_, executor_};
+  const std::shared_ptr<FenceWatch> watch_ = std::make_shared<FenceWatch>(timers_, executor_);
   std::atomic<uint64_t> bytes_{0};
   const std::shared_ptr<FakeLink> link_ = std::make_shared<FakeLink>(timers_, bytes_, 1);
   const std::vector<std::shared_ptr<FakeFence>> points_ = {
@@ -236,6 +243,7 @@ TEST_F(SendAheadTest, BorrowedBuffersAreNotSentAhead) {
   reach(0);
   EXPECT_TRUE(sent({"part 1: a"}));
   reach(1);
+  wait_for_the_last_point();
   finish();
   send_message(link_);
   EXPECT_EQ(link_->connection->sent(), (Lines{"part 1: a", "request of 1: b c"}));
@@ -250,6 +258,7 @@ TEST_F(SendAheadTest, PartsBeyondTheLimitsTravelWithTheMessage) {
   reach(0);
   EXPECT_TRUE(sent({"part 1: a"}));
   reach(1);
+  wait_for_the_last_point();
   finish();
   send_message(link_);
   EXPECT_EQ(link_->connection->sent(), (Lines{"part 1: a", "request of 1: b c"}));
@@ -265,7 +274,7 @@ TEST_F(SendAheadTest, TheEndOfTheWatchEndsTheMessage) {
   start();
   reach(0);
   EXPECT_TRUE(sent({"part 1: a"}));
-  watch_.stop(absl::CancelledError("the agent has stopped"));
+  watch_->stop(absl::CancelledError("the agent has stopped"));
   ASSERT_TRUE(eventually([&] { return finished_.load(); }));
   EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled);
 }

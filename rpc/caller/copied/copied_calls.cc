@@ -1,4 +1,4 @@
-#include "gradwire/rpc/caller/copied_calls.h"
+#include "gradwire/rpc/caller/copied/copied_calls.h"
 
 #include "gradwire/rpc/link/parts/send_ahead.h"
 
@@ -18,15 +18,14 @@ void CopiedCalls::add(const Call& call) {
     copied(call, absl::OkStatus());
     return;
   }
-  // The agent keeps this object and its link.
   SendAhead::start(
-      *runtime_.fences, std::move(call->tensors),
-      [this, peer = call->peer, agent = runtime_.agent]() -> std::shared_ptr<LinkSender> {
-        const std::shared_ptr<Agent> alive = agent.lock();
-        return alive == nullptr ? nullptr : find_link_(peer);
+      owner_.fences, std::move(call->tensors),
+      [this, peer = call->peer, self = owner_.self()]() -> std::shared_ptr<LinkSender> {
+        const std::shared_ptr<void> alive = self.lock();
+        return alive == nullptr ? nullptr : owner_.find_link(peer);
       },
-      [this, call, agent = runtime_.agent](const absl::Status& status, EncodedTensors tensors) {
-        const std::shared_ptr<Agent> alive = agent.lock();
+      [this, call, self = owner_.self()](const absl::Status& status, EncodedTensors tensors) {
+        const std::shared_ptr<void> alive = self.lock();
         if (alive == nullptr) return;
         call->tensors = std::move(tensors);
         copied(call, status);
@@ -36,10 +35,10 @@ void CopiedCalls::add(const Call& call) {
 void CopiedCalls::copied(const Call& call, absl::Status status) {
   call->copied = std::move(status);
   if (call->envelope.request().order_key() == 0) {
-    send_(*call);
+    owner_.send(*call);
     return;
   }
-  for (Call now = complete(call); now != nullptr; now = next(now)) send_(*now);
+  for (Call now = complete(call); now != nullptr; now = next(now)) owner_.send(*now);
 }
 
 CopiedCalls::Call CopiedCalls::complete(const Call& call) {

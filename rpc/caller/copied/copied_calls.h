@@ -12,7 +12,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/device/fence_watch.h"
 #include "gradwire/rpc/link/link_sender.h"
 #include "gradwire/rpc/link/peer.h"
 
@@ -31,17 +31,23 @@ struct CopiedCall {
   absl::Status copied;
 };
 
-// Waits, without a thread, until the bytes of calls are complete, and has the calls sent. Thread-safe. The
-// arguments of the constructor must outlive it.
+// Waits, without a thread, until the bytes of calls are complete, and has the calls sent. Thread-safe.
 class CopiedCalls {
  public:
   using Call = std::shared_ptr<CopiedCall>;
 
-  // `find_link` is called on the executor, and returns the link to a worker, or nullptr. `send` is called
-  // once for each call, on the executor or inside add().
-  using FindLink = std::function<std::shared_ptr<LinkSender>(const std::shared_ptr<Peer>& peer)>;
-  CopiedCalls(const AgentRuntime& runtime, FindLink find_link, std::function<void(CopiedCall&)> send)
-      : runtime_(runtime), find_link_(std::move(find_link)), send_(std::move(send)) {}
+  // The parts of the agent that it uses. They must outlive it.
+  struct Owner {
+    // Set before the first call.
+    const std::shared_ptr<FenceWatch>& fences;
+    // Returns the object that owns this one: callbacks use this one only while it exists.
+    std::function<std::weak_ptr<void>()> self;
+    // Returns the link to a worker, or nullptr. Called on the executor.
+    std::function<std::shared_ptr<LinkSender>(const std::shared_ptr<Peer>& peer)> find_link;
+    // Called once for each call, on the executor or inside add().
+    std::function<void(CopiedCall&)> send;
+  };
+  explicit CopiedCalls(Owner owner) : owner_(std::move(owner)) {}
 
   // Whether a call with this request must wait because an earlier one of its order has not been sent.
   bool delays(uint64_t incarnation, const proto::Request& request) const;
@@ -68,9 +74,7 @@ class CopiedCalls {
   Call complete(const Call& call);
   Call next(const Call& sent);
 
-  const AgentRuntime& runtime_;
-  const FindLink find_link_;
-  const std::function<void(CopiedCall&)> send_;
+  const Owner owner_;
 
   mutable Mutex mutex_;
   absl::flat_hash_map<Key, Order> orders_ ABSL_GUARDED_BY(mutex_);
