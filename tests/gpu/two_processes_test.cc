@@ -12,6 +12,7 @@
 
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/base/testing/test_needs.h"
 #include "gradwire/rpc/remote_module.h"
@@ -43,6 +44,7 @@ class TwoProcessesTest : public ::testing::TestWithParam<const char*> {
     device_kind::begin(1);
     processes_ = std::make_unique<TwoProcesses>(GetParam());
     guard_ = std::make_unique<rpc::AgentGuard>(agent());
+    if (std::string(GetParam()) == "ipc") wait_for_ipc();
   }
   void TearDown() override {
     guard_ = nullptr;
@@ -52,6 +54,16 @@ class TwoProcessesTest : public ::testing::TestWithParam<const char*> {
     }
   }
   const std::shared_ptr<rpc::Agent>& agent() const { return processes_->agent(); }
+
+  // Returns when tensors travel by "ipc": until its probe has succeeded they are copied through the host.
+  void wait_for_ipc() {
+    ASSERT_TRUE(eventually([this] {
+      const Future<at::Tensor> call = rpc::rpc_async<&echo>("worker1", on(0, at::ones({1000})));
+      const bool shared = agent()->tables().open_transfers > 0;
+      (void)call.wait();
+      return shared;
+    })) << "the probe of the channel \"ipc\" has not succeeded";
+  }
 
   std::unique_ptr<TwoProcesses> processes_;
   std::unique_ptr<rpc::AgentGuard> guard_;
