@@ -50,9 +50,10 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
 std::vector<Device> sender_devices(const proto::Payload& payload) {
   std::vector<Device> devices;
   for (int i = 0; i < payload.tensors_size(); ++i) {
-    if (payload.tensors(i).from_device().empty()) continue;
+    if (payload.tensors(i).on_device().from_device().empty()) continue;
     devices.resize(static_cast<std::size_t>(payload.tensors_size()));
-    devices[static_cast<std::size_t>(i)] = Device::parse(payload.tensors(i).from_device()).value_or(Device());
+    devices[static_cast<std::size_t>(i)] =
+        Device::parse(payload.tensors(i).on_device().from_device()).value_or(Device());
   }
   return devices;
 }

@@ -120,7 +120,7 @@ class TensorBackend {
   absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
                                                     std::vector<transport::Buffer> buffers);
 
-  // A message with Payload.handover or Payload.transfer has arrived. When the result is destroyed, and
+  // A message with Payload.transfer has arrived. When the result is destroyed, and
   // decode() has not taken the tensors, they are dropped.
   virtual std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) = 0;
 

@@ -57,45 +57,27 @@ absl::Status at_index(const absl::Status& status, std::size_t index) {
   return with_context(status, absl::StrCat("tensor ", index, " of the message"));
 }
 
-// Writes the tensors of one message. Those on the CPU, and to the CPU, become bytes. Those on a device take
-// the first of these ways that is possible:
+// Writes the tensors on devices of one message. Each of them takes the first of these ways that is possible:
 //   1. The receiver is an agent of this process: the tensors themselves are handed over, after a copy on
 //      their device unless they were given away.
 //   2. The receiver can open memory of this process: it copies from there (IpcWriter).
 //   3. Their bytes are copied to the host, large ones in pieces, and the message is sent when they are there.
-class MessageWriter {
+class DeviceWriter {
  public:
-  MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
-      : route_(route),
-        out_(out),
-        writer_(sharing, out.buffers),
-        in_transit_(sharing, out.buffers, true),
-        ipc_(route) {}
+  DeviceWriter(const DeviceRoute& route, TensorSharing sharing, EncodedTensors& out)
+      : route_(route), out_(out), in_transit_(sharing, out.buffers, true), ipc_(&route) {}
 
-  absl::Status write(const at::Tensor& tensor, bool given_away, std::size_t index, proto::Tensor& out) {
-    GRADWIRE_RETURN_IF_ERROR(check_sendable(tensor));
-    const c10::Device device = tensor.device();
-    // The usual case first: no device on either side.
-    if (device.is_cpu() && (route_ == nullptr || (route_->map == nullptr && route_->destinations.empty()))) {
-      return writer_.write(tensor, given_away, out);
-    }
-    if (route_ == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("a tensor on ", device.str(),
-                                                     " cannot be sent by an agent without devices; link "
-                                                     "//rpc, or move it to the CPU first"));
-    }
-    GRADWIRE_ASSIGN_OR_RETURN(const Device to, route_->destination(Device(device), index));
-    if (!to.is_cpu()) out.set_device(to.str());
-    if (device.is_cpu()) return writer_.write(tensor, given_away, out);
-    out.set_from_device(device.str());
+  // `to`: the receiver's device.
+  absl::Status write(const at::Tensor& tensor, const Device& to, proto::Tensor& out) {
+    out.mutable_on_device()->set_from_device(tensor.device().str());
     if (tensor.is_quantized()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a quantized tensor on ", device.str(), " cannot be sent; move it to the CPU first"));
+      return absl::InvalidArgumentError(absl::StrCat("a quantized tensor on ", tensor.device().str(),
+                                                     " cannot be sent; move it to the CPU first"));
     }
-    const bool on_devices = !to.is_cpu() && !route_->as_bytes;
-    if (on_devices && route_->local && is_local_agent(route_->to)) {
+    const bool on_devices = !to.is_cpu() && !route_.as_bytes;
+    if (on_devices && route_.local && is_local_agent(route_.to)) {
       handover_.tensors.push_back(to_pass_on(tensor));
-      out.set_handed_over(static_cast<uint32_t>(handover_.tensors.size()));
+      out.mutable_on_device()->set_handed_over(static_cast<uint32_t>(handover_.tensors.size()));
       return absl::OkStatus();
     }
     if (on_devices && ipc_.write(tensor, out)) return absl::OkStatus();
@@ -108,12 +90,12 @@ class MessageWriter {
   absl::Status finish(proto::Payload& payload) {
     if (!copied_.empty()) out_.copies = device::DeviceFence::record_for(copied_);
     if (handover_.tensors.empty()) return ipc_.finish(payload, out_);
-    handover_.from = route_->from;
-    handover_.to = route_->to;
+    handover_.from = route_.from;
+    handover_.to = route_.to;
     handover_.fence = device::DeviceFence::record_for(handover_.tensors);
     uint64_t id = 0;
     out_.handed_over = hand_over(std::move(handover_), id);
-    payload.set_handover(id);
+    payload.mutable_transfer()->set_handover(id);
     return absl::OkStatus();
   }
 
@@ -127,9 +109,8 @@ class MessageWriter {
     return absl::OkStatus();
   }
 
-  const DeviceRoute* const route_;
+  const DeviceRoute& route_;
   EncodedTensors& out_;
-  TensorWriter writer_;
   TensorWriter in_transit_;
   // One receiver takes one of these ways only.
   Handover handover_;
@@ -137,37 +118,75 @@ class MessageWriter {
   std::vector<at::Tensor> copied_;
 };
 
-// Reads the tensors of one message.
-class MessageReader {
+// Writes the tensors of one message. Those on the CPU, and to the CPU, become bytes.
+class MessageWriter {
  public:
-  MessageReader(std::vector<transport::Buffer> buffers, const DeviceArrival* arrival)
-      : reader_(std::move(buffers)), arrival_(arrival), ipc_(arrival) {}
+  MessageWriter(const DeviceRoute* route, TensorSharing sharing, EncodedTensors& out)
+      : route_(route), sharing_(sharing), out_(out), writer_(sharing, out.buffers) {}
 
-  // Call first.
+  absl::Status write(const at::Tensor& tensor, bool given_away, std::size_t index, proto::Tensor& out) {
+    // The usual case first: no device on either side.
+    if (tensor.is_cpu() && (route_ == nullptr || (route_->map == nullptr && route_->destinations.empty())))
+      return writer_.write(tensor, given_away, out);
+    GRADWIRE_RETURN_IF_ERROR(check_sendable(tensor));
+    const c10::Device device = tensor.device();
+    if (route_ == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("a tensor on ", device.str(),
+                                                     " cannot be sent by an agent without devices; link "
+                                                     "//rpc, or move it to the CPU first"));
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(const Device to, route_->destination(Device(device), index));
+    if (!to.is_cpu()) out.mutable_on_device()->set_device(to.str());
+    if (device.is_cpu()) return writer_.write(tensor, given_away, out);
+    if (devices_ == nullptr) devices_ = std::make_unique<DeviceWriter>(*route_, sharing_, out_);
+    return devices_->write(tensor, to, out);
+  }
+
+  // Call when all tensors have been written.
+  absl::Status finish(proto::Payload& payload) {
+    return devices_ == nullptr ? absl::OkStatus() : devices_->finish(payload);
+  }
+
+ private:
+  const DeviceRoute* const route_;
+  const TensorSharing sharing_;
+  EncodedTensors& out_;
+  TensorWriter writer_;
+  // nullptr until the first tensor on a device: most messages have none.
+  std::unique_ptr<DeviceWriter> devices_;
+};
+
+// Reads the tensors on devices of one message.
+class DeviceReader {
+ public:
+  explicit DeviceReader(const DeviceArrival* arrival) : arrival_(arrival), ipc_(arrival) {}
+
+  // Call first if the message has tensors that are not bytes.
   absl::Status take(const proto::Payload& payload) {
-    if (payload.handover() == 0) return ipc_.begin(payload);
+    const uint64_t handover = payload.transfer().handover();
+    if (handover == 0) return ipc_.begin(payload);
     if (arrival_ == nullptr) return absl::InvalidArgumentError("this worker has no devices");
-    GRADWIRE_ASSIGN_OR_RETURN(handover_, take_handover(payload.handover(), arrival_->from, arrival_->to));
+    GRADWIRE_ASSIGN_OR_RETURN(handover_, take_handover(handover, arrival_->from, arrival_->to));
     return handover_.fence == nullptr ? absl::OkStatus() : handover_.fence->wait();
   }
 
-  absl::StatusOr<at::Tensor> read(const proto::Tensor& in) {
-    if (in.device().empty()) return reader_.read(in);
-    GRADWIRE_ASSIGN_OR_RETURN(const c10::Device device, local(in.device()));
-    if (in.has_shared()) return ipc_.read(in, device);
-    if (in.handed_over() == 0 && TensorReader::has_pieces(in)) {
-      GRADWIRE_ASSIGN_OR_RETURN(const TensorPieces pieces, reader_.read_pieces(in));
+  // `bytes`: the buffers of the message.
+  absl::StatusOr<at::Tensor> read(const proto::Tensor& in, TensorReader& bytes) {
+    GRADWIRE_ASSIGN_OR_RETURN(const c10::Device device, local(in.on_device().device()));
+    if (in.on_device().has_shared()) return ipc_.read(in, device);
+    if (in.on_device().handed_over() == 0 && TensorReader::has_pieces(in)) {
+      GRADWIRE_ASSIGN_OR_RETURN(const TensorPieces pieces, bytes.read_pieces(in));
       return to_device(pieces, device);
     }
-    if (in.handed_over() == 0) {
-      GRADWIRE_ASSIGN_OR_RETURN(const at::Tensor bytes, reader_.read(in));
-      return to_device(bytes, device);
+    if (in.on_device().handed_over() == 0) {
+      GRADWIRE_ASSIGN_OR_RETURN(const at::Tensor on_host, bytes.read(in));
+      return to_device(on_host, device);
     }
-    if (in.handed_over() > handover_.tensors.size()) {
+    if (in.on_device().handed_over() > handover_.tensors.size()) {
       return absl::InvalidArgumentError("it has the number of a tensor that was not handed over");
     }
     // Two descriptions may not share a tensor.
-    at::Tensor tensor = std::exchange(handover_.tensors[in.handed_over() - 1], at::Tensor());
+    at::Tensor tensor = std::exchange(handover_.tensors[in.on_device().handed_over() - 1], at::Tensor());
     if (!tensor.defined()) return absl::InvalidArgumentError("another tensor of the message has its number");
     return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
   }
@@ -184,10 +203,35 @@ class MessageReader {
     return c10::Device(device);
   }
 
-  TensorReader reader_;
   const DeviceArrival* const arrival_;
   Handover handover_;
   IpcReader ipc_;
+};
+
+// Reads the tensors of one message.
+class MessageReader {
+ public:
+  MessageReader(std::vector<transport::Buffer> buffers, const DeviceArrival* arrival)
+      : reader_(std::move(buffers)), arrival_(arrival) {}
+
+  // Call first.
+  absl::Status take(const proto::Payload& payload) {
+    return payload.has_transfer() ? devices().take(payload) : absl::OkStatus();
+  }
+  absl::StatusOr<at::Tensor> read(const proto::Tensor& in) {
+    return in.on_device().device().empty() ? reader_.read(in) : devices().read(in, reader_);
+  }
+
+ private:
+  DeviceReader& devices() {
+    if (devices_ == nullptr) devices_ = std::make_unique<DeviceReader>(arrival_);
+    return *devices_;
+  }
+
+  TensorReader reader_;
+  const DeviceArrival* const arrival_;
+  // nullptr until the first tensor on a device: most messages have none.
+  std::unique_ptr<DeviceReader> devices_;
 };
 
 struct Scope : StreamScope {
@@ -251,7 +295,8 @@ class TorchBackend : public TensorBackend {
   }
 
   std::shared_ptr<void> arrived(const proto::Payload& payload, const DeviceArrival& arrival) override {
-    if (payload.handover() != 0) return drop_handover_later(payload.handover(), arrival.from, arrival.to);
+    if (const uint64_t handover = payload.transfer().handover(); handover != 0)
+      return drop_handover_later(handover, arrival.from, arrival.to);
     if (arrival.transfers == nullptr) return nullptr;
     return arrival.transfers->arrived(arrival.from, payload.transfer().number());
   }

@@ -129,7 +129,7 @@ void mutate(proto::Tensor& tensor, std::vector<transport::Buffer>& buffers, std:
       break;
     case 7:
       tensor.set_buffer(static_cast<uint32_t>(random() % 5));
-      if (random() % 2 == 0) tensor.set_buffers(static_cast<uint32_t>(random() % 4));
+      if (random() % 2 == 0) tensor.mutable_on_device()->set_buffers(static_cast<uint32_t>(random() % 4));
       break;
     case 8:
       tensor.set_coalesced(!tensor.coalesced());
@@ -138,13 +138,14 @@ void mutate(proto::Tensor& tensor, std::vector<transport::Buffer>& buffers, std:
       tensor.set_requires_grad(!tensor.requires_grad());
       break;
     case 10:
-      tensor.set_channel_axis(static_cast<uint32_t>(random() % 4));
+      tensor.mutable_quantization()->set_channel_axis(static_cast<uint32_t>(random() % 4));
       break;
     case 11:
       if (random() % 2 == 0) {
-        tensor.set_zero_point(hostile_number(random));
+        tensor.mutable_quantization()->set_zero_point(hostile_number(random));
       } else {
-        tensor.set_scale(random() % 2 == 0 ? 0.0 : std::numeric_limits<double>::quiet_NaN());
+        tensor.mutable_quantization()->set_scale(
+            random() % 2 == 0 ? 0.0 : std::numeric_limits<double>::quiet_NaN());
       }
       break;
     case 12:
@@ -267,7 +268,7 @@ TEST(HostileTensor, BufferSharedByTwoTensorsIsRefused) {
 struct InBuffers {
   explicit InBuffers(const std::vector<std::size_t>& sizes) : tensor(described({100}, at::kFloat, "")) {
     tensor.set_buffer(1);
-    tensor.set_buffers(static_cast<uint32_t>(sizes.size()));
+    tensor.mutable_on_device()->set_buffers(static_cast<uint32_t>(sizes.size()));
     std::size_t next = 0;
     for (std::size_t size : sizes) {
       auto memory = std::make_shared<std::string>(size, '\0');
@@ -296,7 +297,7 @@ TEST(HostileTensor, SeveralBuffersOfATensorAreReadOneAfterTheOther) {
   EXPECT_EQ(pieces->buffers.size(), 3u);
   // Bools are checked in one memory.
   proto::Tensor bools = described({100}, at::kBool, "");
-  bools.set_buffers(2);
+  bools.mutable_on_device()->set_buffers(2);
   EXPECT_FALSE(TensorReader::has_pieces(bools));
 }
 
@@ -314,7 +315,7 @@ TEST(HostileTensor, BuffersThatTheMessageDoesNotHaveAreRefused) {
     for (uint32_t count : {2u, 3u, 0xFFFFFFFFu}) {
       InBuffers in({200, 200});
       in.tensor.set_buffer(first);
-      in.tensor.set_buffers(count);
+      in.tensor.mutable_on_device()->set_buffers(count);
       EXPECT_EQ(in.pieces().status().code(), absl::StatusCode::kInvalidArgument) << first << " " << count;
       if (first != 0) {
         EXPECT_TRUE(in.refused()) << first << " " << count;

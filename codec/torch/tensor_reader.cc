@@ -64,7 +64,7 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
 }
 
 bool TensorReader::has_pieces(const proto::Tensor& in) {
-  return in.kind() == proto::Tensor::STRIDED && in.buffers() > 1 &&
+  return in.kind() == proto::Tensor::STRIDED && in.on_device().buffers() > 1 &&
          in.dtype() != static_cast<uint32_t>(at::kBool);
 }
 
@@ -118,7 +118,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
   GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::STRIDED || in.strides_size() != 0 || in.parts_size() != 0 ||
-      in.requires_grad() || in.buffers() > 1 || c10::isQIntType(dtype)) {
+      in.requires_grad() || in.on_device().buffers() > 1 || c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("one of its parts is not a plain row-major tensor");
   }
   return read_strided(in, dtype, /*checked=*/true);
@@ -131,7 +131,7 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
                                                    ", but the message has ", buffers_.size(), " buffers"));
   }
   if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and a buffer");
-  if (in.buffers() > 1) {
+  if (in.on_device().buffers() > 1) {
     GRADWIRE_ASSIGN_OR_RETURN(const auto pieces, take_buffers(in, size, /*element=*/1));
     GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer whole, allocate_tensor_memory(size));
     char* next = static_cast<char*>(whole.data());
@@ -160,14 +160,14 @@ absl::StatusOr<std::vector<transport::Buffer>> TensorReader::take_buffers(const 
                                                                           std::size_t element) {
   if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and buffers");
   if (in.buffer() == 0 || in.buffer() - 1 > buffers_.size() ||
-      in.buffers() > buffers_.size() - (in.buffer() - 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("it refers to ", in.buffers(), " buffers from ",
-                                                   in.buffer(), " on, but the message has ", buffers_.size(),
-                                                   " buffers"));
+      in.on_device().buffers() > buffers_.size() - (in.buffer() - 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("it refers to ", in.on_device().buffers(),
+                                                   " buffers from ", in.buffer(), " on, but the message has ",
+                                                   buffers_.size(), " buffers"));
   }
   std::vector<transport::Buffer> taken;
   std::size_t missing = size;
-  for (std::size_t i = 0; i < in.buffers(); ++i) {
+  for (std::size_t i = 0; i < in.on_device().buffers(); ++i) {
     transport::Buffer buffer = std::exchange(buffers_[in.buffer() - 1 + i], transport::Buffer());
     if (buffer.data() == nullptr || buffer.size() > missing || buffer.size() % element != 0)
       return wrong_size(size, size - missing + buffer.size());

@@ -150,16 +150,17 @@ absl::StatusOr<at::Tensor> TensorReader::read_quantized(const proto::Tensor& in,
     return absl::InvalidArgumentError(
         absl::StrCat("its dtype ", c10::toString(dtype), " is not supported for quantized tensors"));
   }
-  GRADWIRE_RETURN_IF_ERROR(expect_parts(in, in.channel_axis() == 0 ? 0 : 2));
+  GRADWIRE_RETURN_IF_ERROR(expect_parts(in, in.quantization().channel_axis() == 0 ? 0 : 2));
   GRADWIRE_ASSIGN_OR_RETURN(at::Tensor integers, read_strided(in, c10::toUnderlying(dtype), false));
-  if (in.channel_axis() == 0) {
-    GRADWIRE_RETURN_IF_ERROR(check_scale(in.scale()));
-    GRADWIRE_RETURN_IF_ERROR(check_zero_point(in.zero_point(), dtype));
-    return at::_make_per_tensor_quantized_tensor(integers, in.scale(), in.zero_point());
+  if (in.quantization().channel_axis() == 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_scale(in.quantization().scale()));
+    GRADWIRE_RETURN_IF_ERROR(check_zero_point(in.quantization().zero_point(), dtype));
+    return at::_make_per_tensor_quantized_tensor(integers, in.quantization().scale(),
+                                                 in.quantization().zero_point());
   }
   GRADWIRE_ASSIGN_OR_RETURN(at::Tensor scales, read_part(in.parts(0)));
   GRADWIRE_ASSIGN_OR_RETURN(at::Tensor zero_points, read_part(in.parts(1)));
-  const int64_t axis = int64_t{in.channel_axis()} - 1;
+  const int64_t axis = int64_t{in.quantization().channel_axis()} - 1;
   if (axis >= integers.dim() || scales.scalar_type() != at::kDouble || scales.dim() != 1 ||
       zero_points.scalar_type() != at::kLong || zero_points.dim() != 1 ||
       scales.size(0) != integers.size(axis) || zero_points.size(0) != integers.size(axis)) {

@@ -119,7 +119,7 @@ absl::Status TensorWriter::write_in_pieces(const at::Tensor& dense, std::size_t 
   for (std::size_t begin = 0; begin < size; begin += piece)
     buffers_.emplace_back(memory + begin, std::min(piece, size - begin), owner);
   const std::size_t count = (size + piece - 1) / piece;
-  if (count > 1) out.set_buffers(static_cast<uint32_t>(count));
+  if (count > 1) out.mutable_on_device()->set_buffers(static_cast<uint32_t>(count));
   return absl::OkStatus();
 }
 

@@ -33,13 +33,13 @@ absl::Status TensorWriter::write_quantized(const at::Tensor& tensor, bool given_
   switch (tensor.qscheme()) {
     case at::kPerTensorAffine:
     case at::kPerTensorSymmetric:
-      out.set_scale(tensor.q_scale());
-      out.set_zero_point(tensor.q_zero_point());
+      out.mutable_quantization()->set_scale(tensor.q_scale());
+      out.mutable_quantization()->set_zero_point(tensor.q_zero_point());
       break;
     case at::kPerChannelAffine:
     case at::kPerChannelSymmetric:
       // 0 means "per tensor", so the axis is stored plus one.
-      out.set_channel_axis(static_cast<uint32_t>(tensor.q_per_channel_axis() + 1));
+      out.mutable_quantization()->set_channel_axis(static_cast<uint32_t>(tensor.q_per_channel_axis() + 1));
       GRADWIRE_RETURN_IF_ERROR(write_part(tensor.q_per_channel_scales().to(at::kDouble), *out.add_parts()));
       GRADWIRE_RETURN_IF_ERROR(
           write_part(tensor.q_per_channel_zero_points().to(at::kLong), *out.add_parts()));

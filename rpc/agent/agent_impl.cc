@@ -149,7 +149,7 @@ absl::Status AgentImpl::connect_to_all() {
 // decoded or dropped. So the message carries one more buffer, which owns them.
 void AgentImpl::keep_handed_over(const proto::Payload& payload, const Worker& from,
                                  std::vector<transport::Buffer>& buffers) const {
-  if ((payload.handover() == 0 && !payload.has_transfer()) || tensor_backend() == nullptr) return;
+  if (!payload.has_transfer() || tensor_backend() == nullptr) return;
   buffers.emplace_back(nullptr, 0, tensor_backend()->arrived(payload, runtime.devices.arrival(from)));
 }
 

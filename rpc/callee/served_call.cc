@@ -33,8 +33,8 @@ absl::Status encode_result_tensors(const TensorSet& tensors, const IncomingCall&
   // An answer that may be sent again must own its bytes.
   const bool repeatable = incoming.is_repeatable();
   const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
-  const bool mapped = incoming.request().device_map_size() > 0;
-  if (!mapped && !devices.any()) return tensor_backend()->encode(tensors, sharing, payload, encoded.buffers);
+  const bool mapped = incoming.request().has_device_map();
+  if (!mapped && !devices.any()) return tensor_backend()->encode(tensors, sharing, nullptr, payload, encoded);
   GRADWIRE_ASSIGN_OR_RETURN(const DeviceMap map, device_map_of(incoming.request()));
   GRADWIRE_ASSIGN_OR_RETURN(const DeviceMap back, inverse(map));
   DeviceRoute route = devices.route_to(incoming.from, mapped ? &back : nullptr);
@@ -134,13 +134,13 @@ void ServedCall::decode_and_serve() {
     }
     // Copies to a device run on streams of the pool, beside the work of earlier handlers. Then the streams of
     // this handler, which are current again, wait for them.
-    auto arrived =
-        parts_.runtime.devices.decode(incoming_.from, *arguments_.payload, std::move(incoming_.buffers));
-    absl::Status ready = arrived.status();
+    AgentDevices::Arrived arrived;
+    absl::Status ready = parts_.runtime.devices.decode(incoming_.from, *arguments_.payload,
+                                                       std::move(incoming_.buffers), arrived);
     if (ready.ok()) {
-      arguments_.tensors = std::move(arrived->tensors);
-      arrived->streams = nullptr;
-      if (arrived->fence != nullptr) ready = arrived->fence->wait();
+      arguments_.tensors = std::move(arrived.tensors);
+      arrived.streams = nullptr;
+      if (arrived.fence != nullptr) ready = arrived.fence->wait();
     }
     if (!ready.ok()) {
       fail(with_context(ready, absl::StrCat("the arguments of \"", callee_, "\"")));
@@ -221,7 +221,7 @@ void ServedCall::dispatch() {
 //   5. Copy what has not been sent of buffers that borrow the handler's value.
 //   6. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
 //   7. Start the next call on a serial object.
-void ServedCall::answer(proto::Envelope& envelope, EncodedTensors encoded) {
+void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
   if (encoded.copies != nullptr) {
     auto waiting = std::make_shared<proto::Envelope>();
     waiting->Swap(&envelope);

@@ -86,7 +86,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              EncodedTensors& encoded);
   // Sends the answer, when its bytes are complete.
-  void answer(proto::Envelope& envelope, EncodedTensors encoded);
+  void answer(proto::Envelope& envelope, EncodedTensors&& encoded);
   // Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
   void refuse_result(const absl::Status& status, proto::Response& response);
 

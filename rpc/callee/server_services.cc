@@ -140,15 +140,16 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
                        "\" cannot receive tensors: its program was linked without libtorch")));
       return;
     }
-    auto arrived = runtime_.devices.decode(from, request.arguments(), std::move(buffers));
-    if (!arrived.ok()) {
-      call.reply(arrived.status());
+    AgentDevices::Arrived arrived;
+    absl::Status decoded = runtime_.devices.decode(from, request.arguments(), std::move(buffers), arrived);
+    if (!decoded.ok()) {
+      call.reply(std::move(decoded));
       return;
     }
-    streams = std::move(arrived->streams);
-    call.tensors = std::move(arrived->tensors);
+    streams = std::move(arrived.streams);
+    call.tensors = std::move(arrived.tensors);
     call.sender_devices = sender_devices(request.arguments());
-    call.fence = std::move(arrived->fence);
+    call.fence = std::move(arrived.fence);
   }
   if (call.service == kPing) {
     call.reply(ServiceReply());

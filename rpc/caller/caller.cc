@@ -54,8 +54,8 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
           "cannot decode the answer: it holds a tensor, but this program was linked without libtorch");
     }
     // The user's streams wait for tensors on devices when the user takes the result.
-    GRADWIRE_ASSIGN_OR_RETURN(arrived,
-                              devices.decode(call.peer->worker, *in.payload, std::move(answer.buffers)));
+    GRADWIRE_RETURN_IF_ERROR(
+        devices.decode(call.peer->worker, *in.payload, std::move(answer.buffers), arrived));
     in.tensors = std::move(arrived.tensors);
     in.fence = std::move(arrived.fence);
   }
@@ -113,7 +113,7 @@ void Caller::add_pending(uint64_t id, PendingCalls::Taken call) {
 //      affect them.
 //   4. Copy the buffers that the caller may change when send() returns.
 //   5. PendingCalls::sent(): handle a cancellation that came during the steps above.
-void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors, bool borrow,
+void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors&& tensors, bool borrow,
                   PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
@@ -151,7 +151,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors
 }
 
 void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to,
-                      proto::Envelope& envelope, EncodedTensors tensors, bool borrow) {
+                      proto::Envelope& envelope, EncodedTensors&& tensors, bool borrow) {
   const proto::Payload& arguments = envelope.request().arguments();
   const bool borrows = any_borrowed(tensors.buffers);
   absl::StatusOr<uint64_t> ticket = link->send_encoded(envelope, std::move(tensors));

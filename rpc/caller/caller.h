@@ -42,7 +42,7 @@ class Caller {
   // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer
   // arrives. `borrow`: the caller does not change its tensors until then. Otherwise buffers that have not
   // been sent yet are copied before this returns. `id` must come from next_id().
-  void send(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors, bool borrow,
+  void send(uint64_t id, proto::Envelope& envelope, EncodedTensors&& tensors, bool borrow,
             PendingCalls::Taken call);
   // As send(), for a request that is sent again if its connection breaks before the answer.
   void send_repeatable(uint64_t id, proto::Envelope& envelope, EncodedTensors tensors,
@@ -76,7 +76,7 @@ class Caller {
 
   // Sends a call that is in the table, and has this link. `to` is its callee.
   void transmit(uint64_t id, const std::shared_ptr<Link>& link, const Worker& to, proto::Envelope& envelope,
-                EncodedTensors tensors, bool borrow);
+                EncodedTensors&& tensors, bool borrow);
 
   // Sends a call whose tensors have been copied from a device (caller_copies.cc).
   void send_now(CopiedCall& call);

@@ -128,7 +128,7 @@ absl::Status OutgoingCall::encode(const TensorSet& tensors, const DeviceMap* map
   const AgentDevices& devices = caller_.runtime().devices;
   proto::Payload& payload = *request_.mutable_arguments();
   if (map == nullptr && !devices.any())
-    return tensor_backend()->encode(tensors, sharing, payload, encoded.buffers);
+    return tensor_backend()->encode(tensors, sharing, nullptr, payload, encoded);
   DeviceRoute route = devices.route_to(*to_, map);
   route.as_bytes |= repeatable;
   return tensor_backend()->encode(tensors, sharing, &route, payload, encoded);

@@ -112,7 +112,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     // Stored before the send, so that a cancellation finds the call. A cancellation that still reads the id
     // of the attempt before has no effect: this attempt then runs to its end, and answered() begins no other.
     call_id_ = id;
-    caller_.send(id, copy, encoded_, /*borrow=*/false, std::move(call));
+    caller_.send(id, copy, EncodedTensors(encoded_), /*borrow=*/false, std::move(call));
   }
 
   // 3. Decode the answer, or go back to step 2 when the connection broke.
@@ -143,13 +143,15 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     reply.body = answer->response().body();
     const proto::Payload& payload = answer->response().result();
     if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
-      auto arrived = caller_.runtime().devices.decode(to_, payload, std::move(answer->buffers));
-      if (!arrived.ok()) {
-        promise_.set_error(arrived.status());
+      AgentDevices::Arrived arrived;
+      absl::Status decoded =
+          caller_.runtime().devices.decode(to_, payload, std::move(answer->buffers), arrived);
+      if (!decoded.ok()) {
+        promise_.set_error(std::move(decoded));
         return;
       }
-      reply.tensors = std::move(arrived->tensors);
-      fence = std::move(arrived->fence);
+      reply.tensors = std::move(arrived.tensors);
+      fence = std::move(arrived.fence);
     }
     promise_.set_result(std::move(reply), std::move(fence));
   }

@@ -140,33 +140,39 @@ DeviceRoute AgentDevices::route_to(const Worker& worker, const DeviceMap* map) c
   return route;
 }
 
-absl::StatusOr<AgentDevices::Arrived> AgentDevices::decode(const Worker& from, const proto::Payload& payload,
-                                                           std::vector<transport::Buffer> buffers) const {
-  Arrived arrived;
-  const bool on_device = std::any_of(payload.tensors().begin(), payload.tensors().end(),
-                                     [](const proto::Tensor& tensor) { return !tensor.device().empty(); });
-  if (on_device) arrived.streams = tensor_backend()->enter_pool_streams();
-  const DeviceArrival arrival = this->arrival(from);
-  GRADWIRE_ASSIGN_OR_RETURN(arrived.tensors, tensor_backend()->decode(payload, std::move(buffers), &arrival));
+absl::Status AgentDevices::decode(const Worker& from, const proto::Payload& payload,
+                                  std::vector<transport::Buffer> buffers, Arrived& arrived) const {
+  DeviceArrival arrival;
+  bool on_device = false;
+  if (any()) {
+    arrival = this->arrival(from);
+    on_device = std::any_of(payload.tensors().begin(), payload.tensors().end(),
+                            [](const proto::Tensor& tensor) { return !tensor.on_device().device().empty(); });
+    if (on_device) arrived.streams = tensor_backend()->enter_pool_streams();
+  }
+  auto tensors = tensor_backend()->decode(payload, std::move(buffers), any() ? &arrival : nullptr);
+  if (!tensors.ok()) return tensors.status();
+  arrived.tensors = *std::move(tensors);
   if (on_device) arrived.fence = tensor_backend()->record_fence(*arrived.tensors);
-  return arrived;
+  return absl::OkStatus();
 }
 
 void to_proto(const DeviceMap& map, proto::Request& request) {
   for (const auto& [from, to] : map) {
-    proto::DeviceEntry& entry = *request.add_device_map();
+    proto::DeviceEntry& entry = *request.mutable_device_map()->add_entries();
     entry.set_from(from.str());
     entry.set_to(to.str());
   }
 }
 
 absl::StatusOr<DeviceMap> device_map_of(const proto::Request& request) {
-  if (request.device_map_size() > kMaxEntries) {
+  const auto& entries = request.device_map().entries();
+  if (entries.size() > kMaxEntries) {
     return absl::InvalidArgumentError(
-        absl::StrCat("malformed request: its device map has ", request.device_map_size(), " entries"));
+        absl::StrCat("malformed request: its device map has ", entries.size(), " entries"));
   }
   DeviceMap map;
-  for (const proto::DeviceEntry& entry : request.device_map()) {
+  for (const proto::DeviceEntry& entry : entries) {
     GRADWIRE_ASSIGN_OR_RETURN(Device from, Device::parse(entry.from()));
     GRADWIRE_ASSIGN_OR_RETURN(Device to, Device::parse(entry.to()));
     map.emplace(std::move(from), std::move(to));

@@ -62,10 +62,10 @@ class AgentDevices {
     // After it the tensors may be used; nullptr if all are on the CPU.
     StreamFencePtr fence;
   };
-  // Decodes the tensors of a payload from this worker. Errors: those of TensorBackend::decode(). REQUIRES:
-  // the program was linked with libtorch.
-  absl::StatusOr<Arrived> decode(const Worker& from, const proto::Payload& payload,
-                                 std::vector<transport::Buffer> buffers) const;
+  // Decodes the tensors of a payload from this worker into `arrived`, which must be empty. Errors: those of
+  // TensorBackend::decode(). REQUIRES: the program was linked with libtorch.
+  absl::Status decode(const Worker& from, const proto::Payload& payload,
+                      std::vector<transport::Buffer> buffers, Arrived& arrived) const;
 
  private:
   std::vector<Device> devices_;

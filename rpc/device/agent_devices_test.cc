@@ -59,14 +59,14 @@ TEST(AgentDevices, MapsOfRequestsAreChecked) {
   proto::Request request;
   to_proto({{"cuda:0", "cuda:1"}}, request);
   EXPECT_EQ(to_string(*device_map_of(request)), "{cuda:0 -> cuda:1}");
-  proto::DeviceEntry& twice = *request.add_device_map();
+  proto::DeviceEntry& twice = *request.mutable_device_map()->add_entries();
   twice.set_from("cuda:1");
   twice.set_to("cuda:1");
   EXPECT_EQ(device_map_of(request).status().code(), absl::StatusCode::kInvalidArgument);
   twice.set_to("/etc/passwd");
   EXPECT_EQ(device_map_of(request).status().code(), absl::StatusCode::kInvalidArgument);
   proto::Request many;
-  for (int i = 0; i < 2000; ++i) *many.add_device_map() = twice;
+  for (int i = 0; i < 2000; ++i) *many.mutable_device_map()->add_entries() = twice;
   EXPECT_THAT(std::string(device_map_of(many).status().message()), HasSubstr("2000 entries"));
 }
 

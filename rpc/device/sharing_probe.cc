@@ -50,7 +50,7 @@ absl::Status encode(const SharingProbe& probe, uint64_t self, const std::string&
   tensor.set_dtype(0);  // at::kByte
   tensor.add_sizes(static_cast<int64_t>(content.size()));
   tensor.set_inline_data(content);
-  tensor.set_device(probe.device.str());
+  tensor.mutable_on_device()->set_device(probe.device.str());
   const DeviceArrival arrival{&probe.devices, self, self, nullptr};
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorSet> tensors, backend.decode(made, {}, &arrival));
   // 2. Share it.

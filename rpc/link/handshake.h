@@ -12,7 +12,7 @@
 namespace gradwire::rpc {
 
 // The version that both sides of a connection must speak (proto/rpc.proto, Hello).
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 using ReferenceList = google::protobuf::RepeatedPtrField<proto::Reference>;
 // The references that an envelope carries.

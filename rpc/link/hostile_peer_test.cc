@@ -16,6 +16,7 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/arrivals.h"
+#include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/testing/group.h"
@@ -92,7 +93,7 @@ class HostilePeer : public ::testing::Test {
   // A Hello of worker 1. Its connection number is used by no other connection of worker 1.
   proto::Envelope hello() {
     proto::Envelope envelope;
-    envelope.mutable_hello()->set_protocol_version(1);
+    envelope.mutable_hello()->set_protocol_version(kProtocolVersion);
     envelope.mutable_hello()->set_id(1);
     envelope.mutable_hello()->set_name("worker1");
     envelope.mutable_hello()->set_incarnation(group_[1]->services().self().incarnation);

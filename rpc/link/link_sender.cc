@@ -23,10 +23,11 @@ absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
   return ticket;
 }
 
-absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors tensors) {
+absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors) {
   if (tensors.handed_over != nullptr) keep(std::move(tensors.handed_over));
-  // `tensors.ahead` lives until the message has been sent.
-  if (tensors.ahead != nullptr) envelope.set_parts(tensors.ahead->join(number_, tensors.buffers));
+  const std::shared_ptr<SentAhead> ahead = std::move(tensors.ahead);
+  if (ahead != nullptr) envelope.set_parts(ahead->join(number_, tensors.buffers));
+  // `ahead` lives until the message has been sent.
   return send(envelope, std::move(tensors.buffers));
 }
 

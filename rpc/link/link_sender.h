@@ -43,7 +43,7 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
   // As above, with encoded tensors whose bytes are complete. Tensors that were handed over are kept until the
   // receiver has taken them, or the connection has ended. Refers to buffers that were sent ahead.
-  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors tensors);
+  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors);
   // Sends an envelope for which no thread waits. It is sent behind the next message, or kDeferral later, so
   // that the peer is not woken only for it. It may be lost with the link.
   void send_deferred(const proto::Envelope& envelope);

@@ -70,7 +70,7 @@ class IpcHostile : public ::testing::Test {
     proto::Payload payload;
     EncodedTensors encoded;
     EXPECT_TRUE(tensor_backend()->encode(tensors, TensorSharing::kCapture, &route, payload, encoded).ok());
-    EXPECT_TRUE(payload.tensors(0).has_shared());
+    EXPECT_TRUE(payload.tensors(0).on_device().has_shared());
     return payload;
   }
 
@@ -100,7 +100,9 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
     return [change](proto::Payload& payload) { change(*payload.mutable_tensors(0)); };
   };
   const auto shared = [](std::function<void(proto::SharedMemory&)> change) -> Forge {
-    return [change](proto::Payload& payload) { change(*payload.mutable_tensors(0)->mutable_shared()); };
+    return [change](proto::Payload& payload) {
+      change(*payload.mutable_tensors(0)->mutable_on_device()->mutable_shared());
+    };
   };
   constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
   const std::pair<const char*, Forge> forgeries[] = {
@@ -113,7 +115,7 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
       {"a foreign handle", shared([](auto& s) { s.set_handle("not a handle"); })},
       {"no handle", shared([](auto& s) { s.clear_handle(); })},
       {"an event's handle", [](proto::Payload& p) {
-         p.mutable_tensors(0)->mutable_shared()->set_handle(p.transfer().devices(0).ready());
+         p.mutable_tensors(0)->mutable_on_device()->mutable_shared()->set_handle(p.transfer().devices(0).ready());
        }},
       {"a long handle", shared([](auto& s) { s.set_handle(std::string(5000, 'x')); })},
       {"unknown device", shared([](auto& s) { s.set_device(1); })},
@@ -137,7 +139,7 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
       {"a buffer too", tensor([](auto& t) { t.set_buffer(1); })},
       {"handed over too", tensor([](auto& t) { t.set_handed_over(1); })},
       {"on the CPU", tensor([](auto& t) { t.clear_device(); })},
-      {"on an unknown device", tensor([](auto& t) { t.set_device("lag:2"); })},
+      {"on an unknown device", tensor([](auto& t) { t.mutable_on_device()->set_device("lag:2"); })},
       {"no transfer", [](proto::Payload& p) { p.clear_transfer(); }},
       {"unknown physical device", [](proto::Payload& p) {
          p.mutable_transfer()->mutable_devices(0)->set_identity("GPU-other");
@@ -146,7 +148,7 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
          p.mutable_transfer()->mutable_devices(0)->set_ready("not an event");
        }},
       {"memory as an event", [](proto::Payload& p) {
-         p.mutable_transfer()->mutable_devices(0)->set_consumed(p.tensors(0).shared().handle());
+         p.mutable_transfer()->mutable_devices(0)->set_consumed(p.tensors(0).on_device().shared().handle());
        }},
       {"many devices", [](proto::Payload& p) {
          for (int i = 0; i < 65; ++i) p.mutable_transfer()->add_devices();
@@ -179,7 +181,8 @@ TEST_F(IpcHostile, OneAllocationHasOneSize) {
   const proto::Payload honest = message(at::rand({10, 20}).to(lag::device(0)));
   ASSERT_TRUE(decode(honest).ok());
   proto::Payload forged = honest;
-  forged.mutable_tensors(0)->mutable_shared()->set_size(honest.tensors(0).shared().size() + 4096);
+  forged.mutable_tensors(0)->mutable_on_device()->mutable_shared()->set_size(
+      honest.tensors(0).on_device().shared().size() + 4096);
   EXPECT_EQ(decode(forged).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -72,10 +72,10 @@ absl::StatusOr<IpcReader::Source*> IpcReader::source(uint32_t index) {
 
 // Everything that the copy relies on is checked before it is enqueued.
 absl::StatusOr<at::Tensor> IpcReader::read(const proto::Tensor& in, c10::Device device) {
-  const proto::SharedMemory& shared = in.shared();
+  const proto::SharedMemory& shared = in.on_device().shared();
   GRADWIRE_ASSIGN_OR_RETURN(const at::ScalarType dtype, checked_dtype(in.dtype()));
   if (in.kind() != proto::Tensor::STRIDED || c10::isQIntType(dtype) || in.parts_size() != 0 ||
-      in.buffer() != 0 || !in.inline_data().empty() || in.handed_over() != 0) {
+      in.buffer() != 0 || !in.inline_data().empty() || in.on_device().handed_over() != 0) {
     return absl::InvalidArgumentError(
         "it is in the memory of another process, but it is not a plain strided tensor without other data");
   }

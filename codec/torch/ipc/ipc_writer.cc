@@ -110,7 +110,7 @@ absl::Status IpcWriter::describe(const at::Tensor& tensor, proto::Tensor& out) {
     const std::vector<int64_t> strides = portable_strides(tensor.sizes(), tensor.strides(), extent.numel);
     out.mutable_strides()->Add(strides.begin(), strides.end());
   }
-  proto::SharedMemory& shared = *out.mutable_shared();
+  proto::SharedMemory& shared = *out.mutable_on_device()->mutable_shared();
   shared.set_device(static_cast<uint32_t>(part));
   shared.set_handle(memory.handle);
   shared.set_size(memory.size);
