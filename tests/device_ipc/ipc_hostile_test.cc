@@ -137,8 +137,8 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
       {"sparse", tensor([](auto& t) { t.set_kind(proto::Tensor::SPARSE_COO); })},
       {"inline data too", tensor([](auto& t) { t.set_inline_data("abc"); })},
       {"a buffer too", tensor([](auto& t) { t.set_buffer(1); })},
-      {"handed over too", tensor([](auto& t) { t.set_handed_over(1); })},
-      {"on the CPU", tensor([](auto& t) { t.clear_device(); })},
+      {"handed over too", tensor([](auto& t) { t.mutable_on_device()->set_handed_over(1); })},
+      {"on the CPU", tensor([](auto& t) { t.mutable_on_device()->clear_device(); })},
       {"on an unknown device", tensor([](auto& t) { t.mutable_on_device()->set_device("lag:2"); })},
       {"no transfer", [](proto::Payload& p) { p.clear_transfer(); }},
       {"unknown physical device", [](proto::Payload& p) {
