@@ -6,24 +6,11 @@
 #include <memory>
 
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/fake_fence.h"
 #include "gradwire/base/threads/thread_pool.h"
 
 namespace gradwire::rpc {
 namespace {
-
-// A point that the test lets a device reach.
-class FakeFence : public StreamFence {
- public:
-  absl::Status wait() const override { return absl::OkStatus(); }
-  absl::StatusOr<bool> reached() const override {
-    polls.fetch_add(1);
-    if (lost) return absl::InternalError("a device is lost");
-    return done.load();
-  }
-  std::atomic<bool> done{false};
-  std::atomic<bool> lost{false};
-  mutable std::atomic<int> polls{0};
-};
 
 class FenceWatchTest : public ::testing::Test {
  protected:

@@ -58,6 +58,17 @@ class Pieces : public ::testing::Test {
     return eventually([&] { return group_[worker]->statistics().bytes_received >= before + 16 * kMebi; });
   }
 
+  // Calls worker1 with `x`, and with a tensor on the current stream of lag:1, which is held. Returns when
+  // parts of the message have arrived.
+  Future<Tensors> begin_call(const at::Tensor& x) {
+    Future<Tensors> call = group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1000}))});
+    EXPECT_TRUE(parts_have_arrived(1));
+    return call;
+  }
+  bool parts_have_arrived(std::size_t worker) {
+    return eventually([&] { return group_[worker]->tables().parted_messages == 1; });
+  }
+
   NothingLeft after_the_group_;
   testing::Group group_{2, with_channels({"host"})};
 };
@@ -103,7 +114,7 @@ TEST_F(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
   lag::StreamHold busy(stream);
   const Future<Tensors> call = group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, small)});
   EXPECT_TRUE(most_has_arrived(1, before));
-  EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 1; }));
+  EXPECT_TRUE(parts_have_arrived(1));
   EXPECT_FALSE(call.done());
   busy.release();
   const Tensors got = call.wait();
@@ -118,7 +129,7 @@ TEST_F(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
   const uint64_t before = group_[0]->statistics().bytes_received;
   const Future<Tensors> call = group_[0]->rpc_async<&slowly>("worker1", x);
   EXPECT_TRUE(most_has_arrived(0, before));
-  EXPECT_TRUE(eventually([&] { return group_[0]->tables().parted_messages == 1; }));
+  EXPECT_TRUE(parts_have_arrived(0));
   EXPECT_FALSE(call.done());
   hold().reset();
   const Tensors got = call.wait();
@@ -132,9 +143,7 @@ TEST_F(Pieces, ACancelledCallLeavesNoParts) {
   const c10::Stream stream = lag::new_stream(1);
   const c10::StreamGuard guard(stream);
   lag::StreamHold busy(stream);
-  const Future<Tensors> call =
-      group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1000}))});
-  EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 1; }));
+  const Future<Tensors> call = begin_call(x);
   call.cancel();
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
   busy.release();
@@ -148,9 +157,7 @@ TEST_F(Pieces, ALostDeviceLeavesNoParts) {
     const c10::Stream stream = lag::new_stream(1);
     const c10::StreamGuard guard(stream);
     lag::StreamHold busy(stream);
-    const Future<Tensors> call =
-        group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1000}))});
-    EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 1; }));
+    const Future<Tensors> call = begin_call(x);
     lag::lose(1, "fell off the bus");
     EXPECT_FALSE(call.result().ok());
     EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 0; }));

@@ -8,23 +8,12 @@
 #include <utility>
 
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/fake_fence.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/rpc/membership/joining.h"
 
 namespace gradwire::rpc {
 namespace {
-
-// A point that the test lets a device reach.
-class FakeFence : public StreamFence {
- public:
-  absl::Status wait() const override { return absl::OkStatus(); }
-  absl::StatusOr<bool> reached() const override {
-    if (lost) return absl::InternalError("a device is lost");
-    return done.load();
-  }
-  std::atomic<bool> done{false};
-  std::atomic<bool> lost{false};
-};
 
 std::shared_ptr<Peer> peer(uint64_t incarnation) {
   WorkerAddress address;

@@ -15,7 +15,7 @@ namespace gradwire::rpc {
 
 // Waits, without a thread, until the bytes of a message have been copied from their devices. Buffers that are
 // complete before the others are sent ahead, so that the copies and the network work at the same time.
-// What it waits for keeps it alive.
+// The callback for the point that it waits for keeps it alive.
 class SendAhead : public std::enable_shared_from_this<SendAhead> {
  public:
   // Returns the link on which the message will be sent, as far as is known; nullptr if the worker is not

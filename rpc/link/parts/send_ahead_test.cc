@@ -10,25 +10,12 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/fake_fence.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/proto/rpc.pb.h"
 
 namespace gradwire::rpc {
 namespace {
-
-// A point that the test lets a device reach.
-class FakeFence : public StreamFence {
- public:
-  absl::Status wait() const override { return absl::OkStatus(); }
-  absl::StatusOr<bool> reached() const override {
-    polls.fetch_add(1);
-    if (lost) return absl::InternalError("a device is lost");
-    return done.load();
-  }
-  std::atomic<bool> done{false};
-  std::atomic<bool> lost{false};
-  mutable std::atomic<int> polls{0};
-};
 
 // Records what is sent: "part 1: a,b" or "request: c, parts 1".
 class FakeConnection : public transport::Connection {
@@ -104,6 +91,11 @@ class SendAheadTest : public ::testing::Test {
           finished_ = true;
         });
   }
+  void start_until_first_part() {
+    start();
+    reach(0);
+    EXPECT_TRUE(sent({"part 1: a"}));
+  }
   void reach(std::size_t point) { points_[point]->done = true; }
   // Returns when the object has handled the first two points. It asks for the third one before and after
   // that.
@@ -154,9 +146,7 @@ class SendAheadTest : public ::testing::Test {
 };
 
 TEST_F(SendAheadTest, CompleteBuffersAreSentBeforeTheOthersAreComplete) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   EXPECT_FALSE(finished_);
   reach(1);
   EXPECT_TRUE(sent({"part 1: a", "part 1: b"}));
@@ -186,18 +176,14 @@ TEST_F(SendAheadTest, AllBuffersAreSentAheadIfTheMessageMustWaitForSomethingElse
 }
 
 TEST_F(SendAheadTest, AMessageThatIsNotSentDropsItsParts) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   finish();
   result_ = EncodedTensors();
   EXPECT_EQ(link_->connection->sent(), (Lines{"part 1: a", "drop 1:"}));
 }
 
 TEST_F(SendAheadTest, ALostDeviceDropsTheParts) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   points_[1]->lost = true;
   ASSERT_TRUE(eventually([&] { return finished_.load(); }));
   EXPECT_EQ(status_.code(), absl::StatusCode::kInternal);
@@ -206,9 +192,7 @@ TEST_F(SendAheadTest, ALostDeviceDropsTheParts) {
 }
 
 TEST_F(SendAheadTest, AMessageOnAnotherLinkHasAllBuffers) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   finish();
   const auto other = std::make_shared<FakeLink>(timers_, bytes_, 2);
   send_message(other);
@@ -217,9 +201,7 @@ TEST_F(SendAheadTest, AMessageOnAnotherLinkHasAllBuffers) {
 }
 
 TEST_F(SendAheadTest, AMessageAfterTheEndOfItsLinkHasAllBuffers) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   link_->end();
   finish();
   const auto next = std::make_shared<FakeLink>(timers_, bytes_, 2);
@@ -239,9 +221,7 @@ TEST_F(SendAheadTest, WithoutALinkEverythingTravelsWithTheMessage) {
 
 TEST_F(SendAheadTest, BorrowedBuffersAreNotSentAhead) {
   tensors_.buffers[1] = buffer("b", transport::Buffer::Sharing::kBorrowed);
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   reach(1);
   wait_for_the_last_point();
   finish();
@@ -254,9 +234,7 @@ TEST_F(SendAheadTest, PartsBeyondTheLimitsTravelWithTheMessage) {
   PartsInFlight::Size large;
   large.bytes = PartsInFlight::kMaxBytes - 1;
   ASSERT_TRUE(link_->count_part(large, true));
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   reach(1);
   wait_for_the_last_point();
   finish();
@@ -271,9 +249,7 @@ TEST_F(SendAheadTest, PartsBeyondTheLimitsTravelWithTheMessage) {
 }
 
 TEST_F(SendAheadTest, TheEndOfTheWatchEndsTheMessage) {
-  start();
-  reach(0);
-  EXPECT_TRUE(sent({"part 1: a"}));
+  start_until_first_part();
   watch_->stop(absl::CancelledError("the agent has stopped"));
   ASSERT_TRUE(eventually([&] { return finished_.load(); }));
   EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled);
