@@ -103,7 +103,7 @@ GRADWIRE_RPC(lose_device)
 GRADWIRE_RPC(read_shared)
 GRADWIRE_RPC(try_open)
 GRADWIRE_RPC(identity)
-GRADWIRE_RPC_CLASS(Sums, int64_t)
+GRADWIRE_RPC_SERIAL_CLASS(Sums, int64_t)
 GRADWIRE_RPC_METHOD(Sums, add)
 GRADWIRE_RPC_METHOD(Sums, get)
 

@@ -15,6 +15,7 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/base/testing/test_needs.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/stock_modules.h"
@@ -124,7 +125,7 @@ TEST_P(TwoProcessesTest, ReferencesCarryTheOrder) {
   at::Tensor expected = at::zeros({3000});
   std::vector<Future<void>> added;
   for (int i = 0; i < 30; ++i) {
-    added.push_back(sums.rpc_async<&Sums::add>(rpc::Destination("worker1").ordered(), on(0, x)));
+    added.push_back(sums.rpc_async<&Sums::add>(on(0, x)));
     expected += x;
   }
   collect(std::move(added)).wait();
