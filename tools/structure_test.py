@@ -154,6 +154,20 @@ class Structure(unittest.TestCase):
                          ["base/a.proto: lines over 110 columns: got 2, expected 0; the first is line 2",
                           "base/b.inc: lines over 110 columns: got 1, expected 0; the first is line 1"])
 
+    def test_headers_of_cuda_outside_their_folders(self):
+        headers = ("cuda.h", "cuda_runtime_api.h", "cuda/std/atomic", "c10/cuda/CUDAStream.h", "ATen/cuda/Sleep.h", "nccl.h",
+                   "torch/cuda.h", "torch/csrc/cuda/nccl.h")
+        text = "#pragma once\n" + "".join(f"  # include <{name}>\n" for name in headers)
+        users = ("device/cuda/a.h", "collectives/nccl/a.cc", "tests/gpu/a.cc", "tools/bench/cuda/a.cc")
+        layers = ("base < codec, store < device < collectives < rpc < tools\n",) * 2
+        self.assertEqual(self.problems(dict.fromkeys(users, text), layers), [])
+        for path in ("device/a.h", "collectives/nccl.cc", "rpc/link/a.inc", "tests/device/a.cc", "tools/bench/a.cc"):
+            problems = self.problems({path: text}, layers)
+            self.assertEqual([problem.split(", expected no header of CUDA outside device/cuda/, ")[0] for problem in problems],
+                             [f"{path}:{line}: includes {name}" for line, name in enumerate(headers, 2)])
+        other = '#include <ATen/ATen.h>\n#include "gradwire/device/cuda/cuda_calls.h"\n#include <cuda_like/a.h>\n// #include <cuda.h>\n'
+        self.assertEqual(self.problems({"device/a.cc": other}, layers), [])
+
     def test_a_main_header_that_includes_too_many(self):
         names = [f"rpc/part{i % 2}/h{i}.h" for i in range(structure.MAX_HEADERS + 1)]
         for count, expected in ((len(names) - 1, []), (len(names), [
