@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
@@ -13,6 +14,7 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tests/device/lag_device.h"
+#include "gradwire/tests/device_calls/carried.h"
 #include "gradwire/tests/device_calls/expectations.h"
 
 // Failures, device maps and modules on the test accelerator, which has several devices and can fail at will.
@@ -89,20 +91,42 @@ GRADWIRE_RPC(grow)
 int64_t count(const at::Tensor& x) { return x.numel(); }
 GRADWIRE_RPC(count)
 
+// The channel, and the transport of its messages.
+struct Way {
+  const char* channel;
+  const char* transport;
+};
+const auto kWays = ::testing::Values(Way{"local", "shm"}, Way{"host", "shm"}, Way{"host", "tcp"});
+std::string name_of(const ::testing::TestParamInfo<Way>& info) {
+  return absl::StrCat(info.param.channel, "_", info.param.transport);
+}
+RpcBackendOptions by(const Carried& carried, const Way& way) {
+  return carried.over(way.transport, with_channels({way.channel}));
+}
+
 // Tensors on lag:0 of the caller arrive on lag:1.
-class DeviceFailures : public ::testing::TestWithParam<const char*> {
+class DeviceFailures : public ::testing::TestWithParam<Way> {
  protected:
-  static RpcBackendOptions options() {
-    RpcBackendOptions options = with_channels({GetParam()});
+  RpcBackendOptions options() const {
+    RpcBackendOptions options = by(carried_, GetParam());
     options.set_device_map("worker1", {{"lag:0", "lag:1"}});
     options.set_devices({"lag:0", "lag:1"});
     return options;
   }
+  // With the channel "local" no bytes of tensors travel.
+  ~DeviceFailures() override {
+    if (std::string(GetParam().channel) == "local") {
+      EXPECT_EQ(carried_.bytes(GetParam().transport), 0u);
+    } else {
+      carried_.expect_only(GetParam().transport, 4'000);
+    }
+  }
+
+  const Carried carried_;
   NothingLeft after_the_group_;
   testing::Group group_{2, options()};
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, ::testing::Values("local", "host"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, kWays, name_of);
 
 TEST_P(DeviceFailures, OutOfMemoryAtTheCalleeIsResourceExhausted) {
   const at::Tensor x = on(0, at::ones({10'000}));
@@ -154,6 +178,29 @@ TEST(DeviceMaps, TensorsTravelByTheMapAndBackByItsInverse) {
   const at::Tensor z = group[0]->rpc_sync<&scale>(other, on(0, x), 2.0);
   EXPECT_EQ(z.device(), lag::device(0));
   expect_equal(z, x * 2.0);
+}
+
+TEST(DeviceMaps, SetDeviceMapAddsEntriesAndReplacesThoseOfTheSameDevice) {
+  RpcBackendOptions options;
+  options.set_device_map("worker1", {{"lag:0", "lag:1"}, {"lag:1", "lag:0"}});
+  options.set_device_map("worker0", {{"lag:0", "lag:2"}});
+  options.set_device_map("worker1", {{"lag:1", "lag:2"}, {"lag:2", "lag:0"}});
+  const DeviceMap both = {{"lag:0", "lag:1"}, {"lag:1", "lag:2"}, {"lag:2", "lag:0"}};
+  EXPECT_EQ(options.device_maps.at("worker1"), both);
+  NothingLeft after_the_group;
+  testing::Group group(2, options);
+  const at::Tensor x = at::rand({100});
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(0, x)), "lag:1");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(1, x)), "lag:2");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(2, x)), "lag:0");
+  EXPECT_EQ(group[1]->rpc_sync<&device_of>("worker0", on(0, x)), "lag:2");
+  // The inverse has the entries of both calls, too.
+  for (const int device : {0, 1, 2}) {
+    const at::Tensor y = group[0]->rpc_sync<&scale>("worker1", on(device, x), 2.0);
+    EXPECT_EQ(y.device(), lag::device(device));
+    expect_equal(y, x * 2.0);
+  }
+  group.expect_empty();
 }
 
 TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gradwire/base/testing/eventually.h"
@@ -11,7 +12,9 @@
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/tests/device/lag_device.h"
+#include "gradwire/tests/device_calls/carried.h"
 #include "gradwire/tests/device_calls/expectations.h"
+#include "gradwire/transport/process_counts.h"
 
 // Large tensors that travel through the host: in pieces, of which the first are sent while the others are
 // still on their way from the device.
@@ -48,10 +51,14 @@ Tensors slowly(const at::Tensor& x) {
 }
 GRADWIRE_RPC(slowly)
 
-class Pieces : public ::testing::Test {
+// The argument: the transport, as for Carried::over().
+class Pieces : public ::testing::TestWithParam<const char*> {
  protected:
   Pieces() { lag::set_lag({}); }
-  ~Pieces() override { group_.expect_empty(); }
+  ~Pieces() override {
+    group_.expect_empty();
+    carried_.expect_only(GetParam(), kPiece);
+  }
 
   // Waits until most of a tensor of 20 MiB has arrived at a worker that had received `before` bytes.
   bool most_has_arrived(std::size_t worker, uint64_t before) {
@@ -66,14 +73,21 @@ class Pieces : public ::testing::Test {
     return call;
   }
   bool parts_have_arrived(std::size_t worker) {
-    return eventually([&] { return group_[worker]->tables().parted_messages == 1; });
+    return eventually([&] { return group_[worker]->tables().parted_messages == 1; }) &&
+           carried_.parts(GetParam()) > 0;
+  }
+  bool parts_are_gone(std::size_t worker) {
+    return eventually([&] { return group_[worker]->tables().parted_messages == 0; });
   }
 
+  Carried carried_;
   NothingLeft after_the_group_;
-  testing::Group group_{2, with_channels({"host"})};
+  testing::Group group_{2, carried_.over(GetParam(), with_channels({"host"}))};
 };
+INSTANTIATE_TEST_SUITE_P(Transports, Pieces, ::testing::Values("shm", "tcp", "striped"),
+                         [](const auto& info) { return std::string(info.param); });
 
-TEST_F(Pieces, TensorsOfAllSizesArriveAsTheyAre) {
+TEST_P(Pieces, TensorsOfAllSizesArriveAsTheyAre) {
   const int64_t floats = kPiece / 4;
   for (const int64_t size : {floats - 1, floats, floats + 1, 2 * floats, 5 * floats + 3}) {
     const at::Tensor x = at::rand({size});
@@ -89,7 +103,7 @@ TEST_F(Pieces, TensorsOfAllSizesArriveAsTheyAre) {
   expect_equal(group_[0]->rpc_sync<&strided>("worker1", on(0, matrix)), matrix.t());
 }
 
-TEST_F(Pieces, TensorsInOneMessageKeepTheirPlaces) {
+TEST_P(Pieces, TensorsInOneMessageKeepTheirPlaces) {
   Tensors expected;
   for (int64_t i = 0; i < 6; ++i) expected.push_back(at::rand({i % 3 == 2 ? 10 : i * kMebi + 5}));
   Tensors sent;
@@ -103,7 +117,7 @@ TEST_F(Pieces, TensorsInOneMessageKeepTheirPlaces) {
   }
 }
 
-TEST_F(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
+TEST_P(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
   const at::Tensor large = at::rand({5 * kMebi}), small = at::rand({1000});
   const at::Tensor x = on(0, large);
   (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
@@ -122,7 +136,7 @@ TEST_F(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
   expect_equal(got[1], small);
 }
 
-TEST_F(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
+TEST_P(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
   const at::Tensor large = at::rand({5 * kMebi});
   const at::Tensor x = on(0, large);
   (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
@@ -137,7 +151,7 @@ TEST_F(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
   expect_equal(got[1], at::full({1000}, 2.0));
 }
 
-TEST_F(Pieces, ACancelledCallLeavesNoParts) {
+TEST_P(Pieces, ACancelledCallLeavesNoParts) {
   const at::Tensor x = on(0, at::rand({5 * kMebi}));
   lag::synchronize_all();
   const c10::Stream stream = lag::new_stream(1);
@@ -147,10 +161,37 @@ TEST_F(Pieces, ACancelledCallLeavesNoParts) {
   call.cancel();
   EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
   busy.release();
-  EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 0; }));
+  EXPECT_TRUE(parts_are_gone(1));
 }
 
-TEST_F(Pieces, ALostDeviceLeavesNoParts) {
+TEST_P(Pieces, ALostConnectionLeavesNoParts) {
+  const at::Tensor large = at::rand({5 * kMebi});
+  const at::Tensor x = on(0, large);
+  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  lag::synchronize_all();
+  {
+    const c10::Stream stream = lag::new_stream(1);
+    const c10::StreamGuard guard(stream);
+    lag::StreamHold busy(stream);
+    const uint64_t before = carried_.bytes(GetParam());
+    const Future<Tensors> call = begin_call(x);
+    ASSERT_TRUE(eventually([&] { return carried_.bytes(GetParam()) >= before + 20 * kMebi; }));
+    // The first part of the second call ends the connection. The others are not sent ahead any more.
+    carried_.cut_at_next_part();
+    const Future<Tensors> other =
+        group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1}))});
+    EXPECT_TRUE(parts_are_gone(1));
+    // Once a call is answered, worker0 uses another connection.
+    EXPECT_TRUE(
+        eventually([&] { return group_[0]->rpc_async<&echo>("worker1", at::ones({1})).result().ok(); }));
+    busy.release();
+    // The messages travel on the next connection, with the buffers that were sent ahead on the first one.
+    for (const Future<Tensors>& one : {call, other}) expect_equal(one.wait()[0], large);
+  }
+  expect_equal(group_[0]->rpc_sync<&echo>("worker1", x), large);
+}
+
+TEST_P(Pieces, ALostDeviceLeavesNoParts) {
   const at::Tensor x = on(0, at::rand({5 * kMebi}));
   lag::synchronize_all();
   {
@@ -160,10 +201,25 @@ TEST_F(Pieces, ALostDeviceLeavesNoParts) {
     const Future<Tensors> call = begin_call(x);
     lag::lose(1, "fell off the bus");
     EXPECT_FALSE(call.result().ok());
-    EXPECT_TRUE(eventually([&] { return group_[1]->tables().parted_messages == 0; }));
+    EXPECT_TRUE(parts_are_gone(1));
     busy.release();
   }
   lag::restore(1);
+}
+
+using StripedPieces = Pieces;
+INSTANTIATE_TEST_SUITE_P(Transports, StripedPieces, ::testing::Values("striped"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(StripedPieces, TravelOverSeveralSockets) {
+  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  const int descriptors = transport::count_descriptors();
+  const at::Tensor x = at::rand({5 * kMebi});
+  expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
+  // Both ends of each stripe are in this process.
+  EXPECT_TRUE(
+      eventually([&] { return transport::count_descriptors() == descriptors + 2 * Carried::kStripes; }));
+  for (int i = 0; i < 5; ++i) expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
 }
 
 }  // namespace
