@@ -3,7 +3,11 @@
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +43,84 @@ void expect_equal(const at::Tensor& got, const at::Tensor& want, const std::stri
   const at::Tensor on_host = got.cpu();
   EXPECT_FALSE(lag::is_poison(on_host)) << what;
   EXPECT_TRUE(at::equal(on_host, want)) << what << "\n" << on_host << "\n" << want;
+}
+
+// Zeros of the shapes of `like`, whose elements are not adjacent in memory.
+std::vector<at::Tensor> strided_like(const std::vector<at::Tensor>& like, c10::Device where) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& one : like) {
+    std::vector<int64_t> sizes = one.sizes().vec();
+    sizes.push_back(2);
+    tensors.push_back(at::zeros(sizes, at::TensorOptions().device(where)).select(-1, 1));
+  }
+  return tensors;
+}
+
+// One collective of the tensor `x`, which is on any device and is x(rank) at each rank.
+struct Collective {
+  std::string name;
+  // Begins it. The results are in `into`, which has zeros of the shapes of results().
+  std::function<std::shared_ptr<Work>(const Group& group, const at::Tensor& x, std::vector<at::Tensor> into)>
+      begin;
+  // The results of a rank.
+  std::function<std::vector<at::Tensor>(int rank, const std::function<at::Tensor(int)>& x)> results;
+};
+
+// The share of rank i in the tensor `x` of some rank: another multiple, and number of elements, for each
+// rank.
+at::Tensor share_for(int i, const at::Tensor& x, bool shorter = false) {
+  return (shorter ? x.slice(0, 0, 5 + i) : x) * (i + 1);
+}
+std::vector<at::Tensor> shares(const at::Tensor& x, bool shorter = false) {
+  std::vector<at::Tensor> list;
+  for (int i = 0; i < kSize; ++i) list.push_back(share_for(i, x, shorter));
+  return list;
+}
+
+std::vector<Collective> collectives_with_root(int root) {
+  return {
+      {"reduce",
+       [root](const Group& group, const at::Tensor& x, std::vector<at::Tensor> into) {
+         into[0].copy_(x);
+         return group->reduce_async(into[0], root);
+       },
+       [root](int rank, const auto& x) -> std::vector<at::Tensor> {
+         return {rank == root ? x(0) + x(1) + x(2) : x(rank)};
+       }},
+      {"gather",
+       [root](const Group& group, const at::Tensor& x, std::vector<at::Tensor> into) {
+         return group->gather_async(x, std::move(into), root);
+       },
+       [root](int rank, const auto& x) -> std::vector<at::Tensor> {
+         if (rank != root) return {};
+         return {x(0), x(1), x(2)};
+       }},
+      {"scatter",
+       [root](const Group& group, const at::Tensor& x, std::vector<at::Tensor> into) {
+         return group->scatter_async(into[0], group->rank() == root ? shares(x) : std::vector<at::Tensor>(),
+                                     root);
+       },
+       [root](int rank, const auto& x) -> std::vector<at::Tensor> { return {share_for(rank, x(root))}; }},
+  };
+}
+
+std::vector<Collective> collectives_of_all() {
+  return {
+      {"reduce_scatter",
+       [](const Group& group, const at::Tensor& x, std::vector<at::Tensor> into) {
+         return group->reduce_scatter_async(into[0], shares(x));
+       },
+       [](int rank, const auto& x) -> std::vector<at::Tensor> {
+         return {share_for(rank, x(0)) + share_for(rank, x(1)) + share_for(rank, x(2))};
+       }},
+      {"all_to_all",
+       [](const Group& group, const at::Tensor& x, std::vector<at::Tensor> into) {
+         return group->all_to_all_async(std::move(into), shares(x, /*shorter=*/true));
+       },
+       [](int rank, const auto& x) -> std::vector<at::Tensor> {
+         return {share_for(rank, x(0), true), share_for(rank, x(1), true), share_for(rank, x(2), true)};
+       }},
+  };
 }
 
 // "": the default, which has the test's backend for lag tensors. "cpu": lag tensors go through the host.
@@ -92,6 +174,26 @@ TEST_P(LagGroup, ServesTensorsByTheirDevice) {
   });
 }
 
+TEST_P(LagGroup, ServesCollectivesWithARootAndExchanges) {
+  const Ranks ranks(kSize, options(GetParam()));
+  ranks.run([](const Group& group) {
+    const int rank = group->rank();
+    std::vector<Collective> all = collectives_of_all();
+    for (int root = 0; root < kSize; ++root) {
+      for (Collective& one : collectives_with_root(root)) all.push_back(std::move(one));
+    }
+    for (const Collective& one : all) {
+      const std::vector<at::Tensor> want = one.results(rank, values);
+      for (const c10::Device where : {c10::Device(c10::kCPU), device_of(group)}) {
+        const std::vector<at::Tensor> into = strided_like(want, where);
+        one.begin(group, values(rank).to(where), into)->wait();
+        for (std::size_t i = 0; i < want.size(); ++i)
+          expect_equal(into[i], want[i], absl::StrCat(one.name, " on ", where.str(), ", result ", i));
+      }
+    }
+  });
+}
+
 // The caller's stream is held by a long kernel. The operation waits for it, so it must not read the tensor
 // before.
 TEST_P(LagGroup, OperationsAreOrderedWithTheCallersStream) {
@@ -111,6 +213,40 @@ TEST_P(LagGroup, OperationsAreOrderedWithTheCallersStream) {
     if (staged()) work->wait();
     const at::Tensor after = tensor.mul(2);
     expect_equal(after, (sum_of_all() + kSize) * 2, "work behind wait()");
+  });
+}
+
+// As above, for all other collectives, which are under way together. The zeros in their results are written
+// by the held stream too: an operation that did not wait for it would be overwritten.
+TEST_P(LagGroup, CollectivesUnderWayTogetherAreOrderedWithTheCallersStream) {
+  const Ranks ranks(kSize, options(GetParam()));
+  ranks.run([](const Group& group) {
+    const int rank = group->rank();
+    const c10::Device device = device_of(group);
+    std::vector<Collective> all = collectives_with_root(1);
+    for (Collective& one : collectives_of_all()) all.push_back(std::move(one));
+    at::Tensor x = values(rank).to(device);
+    const c10::StreamGuard guard(lag::new_stream(device.index()));
+    lag::StreamHold hold(guard.current_stream());
+    x.add_(1);
+    std::vector<std::vector<at::Tensor>> want, into;
+    std::vector<std::shared_ptr<Work>> works;
+    for (const Collective& one : all) {
+      want.push_back(one.results(rank, [](int of) { return values(of) + 1; }));
+      into.push_back({});
+      for (const at::Tensor& result : want.back())
+        into.back().push_back(at::zeros(result.sizes(), at::TensorOptions().device(device)));
+      works.push_back(one.begin(group, x, into.back()));
+      if (!staged()) EXPECT_TRUE(works.back()->is_completed()) << one.name << " is enqueued";
+    }
+    // The caller may change its tensor in the order of its stream, after the end of the operations.
+    hold.release();
+    for (const std::shared_ptr<Work>& work : works) work->wait();
+    x.zero_();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (std::size_t j = 0; j < want[i].size(); ++j)
+        expect_equal(into[i][j].mul(2), want[i][j] * 2, absl::StrCat(all[i].name, ", result ", j));
+    }
   });
 }
 
