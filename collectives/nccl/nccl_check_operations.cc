@@ -6,13 +6,16 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/objects.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::nccl_check {
@@ -237,6 +240,48 @@ void check_messages(const Group& group, int rank, int size, c10::Device device) 
   same(between, at::full({4}, static_cast<double>(size)), "all_reduce while messages are under way");
 }
 
+// The object of a rank: objects of all ranks differ in their length, and have a tensor.
+using Object = std::pair<std::string, at::Tensor>;
+Object object_of(int rank) {
+  return {std::string(static_cast<std::size_t>(rank) * 1000, 'x'), values(rank, at::kLong)};
+}
+
+void same_object(const Object& got, int rank, const std::string& what) {
+  check(got.first == object_of(rank).first, what + ": text");
+  check(got.second.defined(), what + ": defined");
+  if (got.second.defined()) same(got.second, object_of(rank).second, what + ": tensor");
+}
+
+void check_objects(const Group& group, int rank, int size) {
+  for (int root = 0; root < size; ++root) {
+    Object object = object_of(rank);
+    broadcast_object(object, root, group);
+    same_object(object, root, "broadcast_object");
+    std::vector<Object> list;
+    gather_object(list, object_of(rank), root, group);
+    check(static_cast<int>(list.size()) == (rank == root ? size : 0), "gather_object: number of objects");
+    for (std::size_t i = 0; i < list.size(); ++i) same_object(list[i], static_cast<int>(i), "gather_object");
+    // The gathered objects are given back, in the opposite order.
+    std::reverse(list.begin(), list.end());
+    scatter_object(object, list, root, group);
+    same_object(object, size - 1 - rank, "scatter_object");
+  }
+  std::vector<Object> list;
+  all_gather_object(list, object_of(rank), group);
+  check(static_cast<int>(list.size()) == size, "all_gather_object: number of objects");
+  for (std::size_t i = 0; i < list.size(); ++i)
+    same_object(list[i], static_cast<int>(i), "all_gather_object");
+  // Beside an operation on tensors that has not ended.
+  at::Tensor tensor = at::ones({4}, at::TensorOptions().device(at::kCUDA));
+  const auto reduced = group->all_reduce_async(tensor);
+  Object object = object_of(rank);
+  const auto work = broadcast_object_async(object, size - 1, group);
+  work->wait();
+  reduced->wait();
+  same_object(object, size - 1, "broadcast_object_async");
+  same(tensor, at::full({4}, static_cast<double>(size)), "all_reduce beside an object");
+}
+
 }  // namespace
 
 void check_world(int size) {
@@ -246,6 +291,7 @@ void check_world(int size) {
     const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(rank));
     check_reductions(group, rank, size, device);
     check_moves(group, rank, size, device);
+    check_objects(group, rank, size);
     check_messages(group, rank, size, device);
     const absl::Status refused = error_of([&] {
       at::Tensor tensor = at::zeros({1}, at::TensorOptions().device(device));
@@ -273,10 +319,13 @@ void check_several_devices(int count) {
     for (const at::Tensor& tensor : tensors) {
       same(tensor, reference(count, at::kFloat, ReduceOp::kSum), "all_reduce_multigpu");
     }
-    group->reduce_multigpu_async(tensors, 0, ReduceOp::kMax)->wait();
+    for (int i = 0; i < count; ++i) tensors[i].copy_(values(i, at::kFloat));
+    group->reduce_multigpu_async(tensors, 0, ReduceOp::kProduct)->wait();
+    same(tensors[0], reference(count, at::kFloat, ReduceOp::kProduct), "reduce_multigpu");
+    for (int i = 1; i < count; ++i) same(tensors[i], values(i, at::kFloat), "reduce_multigpu, other tensors");
     group->broadcast_multigpu_async(tensors, 0)->wait();
     for (const at::Tensor& tensor : tensors) {
-      same(tensor, reference(count, at::kFloat, ReduceOp::kSum), "broadcast_multigpu");
+      same(tensor, reference(count, at::kFloat, ReduceOp::kProduct), "broadcast_multigpu");
     }
   });
   std::printf("%d devices of one rank: done\n", count);
