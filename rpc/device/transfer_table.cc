@@ -29,8 +29,9 @@ bool TransferTable::abandon(uint64_t receiver, uint64_t number) {
 
 std::vector<uint64_t> TransferTable::begin_reclaim(uint64_t receiver) {
   const auto found = receivers_.find(receiver);
-  if (found == receivers_.end() || !found->second.asked.empty()) return {};
+  if (found == receivers_.end() || found->second.reclaiming || found->second.abandoned.empty()) return {};
   Receiver& from = found->second;
+  from.reclaiming = true;
   from.asked = std::exchange(from.abandoned, {});
   return {from.asked.begin(), from.asked.end()};
 }
@@ -38,6 +39,7 @@ std::vector<uint64_t> TransferTable::begin_reclaim(uint64_t receiver) {
 std::vector<uint64_t> TransferTable::reclaimed(uint64_t receiver) {
   const auto found = receivers_.find(receiver);
   if (found == receivers_.end()) return {};
+  found->second.reclaiming = false;
   const std::set<uint64_t> ended = std::exchange(found->second.asked, {});
   return {ended.begin(), ended.end()};
 }

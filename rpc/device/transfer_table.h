@@ -68,6 +68,9 @@ class TransferTable {
     std::set<uint64_t> open;
     std::set<uint64_t> abandoned;
     std::set<uint64_t> asked;
+    // A Reclaim is under way, even if all of its transfers were reported as consumed meanwhile. Its answer
+    // says nothing about transfers that were not in it.
+    bool reclaiming = false;
     bool lost = false;
 
     std::size_t size() const { return open.size() + abandoned.size() + asked.size(); }

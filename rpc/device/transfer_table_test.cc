@@ -70,6 +70,26 @@ TEST(TransferTable, AReportDuringAReclaimEndsTheTransferOnce) {
   EXPECT_FALSE(table.abandon(kA, 1));
 }
 
+// The answer of the first Reclaim must not end transfers that were abandoned after it was sent. The receiver
+// may still read those.
+TEST(TransferTable, ReportsOfAllTransfersOfAReclaimDoNotBeginTheNext) {
+  TransferTable table;
+  for (int i = 0; i < 3; ++i) (void)table.begin(kA);
+  table.abandon(kA, 1);
+  EXPECT_THAT(table.begin_reclaim(kA), ElementsAre(1));
+  EXPECT_EQ(table.consumed(kA, 1), Consumed::kEnded);
+  table.abandon(kA, 2);
+  EXPECT_THAT(table.begin_reclaim(kA), IsEmpty());
+  EXPECT_THAT(table.reclaimed(kA), IsEmpty());
+  EXPECT_TRUE(table.contains(kA, 2));
+  EXPECT_THAT(table.begin_reclaim(kA), ElementsAre(2));
+  EXPECT_THAT(table.reclaimed(kA), ElementsAre(2));
+  // Nothing is abandoned, so no Reclaim begins.
+  EXPECT_THAT(table.begin_reclaim(kA), IsEmpty());
+  table.abandon(kA, 3);
+  EXPECT_THAT(table.begin_reclaim(kA), ElementsAre(3));
+}
+
 TEST(TransferTable, ALostReceiverEndsItsTransfersAndGetsNone) {
   TransferTable table;
   for (int i = 0; i < 3; ++i) (void)table.begin(kA);
