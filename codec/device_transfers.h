@@ -71,8 +71,8 @@ class DeviceTransfers {
   // The message has arrived. When the result is destroyed and the tensors were not read, the sender is
   // notified that they will not be.
   virtual std::shared_ptr<void> arrived(uint64_t worker, uint64_t number) = 0;
-  // Unavailable if the sender has reclaimed the memory, or is lost. If it returns OK, the memory may be read
-  // until end_read().
+  // Unavailable if the sender has reclaimed the memory, or is lost, or this agent has stopped. If it returns
+  // OK, the memory may be read until end_read().
   virtual absl::Status begin_read(uint64_t worker, uint64_t number) = 0;
   // All copies are enqueued, and the sender's events are recorded.
   virtual void end_read(uint64_t worker, uint64_t number) = 0;

@@ -10,9 +10,11 @@ void ArrivedTransfers::arrive(uint64_t sender, uint64_t number) {
 }
 
 ArrivedTransfers::Read ArrivedTransfers::begin_read(uint64_t sender, uint64_t number) {
+  // Messages that arrive after close() are not in the table.
+  if (closed_) return Read::kRefused;
   const auto found = transfers_.find({sender, number});
   if (found == transfers_.end() || found->second == State::kReading) return Read::kUnknown;
-  if (closed_ || found->second == State::kRefused || lost_.contains(sender)) return Read::kRefused;
+  if (found->second == State::kRefused || lost_.contains(sender)) return Read::kRefused;
   found->second = State::kReading;
   ++reading_;
   return Read::kAllowed;

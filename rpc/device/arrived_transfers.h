@@ -33,7 +33,7 @@ class ArrivedTransfers {
   enum class Read {
     // The memory may be read until end_read().
     kAllowed,
-    // The sender has reclaimed the memory, or is lost.
+    // The sender has reclaimed the memory, or is lost, or close() was called.
     kRefused,
     // The message has not arrived, or was read before.
     kUnknown,

@@ -100,6 +100,8 @@ TEST(ArrivedTransfers, NothingIsReadAfterClose) {
   transfers.close();
   EXPECT_EQ(transfers.begin_read(kA, 1), Read::kRefused);
   EXPECT_TRUE(transfers.drop(kA, 1));
+  // A message that arrives later is not in the table.
+  EXPECT_EQ(transfers.begin_read(kA, 2), Read::kRefused);
 }
 
 TEST(ArrivedTransfers, TheNumberOfRefusalsIsBounded) {
