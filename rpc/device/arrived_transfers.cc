@@ -54,8 +54,9 @@ ArrivedTransfers::Reclaim ArrivedTransfers::reclaim(uint64_t sender, const std::
       found->second = State::kRefused;
     }
   }
-  // A transfer that has ended here is refused too, which has no effect.
-  if (!settled && !unknown.empty()) {
+  // A transfer that has ended here is refused too, which has no effect. Nothing of a lost sender is read, and
+  // settle() is not called for it any more.
+  if (!settled && !unknown.empty() && !lost_.contains(sender)) {
     absl::flat_hash_set<uint64_t>& refused = refused_[sender];
     if (refused.size() + unknown.size() > kMaxRefused) return Reclaim::kTooMany;
     refused.insert(unknown.begin(), unknown.end());

@@ -94,6 +94,15 @@ TEST(ArrivedTransfers, NothingOfALostSenderIsRead) {
   EXPECT_EQ(transfers.arrived() + transfers.remembered() + transfers.reading(), 0u);
 }
 
+TEST(ArrivedTransfers, AReclaimOfALostSenderIsNotRemembered) {
+  ArrivedTransfers transfers;
+  EXPECT_THAT(transfers.lose(kA), IsEmpty());
+  EXPECT_EQ(transfers.reclaim(kA, {1, 2}, false, 100), Reclaim::kAnswer);
+  EXPECT_EQ(transfers.remembered(), 0u);
+  transfers.arrive(kA, 1);
+  EXPECT_EQ(transfers.begin_read(kA, 1), Read::kRefused);
+}
+
 TEST(ArrivedTransfers, NothingIsReadAfterClose) {
   ArrivedTransfers transfers;
   transfers.arrive(kA, 1);
