@@ -199,6 +199,28 @@ TEST_F(IpcChannelTest, AShutDownEndsTransfersInBothDirections) {
     EXPECT_TRUE(eventually([&] { return worker->is_empty(); })) << worker->self().name;
 }
 
+TEST_F(IpcChannelTest, AShutDownWaitsForTheThreadThatReads) {
+  ASSERT_TRUE(warm_up(a_, b_));
+  ASSERT_TRUE(warm_up(b_, a_));
+  const IpcWorker::Sent message = a_.encode(b_, "read late");
+  ASSERT_TRUE(message.has_transfer());
+  const uint64_t number = message.payload.transfer().number();
+  const std::shared_ptr<void> arrived = b_.channel().arrived(a_.incarnation(), number);
+  ASSERT_TRUE(b_.channel().begin_read(a_.incarnation(), number).ok());
+  // Only the wait in shutdown() orders the accesses of the two threads.
+  bool reads = true;
+  std::thread stops([&] {
+    b_.channel().shutdown();
+    EXPECT_FALSE(reads);
+  });
+  EXPECT_TRUE(eventually([&] { return !b_.channel().can_send(a_.incarnation(), testing::kDevice); }));
+  reads = false;
+  b_.channel().end_read(a_.incarnation(), number);
+  stops.join();
+  EXPECT_EQ(b_.channel().begin_read(a_.incarnation(), number).code(), absl::StatusCode::kUnavailable);
+  a_.lose(b_, /*dead=*/false);
+}
+
 TEST_F(IpcChannelTest, ManyThreadsBeginOneProbe) {
   std::atomic<int> works{0};
   const auto ask = [&] {
