@@ -82,6 +82,10 @@ absl::Status status_from_exception(const std::exception_ptr& exception) {
   }
 }
 
+absl::Status caught(absl::string_view context) {
+  return with_context(status_from_exception(std::current_exception()), context);
+}
+
 void set_exception_translator(ExceptionTranslator translator) { exception_translator.store(translator); }
 
 absl::Status errno_status(absl::string_view what, int error) {

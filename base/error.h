@@ -54,6 +54,10 @@ absl::Status with_context(const absl::Status& status, absl::string_view context)
 // precise.
 absl::Status status_from_exception(const std::exception_ptr& exception);
 
+// As status_from_exception(), with a context, for the exception that is handled now:
+//   catch (...) { return caught("adding up gradients"); }
+absl::Status caught(absl::string_view context);
+
 // A translator lets a higher layer describe the exceptions that it knows; for example, libtorch's exceptions
 // append a backtrace to what(). It returns OK for an exception that it does not know.
 using ExceptionTranslator = absl::Status (*)(const std::exception& exception);

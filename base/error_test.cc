@@ -45,6 +45,21 @@ TEST(WithContext, KeepsCodeAndWorker) {
   EXPECT_TRUE(with_context(absl::OkStatus(), "calling f").ok());
 }
 
+TEST(Caught, IsTheStatusOfTheExceptionWithItsContext) {
+  const auto caught_from = [](auto thrown) {
+    try {
+      throw thrown;
+    } catch (...) {
+      return caught("reading a line");
+    }
+  };
+  EXPECT_EQ(caught_from(std::runtime_error("no file")),
+            absl::UnknownError("reading a line: std::runtime_error: no file"));
+  const absl::Status lost = caught_from(Error(with_worker(absl::AbortedError("lost"), "w")));
+  EXPECT_EQ(lost.message(), "reading a line: lost");
+  EXPECT_EQ(worker_of(lost), "w");
+}
+
 TEST(StatusFromException, ErrorKeepsItsStatus) {
   const absl::Status status = status_of_thrown(Error(with_worker(absl::UnavailableError("dead"), "w")));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

@@ -296,7 +296,7 @@ absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
       deliver(roots_[i], std::move(gradients[i]), {From::What::kRoot, roots_[i].input_nr, 0, 0, i});
     }
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()), "the gradients of the roots");
+    return caught("the gradients of the roots");
   }
   return absl::OkStatus();
 }
@@ -322,8 +322,7 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
       deliver(edges[i], std::move(gradients[i]), {From::What::kSent, edges[i].input_nr, 0, message, i});
     }
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()),
-                        absl::StrCat("the gradients of message ", message));
+    return caught(absl::StrCat("the gradients of message ", message));
   }
   return absl::OkStatus();
 }

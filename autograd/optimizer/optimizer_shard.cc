@@ -275,8 +275,7 @@ absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::f
     last_use_ = device::DeviceFence::record_for(parameters_);
     if (order != nullptr) order->add();
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()),
-                        absl::StrCat("in the ", what, " of ", settings_.kind));
+    return caught(absl::StrCat("in the ", what, " of ", settings_.kind));
   }
   return absl::OkStatus();
 }
@@ -298,8 +297,7 @@ absl::StatusOr<OptimizerShard::Missing> OptimizerShard::step_with_gradients_of(C
   GRADWIRE_RETURN_IF_ERROR(apply(gradients, rates));
   return missing_of(gradients);
 } catch (...) {
-  return with_context(status_from_exception(std::current_exception()),
-                      absl::StrCat("in the step of ", settings_.kind));
+  return caught(absl::StrCat("in the step of ", settings_.kind));
 }
 
 // The barrier calls the continuation on the thread whose call let the step pass, so it must be quick: the
@@ -392,8 +390,7 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
       return value;
     });
   } catch (...) {
-    status = with_context(status_from_exception(std::current_exception()),
-                          absl::StrCat("in the step of ", settings_.kind));
+    status = caught(absl::StrCat("in the step of ", settings_.kind));
   }
   {
     MutexLock lock(step_mutex_);

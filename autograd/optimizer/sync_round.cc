@@ -63,7 +63,7 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
     }
     missing = step(averages, latest);
   } catch (...) {
-    missing = with_context(status_from_exception(std::current_exception()), "averaging gradients");
+    missing = caught("averaging gradients");
   }
   for (Deposit& each : round) {
     if (each.timer != 0) agent->services().timers().cancel(each.timer);

@@ -117,8 +117,7 @@ absl::StatusOr<std::vector<at::Tensor>> gradients_of_roots(const std::vector<at:
   }
   return gradients;
 } catch (...) {
-  return with_worker(
-      with_context(status_from_exception(std::current_exception()), "making the gradient of a root"), worker);
+  return with_worker(caught("making the gradient of a root"), worker);
 }
 
 // Sends the inputs that other workers own to their owners. Must be called before anything is marked.

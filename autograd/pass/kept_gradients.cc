@@ -28,7 +28,7 @@ absl::Status KeptGradients::keep(std::vector<std::pair<at::Tensor, at::Tensor>>&
       accumulate(apart_.contains(tensor) ? apart_ : context_->gradients, tensor, std::move(gradient));
     }
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()), "adding up the gradients of a leaf");
+    return caught("adding up the gradients of a leaf");
   }
   gradients.clear();
   return absl::OkStatus();

@@ -37,7 +37,7 @@ absl::Status delivered_by(absl::FunctionRef<absl::Status()> deliver) {
   try {
     return deliver();
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()), "adding up gradients");
+    return caught("adding up gradients");
   }
 }
 

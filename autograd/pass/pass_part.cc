@@ -129,8 +129,7 @@ absl::Status PassPart::order_before_current_streams() {
   try {
     streams.order_before_current_streams();
   } catch (...) {
-    return with_this_worker(
-        with_context(status_from_exception(std::current_exception()), "at the end of a backward pass"));
+    return with_this_worker(caught("at the end of a backward pass"));
   }
   return absl::OkStatus();
 }
@@ -175,7 +174,7 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
         try {
           graph->finished(*task);
         } catch (...) {
-          status = with_context(status_from_exception(std::current_exception()), "adding up gradients");
+          status = caught("adding up gradients");
         }
       }
       if (!status.ok() && !state_.ended()) state_.fail(with_this_worker(status), actions);

@@ -35,8 +35,7 @@ bool DeviceWork::done_locked() {
     verdict_ = absl::OkStatus();
   } catch (...) {
     // CUDA reports an error of any kernel at the next call, and the device stays unusable.
-    device_error_ = with_context(status_from_exception(std::current_exception()),
-                                 "the GPU has failed while the operation was under way; restart the process");
+    device_error_ = caught("the GPU has failed while the operation was under way; restart the process");
     verdict_ = device_error_;
   }
   return true;

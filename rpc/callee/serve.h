@@ -43,8 +43,7 @@ absl::StatusOr<Values> decode_arguments(const ServerCall& call) try {
   (std::make_index_sequence<kArity>());
 } catch (...) {
   // A Codec of the user has thrown.
-  return with_context(status_from_exception(std::current_exception()),
-                      absl::StrCat("decoding the arguments of \"", call.callee(), "\""));
+  return caught(absl::StrCat("decoding the arguments of \"", call.callee(), "\""));
 }
 
 // Values that must live until the Future that a handler returned completes: a coroutine does not copy
@@ -154,8 +153,7 @@ void construct(const std::shared_ptr<ServerCall>& call) {
     call->release_arguments();
     call->finish(std::move(object), type_ops<T>());
   } catch (...) {
-    call->fail(with_context(status_from_exception(std::current_exception()),
-                            absl::StrCat("constructing \"", call->callee(), "\"")));
+    call->fail(caught(absl::StrCat("constructing \"", call->callee(), "\"")));
   }
 }
 

@@ -148,8 +148,7 @@ void serve_operator(const std::shared_ptr<ServerCall>& call) {
     match->op->getOperation()(stack);
     finish_torch_call(*call, std::move(stack));
   } catch (...) {
-    call->fail(with_context(status_from_exception(std::current_exception()),
-                            absl::StrCat("\"", call->callee(), "\"")));
+    call->fail(caught(absl::StrCat("\"", call->callee(), "\"")));
   }
 }
 

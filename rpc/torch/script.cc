@@ -161,8 +161,7 @@ void serve_script(const std::shared_ptr<ServerCall>& call) {
     found->function->function->run(values);
     finish_torch_call(*call, std::move(values));
   } catch (...) {
-    call->fail(with_context(status_from_exception(std::current_exception()),
-                            absl::StrCat("\"", call->callee(), "\"")));
+    call->fail(caught(absl::StrCat("\"", call->callee(), "\"")));
   }
 }
 
