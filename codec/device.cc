@@ -53,6 +53,10 @@ std::string to_string(const DeviceMap& map) {
                       "}");
 }
 
+std::string with_inverse(const DeviceMap& map) {
+  return absl::StrCat(to_string(map), " (for results ", to_string(inverse(map).value_or(DeviceMap())), ")");
+}
+
 std::string to_string(const std::vector<Device>& devices) {
   return absl::StrCat(
       "[",

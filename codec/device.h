@@ -69,6 +69,8 @@ using DeviceMap = std::map<Device, Device>;
 
 // "{cuda:0 -> cuda:1, cuda:1 -> cuda:0}".
 std::string to_string(const DeviceMap& map);
+// As to_string(), followed by the inverse, for errors: "{cuda:0 -> cuda:1} (for results {cuda:1 -> cuda:0})".
+std::string with_inverse(const DeviceMap& map);
 // "[cuda:0, cuda:1]".
 std::string to_string(const std::vector<Device>& devices);
 // Whether the device is the CPU or one of `devices`, which is a list without the CPU.

@@ -22,15 +22,11 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
     if (found != map->end()) {
       to = found->second;
     } else if (!device.is_cpu()) {
-      // An inverse has an inverse.
-      const DeviceMap back = inverse(*map).value_or(DeviceMap());
       return absl::InvalidArgumentError(
           is_answer ? absl::StrCat("a tensor on ", device.str(), " cannot travel back to worker \"", receiver,
-                                   "\": its device map ", to_string(back), " leads to no ", device.str(),
-                                   ", and results travel by its inverse ", to_string(*map))
+                                   "\": its device map ", callers_map(), " leads to no ", device.str())
                     : absl::StrCat("a tensor on ", device.str(), " cannot travel to worker \"", receiver,
-                                   "\": the device map ", to_string(*map), " (for results ", to_string(back),
-                                   ") has no ", device.str(),
+                                   "\": the device map ", callers_map(), " has no ", device.str(),
                                    "; add it with set_device_map or with_device_map, or move the tensor to "
                                    "a device of the map"));
     }
@@ -42,9 +38,13 @@ absl::StatusOr<Device> DeviceRoute::destination(const Device& device, std::size_
                      "\" has the devices ", to_string(*receiver_devices),
                      map == nullptr ? "; without a device map a device means the one of the same name"
                                     : " and the device map is ",
-                     map == nullptr ? "" : to_string(*map)));
+                     map == nullptr ? "" : callers_map()));
   }
   return to;
+}
+
+std::string DeviceRoute::callers_map() const {
+  return with_inverse(is_answer ? inverse(*map).value_or(DeviceMap()) : *map);
 }
 
 std::vector<Device> sender_devices(const proto::Payload& payload) {

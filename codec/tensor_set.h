@@ -60,6 +60,10 @@ struct DeviceRoute {
 
   // The device on which a tensor on `device` arrives. InvalidArgument, with both maps or lists, without one.
   absl::StatusOr<Device> destination(const Device& device, std::size_t tensor) const;
+
+ private:
+  // For errors: the map as the caller gave it, and its inverse.
+  std::string callers_map() const;
 };
 
 // The devices of a received payload's tensors at their sender; empty if all were on the CPU. Malformed names
@@ -94,6 +98,9 @@ class HandlerStreams {
   // Makes the streams current on this thread, for the devices that the process uses. Work that is handed to
   // other threads takes them along.
   virtual std::unique_ptr<StreamScope> enter() = 0;
+  // Whether each tensor on a device has one of the current streams of enter(). Not so if the process did not
+  // use the device at that time. Call enter() again then.
+  virtual bool cover(const TensorSet& tensors) const = 0;
 };
 
 // Converts tensors to bytes and back. //codec/torch:tensor_backend installs it once per process. Thread-safe.

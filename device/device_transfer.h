@@ -16,10 +16,10 @@ namespace gradwire::device {
 class SharedEvent {
  public:
   virtual ~SharedEvent() = default;
-  // By this the other process opens it. The bytes mean something only to the same kind of device.
+  // The handle with which the other process opens it. Only the same kind of device can read it.
   virtual const std::string& handle() const = 0;
   virtual absl::Status record(const c10::Stream& stream) = 0;
-  // `stream` waits for the record() that was the last one when this is called, of either process.
+  // Makes `stream` wait for the latest record() before this call, of either process.
   virtual absl::Status block(const c10::Stream& stream) = 0;
 };
 
@@ -48,6 +48,9 @@ class DeviceTransfer {
   virtual ~DeviceTransfer() = default;
 
   virtual c10::DeviceType type() const = 0;
+  // The meaning of a number of c10::AcceleratorError: Internal if the error stays, so that this process has
+  // lost the device; ResourceExhausted if memory was missing; else Unknown.
+  virtual absl::StatusCode meaning(int error) const = 0;
   // A name of the physical device that all processes of the host share, for example a GPU's UUID.
   virtual absl::StatusOr<std::string> identity(c10::Device device) = 0;
 

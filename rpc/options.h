@@ -111,18 +111,19 @@ struct RpcBackendOptions {
   std::vector<std::string> transports;
   // Whether to connect to all workers before init returns. Otherwise a connection is made on first use.
   bool connect_at_init = false;
-  // Ways in which tensors on devices travel, of which the first possible one is used: "local" (handed over,
-  // to an agent of the same process), "ipc" (copied by the device from the memory of another process of the
-  // same host) and "host" (copied to the host, then sent by a transport). Empty: all of them. "host" is
-  // always possible, and is used while it is not known whether "ipc" works between two processes.
+  // The ways that tensors on devices may take: "local" (handed over, to an agent of the same process), "ipc"
+  // (copied by the device from the memory of another process of the same host) and "host" (copied to the
+  // host, then sent by a transport). The first possible one, in this order, is used. Empty: all of them.
+  // "host" is always possible, and is used while it is not known whether "ipc" works between two processes.
   std::vector<std::string> channels;
-  // For each worker by name, the device on which tensors from each of this worker's devices arrive. Results
-  // come back by the inverse, so a map is one to one. It may lead from or to "cpu". A worker without a map:
-  // each device means the one of the same name. Checked at init, against the devices of the other workers
-  // too.
+  // For each other worker by name: this worker's devices, and the device there on which tensors from each of
+  // them arrive. Results come back by the inverse, so a map is one to one. It may lead from or to "cpu". A
+  // worker without a map: each device means the one of the same name. Checked at init, against the devices of
+  // the other workers too.
   std::map<std::string, DeviceMap> device_maps;
-  // The accelerator's devices from and to which tensors may be sent. Empty: those in device_maps, or, without
-  // maps, all of this process.
+  // The accelerator's devices on which tensors may arrive here, and whose memory the channel "ipc" may use.
+  // Empty: tensors arrive on this worker's devices in device_maps, or, without maps, on all of this process;
+  // "ipc" may use all of them.
   std::vector<Device> devices;
   // Maximum time to wait until all workers have joined.
   absl::Duration join_timeout = absl::Seconds(300);

@@ -1,5 +1,6 @@
 // Registers with base the parts of libtorch that base needs: its exceptions, and the grad and inference mode
 // of a thread. The target is alwayslink, because no other code refers to it.
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -8,14 +9,24 @@
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/threads/execution_state.h"
+#include "gradwire/device/device_transfer.h"
 
 namespace gradwire::rpc {
 namespace {
+
+// The error says nothing about the kind of its device, but a process has one kind of accelerator.
+absl::StatusCode meaning_of(const c10::AcceleratorError& error) {
+  const std::optional<c10::DeviceType> type = at::accelerator::getAccelerator(false);
+  device::DeviceTransfer* const transfer = type ? device::device_transfer(*type) : nullptr;
+  return transfer == nullptr ? absl::StatusCode::kInternal : transfer->meaning(error.get_error_code());
+}
 
 // what() of c10's errors ends with a backtrace of this process, which is useless in other processes.
 absl::Status translate(const std::exception& exception) {
@@ -28,10 +39,11 @@ absl::Status translate(const std::exception& exception) {
       absl::StrCat(failed == 0 ? name.get() : "c10::Error", ": ", error->what_without_backtrace());
   if (dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr)
     return absl::ResourceExhaustedError(message);
+  const auto* of_device = dynamic_cast<const c10::AcceleratorError*>(error);
+  if (of_device == nullptr) return absl::UnknownError(message);
   // An error that stays, such as that of a kernel which has failed: the device is lost for this process.
-  if (dynamic_cast<const c10::AcceleratorError*>(error) != nullptr)
-    return absl::InternalError(absl::StrCat("a device is lost: ", message));
-  return absl::UnknownError(message);
+  const absl::StatusCode code = meaning_of(*of_device);
+  return {code, code == absl::StatusCode::kInternal ? absl::StrCat("a device is lost: ", message) : message};
 }
 
 struct Modes {

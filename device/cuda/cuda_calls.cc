@@ -37,6 +37,7 @@ absl::StatusOr<const Driver*> load() {
   GRADWIRE_RETURN_IF_ERROR(find("cuMemGetAddressRange", driver->address_range));
   GRADWIRE_RETURN_IF_ERROR(find("cuPointerGetAttributes", driver->pointer_attributes));
   GRADWIRE_RETURN_IF_ERROR(find("cuGetErrorString", driver->error_string));
+  GRADWIRE_RETURN_IF_ERROR(find("cuGetErrorName", driver->error_name));
   return driver.release();
 }
 
@@ -48,6 +49,33 @@ absl::Status cuda_status(cudaError_t result, absl::string_view what, c10::Device
   return absl::UnavailableError(absl::StrCat(what, " on ", device.str(),
                                              " failed: ", cudaGetErrorString(result), " (",
                                              cudaGetErrorName(result), ")"));
+}
+
+// The errors after which the documentation of the runtime says that the process must end to use CUDA again,
+// and those of a GPU that has failed.
+absl::StatusCode error_meaning(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorExternalDevice:
+      return absl::StatusCode::kInternal;
+    default:
+      return absl::StatusCode::kUnknown;
+  }
 }
 
 absl::Status unavailable(const std::exception_ptr& exception, absl::string_view what, c10::Device device) {
@@ -83,8 +111,9 @@ absl::Status Driver::status(CUresult result, absl::string_view what, c10::Device
   if (result == CUDA_SUCCESS) return absl::OkStatus();
   const char* text = nullptr;
   if (error_string(result, &text) != CUDA_SUCCESS || text == nullptr) text = "unknown error";
-  return absl::UnavailableError(
-      absl::StrCat(what, " on ", device.str(), " failed: ", text, " (", static_cast<int>(result), ")"));
+  const char* name = nullptr;
+  if (error_name(result, &name) != CUDA_SUCCESS || name == nullptr) name = "no name";
+  return absl::UnavailableError(absl::StrCat(what, " on ", device.str(), " failed: ", text, " (", name, ")"));
 }
 
 }  // namespace gradwire::device::cuda

@@ -19,6 +19,9 @@ namespace gradwire::device::cuda {
 // that has failed, a GPU that is lost): the next call returns it again.
 absl::Status cuda_status(cudaError_t result, absl::string_view what, c10::Device device);
 
+// As DeviceTransfer::meaning().
+absl::StatusCode error_meaning(cudaError_t error);
+
 // Unavailable with what() of the exception, without libtorch's backtrace.
 absl::Status unavailable(const std::exception_ptr& exception, absl::string_view what, c10::Device device);
 
@@ -53,6 +56,7 @@ struct Driver {
   decltype(&cuMemGetAddressRange) address_range = nullptr;
   decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
   decltype(&cuGetErrorString) error_string = nullptr;
+  decltype(&cuGetErrorName) error_name = nullptr;
 
   // Unavailable if the driver is missing or too old.
   static absl::StatusOr<const Driver*> get();

@@ -84,6 +84,10 @@ class CudaTransfer final : public DeviceTransfer {
  public:
   c10::DeviceType type() const override { return c10::kCUDA; }
 
+  absl::StatusCode meaning(int error) const override {
+    return error_meaning(static_cast<cudaError_t>(error));
+  }
+
   absl::StatusOr<std::string> identity(c10::Device device) override try {
     return facts(device).identity;
   } catch (...) {

@@ -42,12 +42,12 @@ absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker&
     for (const auto& [from, to] : map) {
       if (!contains(available, from)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("device_maps for worker \"", name, "\": ", to_string(map), " has ", from.str(),
+            absl::StrCat("device_maps for worker \"", name, "\": ", with_inverse(map), " has ", from.str(),
                          ", but worker \"", self.name, "\" has the devices ", to_string(available)));
       }
       if (chosen && !from.is_cpu() && !wanted.contains(from)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("device_maps for worker \"", name, "\": ", to_string(map), " has ", from.str(),
+            absl::StrCat("device_maps for worker \"", name, "\": ", with_inverse(map), " has ", from.str(),
                          ", which is not in devices ", to_string(options.devices)));
       }
       wanted.insert(from);
@@ -60,19 +60,22 @@ absl::Status AgentDevices::start(const RpcBackendOptions& options, const Worker&
                                                      device.str(), ", but ", to_string(available)));
     }
   }
-  // Without any choice the worker uses all of its devices.
+  // Without any choice the worker uses all of its devices. Maps choose the devices on which tensors arrive.
+  // They may come from others: with {cuda:0 -> cuda:1} and its inverse, each worker has to read the memory of
+  // a device on which it accepts nothing.
   if (wanted.empty() && !chosen) {
-    devices_ = std::move(available);
+    devices_ = available;
   } else {
     devices_.assign(wanted.begin(), wanted.end());
   }
+  shared_ = chosen ? devices_ : std::move(available);
   if (any()) registered_ = tensor_backend()->register_agent(self.incarnation);
   return absl::OkStatus();
 }
 
 std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, Settlement& settlement) {
   if (!use_ipc_ || !any()) return nullptr;
-  std::shared_ptr<DeviceSharing> sharing = tensor_backend()->share_devices(devices_);
+  std::shared_ptr<DeviceSharing> sharing = tensor_backend()->share_devices(shared_);
   if (sharing == nullptr) {
     if (ipc_chosen_) {
       log(LogLevel::kWarning, "channels: worker \"", host.self().name,
@@ -82,7 +85,7 @@ std::unique_ptr<AgentExtension> AgentDevices::open_ipc(ReferenceHost& host, Sett
     return nullptr;
   }
   ipc_ = std::make_shared<IpcChannel>(host, settlement, std::move(sharing),
-                                      IpcChannel::Options{devices_, ipc_chosen_});
+                                      IpcChannel::Options{shared_, ipc_chosen_});
   return make_extension(ipc_);
 }
 
@@ -108,7 +111,7 @@ absl::Status AgentDevices::joined(const Worker& worker, const proto::WorkerRecor
   for (const auto& [from, to] : found->second) {
     if (contains(*theirs, to)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "device_maps for worker \"", worker.name, "\": ", to_string(found->second), " maps ", from.str(),
+        "device_maps for worker \"", worker.name, "\": ", with_inverse(found->second), " maps ", from.str(),
         " to ", to.str(), ", but the devices of worker \"", worker.name, "\" are ", to_string(*theirs)));
   }
   return absl::OkStatus();

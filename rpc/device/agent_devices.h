@@ -69,6 +69,8 @@ class AgentDevices {
 
  private:
   std::vector<Device> devices_;
+  // The devices of the channel "ipc".
+  std::vector<Device> shared_;
   std::map<std::string, DeviceMap> maps_;
   uint64_t self_ = 0;
   // Whether the channel "local" may be used.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
@@ -15,6 +16,9 @@ namespace gradwire::rpc {
 namespace {
 
 constexpr absl::Duration kSweepAfter = absl::Milliseconds(20);
+// Limits for what other workers say about their devices.
+constexpr int kMaxDevices = 128;
+constexpr std::size_t kMaxProblem = 500;
 
 class Extension : public AgentExtension {
  public:
@@ -50,8 +54,15 @@ IpcChannel::IpcChannel(ReferenceHost& host, Settlement& settlement, std::shared_
 }
 
 void IpcChannel::announce(proto::WorkerRecord& record) {
-  for (const absl::StatusOr<std::string>& identity : identities_)
-    record.add_device_identities(identity.value_or(""));
+  for (std::size_t i = 0; i < options_.devices.size(); ++i) {
+    proto::PhysicalDevice& device = *record.add_physical_devices();
+    device.set_device(options_.devices[i].str());
+    if (identities_[i].ok()) {
+      device.set_identity(*identities_[i]);
+    } else {
+      device.set_problem(std::string(identities_[i].status().message().substr(0, kMaxProblem)));
+    }
+  }
   record.set_host(boot_id());
 }
 
@@ -59,11 +70,16 @@ void IpcChannel::joined(const Worker& worker, const proto::WorkerRecord& record)
   Member member;
   member.worker = worker;
   member.same_host = !boot_id().empty() && record.host() == boot_id();
-  const int devices = std::min(record.devices_size(), record.device_identities_size());
-  for (int i = 0; i < devices; ++i) {
-    const absl::StatusOr<Device> device = Device::parse(record.devices(i));
-    if (device.ok() && !record.device_identities(i).empty())
-      member.devices.try_emplace(record.device_identities(i), *device);
+  for (const proto::PhysicalDevice& each : record.physical_devices()) {
+    if (member.devices.size() >= kMaxDevices) break;
+    const absl::StatusOr<Device> device = Device::parse(each.device());
+    if (!device.ok() || device->is_cpu()) continue;
+    if (!each.identity().empty()) {
+      member.devices.try_emplace(each.identity(), *device);
+    } else if (member.problems.size() < kMaxProblem) {
+      absl::StrAppend(&member.problems, "; it cannot share its ", device->str(), ": ",
+                      absl::CHexEscape(each.problem().substr(0, kMaxProblem)));
+    }
   }
   MutexLock lock(mutex_);
   members_.insert_or_assign(worker.incarnation, std::move(member));
@@ -150,14 +166,18 @@ absl::StatusOr<Device> IpcChannel::counterpart(const Member& member, const Devic
   const absl::StatusOr<std::string>& identity = identities_[own - options_.devices.begin()];
   if (!identity.ok()) return identity.status();
   const auto found = member.devices.find(*identity);
-  if (found == member.devices.end())
-    return absl::FailedPreconditionError("the worker does not see this physical device");
+  if (found == member.devices.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker does not see this physical device", member.problems));
+  }
   return found->second;
 }
 
 bool IpcChannel::can_send(uint64_t worker, const Device& device) {
   Worker to;
   absl::StatusOr<Device> theirs;
+  // That memory is not shared between hosts is worth a line only if the user expects something else.
+  bool unexpected = options_.chosen;
   {
     MutexLock lock(mutex_);
     const auto member = members_.find(worker);
@@ -172,6 +192,7 @@ bool IpcChannel::can_send(uint64_t worker, const Device& device) {
     }
     to = member->second.worker;
     theirs = counterpart(member->second, device);
+    unexpected = unexpected || member->second.same_host;
     if (theirs.ok()) {
       ++probes_;
     } else {
@@ -179,8 +200,7 @@ bool IpcChannel::can_send(uint64_t worker, const Device& device) {
     }
   }
   if (!theirs.ok()) {
-    // Usual between hosts, so it is only worth a line if the user expects something else.
-    if (options_.chosen) log_failure(to.name, device, theirs.status());
+    if (unexpected) log_failure(to.name, device, theirs.status());
     return false;
   }
   // On another thread, with streams of its own.

@@ -27,9 +27,9 @@ namespace gradwire::rpc {
 class IpcChannel : public DeviceTransfers, public std::enable_shared_from_this<IpcChannel> {
  public:
   struct Options {
-    // This worker's devices.
+    // This worker's devices whose memory it shares, or on which it reads memory of other processes.
     std::vector<Device> devices;
-    // The user has chosen the channel, so each worker with which it does not work is logged.
+    // The user has chosen the channel. Then workers on other hosts are logged too.
     bool chosen = false;
   };
   // The first two outlive it, as far as it is used before shutdown().
@@ -65,6 +65,8 @@ class IpcChannel : public DeviceTransfers, public std::enable_shared_from_this<I
     Worker worker;
     // Its devices that it can share, by the identity of the physical device.
     absl::flat_hash_map<std::string, Device> devices;
+    // Why it cannot share the others, for the log.
+    std::string problems;
     bool same_host = false;
   };
 

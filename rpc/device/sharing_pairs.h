@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-// Whether memory of a device of this worker can be read by another worker: a pure state machine. It is found
-// out once for each worker and device, by a probe, when the first tensor goes there.
+// Whether memory of a device of this worker can be read by another worker: a pure state machine. A probe
+// finds it out, once for each worker and device, when the first tensor goes from the device to the worker.
 //
 // States: unknown, then probing, then works or fails, which are final.
 // Not thread-safe.

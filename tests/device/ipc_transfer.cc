@@ -82,6 +82,11 @@ class Transfer : public device::DeviceTransfer {
  public:
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
 
+  absl::StatusCode meaning(int error) const override {
+    if (error == kOutOfMemory) return absl::StatusCode::kResourceExhausted;
+    return error == kLost ? absl::StatusCode::kInternal : absl::StatusCode::kUnknown;
+  }
+
   // GRADWIRE_LAG_IDENTITY: the prefix of the names of this process's devices.
   absl::StatusOr<std::string> identity(c10::Device device) override {
     if (ipc_faults().no_identity) return absl::UnavailableError("the driver does not know the device's name");
@@ -89,9 +94,11 @@ class Transfer : public device::DeviceTransfer {
     return absl::StrCat(prefix == nullptr ? "LAG-" : prefix, int{device.index()});
   }
 
+  // GRADWIRE_LAG_NO_SHARING: as IpcFaults::no_sharing.
   absl::Status can_share(c10::Device) override {
-    return ipc_faults().no_sharing ? absl::UnavailableError("the driver has no support for sharing")
-                                   : absl::OkStatus();
+    return ipc_faults().no_sharing || std::getenv("GRADWIRE_LAG_NO_SHARING") != nullptr
+               ? absl::UnavailableError("the driver has no support for sharing")
+               : absl::OkStatus();
   }
 
   absl::StatusOr<device::SharedMemory> share(c10::Device device, const void* data) override {

@@ -13,9 +13,6 @@
 namespace gradwire::lag {
 namespace {
 
-// The value of cudaErrorLaunchFailure, which CUDA reports for a failed kernel.
-constexpr int32_t kLost = 719;
-
 thread_local int this_device = 0;
 // Ids of streams by device. A device that is missing has stream 0.
 thread_local std::map<int, int64_t> this_streams;

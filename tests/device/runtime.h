@@ -13,6 +13,11 @@ namespace gradwire::lag {
 // environment variable GRADWIRE_LAG_DEVICES, or three. Its streams stop when the process exits.
 Accelerator& accelerator();
 
+// Numbers of c10::AcceleratorError, those of CUDA: cudaErrorLaunchFailure, which it reports for a failed
+// kernel, and cudaErrorMemoryAllocation.
+inline constexpr int kLost = 719;
+inline constexpr int kOutOfMemory = 2;
+
 // Throws what libtorch throws for a CUDA device in the same state: c10::OutOfMemoryError if memory is
 // exhausted, c10::AcceleratorError if the device is lost, else c10::Error.
 void check(const absl::Status& status);

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/rpc.h"
@@ -22,6 +24,9 @@ namespace gradwire::rpc {
 namespace {
 
 using namespace ipc_test;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
 
@@ -128,15 +133,15 @@ TEST_F(IpcProcess, ASenderThatIsKilledIsForgotten) {
   client_->shutdown(/*graceful=*/false);
 }
 
-// The other process names its devices differently, as one that sees other GPUs.
-TEST(IpcVisibility, ADeviceThatTheOtherDoesNotSeeIsCopiedThroughTheHost) {
-  const std::string where = absl::StrCat("file://", ::testing::TempDir(), "/visibility");
-  ::setenv("GRADWIRE_LAG_IDENTITY", "OTHER-", 1);
+// Returns the lines about sharing that the client logs, with the default options, when it calls a worker
+// whose driver differs: `variable` is set for its process.
+std::vector<std::string> lines_about_sharing(const char* variable, const char* value) {
+  const std::string where = absl::StrCat("file://", ::testing::TempDir(), "/", variable);
+  ::setenv(variable, value, 1);
   ChildProcess worker({"tests/device_ipc/ipc_worker", where, "worker", "1", "2"});
-  ::unsetenv("GRADWIRE_LAG_IDENTITY");
+  ::unsetenv(variable);
   RpcBackendOptions options;
   options.init_method = where;
-  options.channels = {"ipc"};
   ::testing::internal::CaptureStderr();
   const std::shared_ptr<Agent> client = Agent::start("client", 0, 2, options);
   const int64_t copies = lag::ipc_counts().copies;
@@ -145,9 +150,29 @@ TEST(IpcVisibility, ADeviceThatTheOtherDoesNotSeeIsCopiedThroughTheHost) {
   EXPECT_EQ(lag::ipc_counts().copies, copies);
   client->shutdown();
   EXPECT_EQ(worker.wait(), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::HasSubstr("cannot share the memory of lag:0 with worker \"worker\": the worker does "
-                                   "not see this physical device"));
+  std::vector<std::string> lines = absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n');
+  // The worker writes to the same stream.
+  std::erase_if(lines, [](const std::string& line) {
+    return !absl::StrContains(line, "worker \"client\" cannot share the memory");
+  });
+  return lines;
+}
+
+// The other process names its devices differently, as one that sees other GPUs.
+TEST(IpcVisibility, OneLineSaysThatTheOtherProcessDoesNotSeeTheDevice) {
+  EXPECT_THAT(
+      lines_about_sharing("GRADWIRE_LAG_IDENTITY", "OTHER-"),
+      ElementsAre(AllOf(HasSubstr("cannot share the memory of lag:0 with worker \"worker\": the worker "
+                                  "does not see this physical device"),
+                        HasSubstr("copied through the host"))));
+}
+
+// The driver of the other process is the one that cannot.
+TEST(IpcVisibility, OneLineSaysWhyTheOtherProcessCannotShareItsDevices) {
+  EXPECT_THAT(
+      lines_about_sharing("GRADWIRE_LAG_NO_SHARING", "1"),
+      ElementsAre(HasSubstr("the worker does not see this physical device; it cannot share its lag:0: "
+                            "the driver has no support for sharing")));
 }
 
 }  // namespace
