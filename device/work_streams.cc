@@ -46,6 +46,12 @@ std::shared_ptr<const WorkStreams> WorkStreams::from_pool() {
   return streams.empty() ? nullptr : std::make_shared<const WorkStreams>(std::move(streams));
 }
 
+bool WorkStreams::covers(const c10::Device& device) {
+  return current != nullptr &&
+         std::any_of(current->streams().begin(), current->streams().end(),
+                     [&](const c10::Stream& stream) { return stream.device() == device; });
+}
+
 const std::shared_ptr<const WorkStreams>& WorkStreams::get() { return current; }
 
 WorkStreams::Scope::Scope(std::shared_ptr<const WorkStreams> streams) : previous_(current) {

@@ -26,7 +26,9 @@ class WorkStreams {
   // Makes the streams current on this thread, or, for nullptr, those that were current before any WorkStreams
   // were.
   static void set(std::shared_ptr<const WorkStreams> streams);
-  // Those that are current on this thread; nullptr if it uses its own streams.
+  // Whether one of them is current on this thread for the device.
+  static bool covers(const c10::Device& device);
+  // Returns the WorkStreams that are current on this thread; nullptr if it uses its own streams.
   static const std::shared_ptr<const WorkStreams>& get();
 
   // set() for a scope.

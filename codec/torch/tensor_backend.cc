@@ -319,6 +319,12 @@ class TorchBackend : public TensorBackend {
     class Streams : public HandlerStreams {
      public:
       std::unique_ptr<StreamScope> enter() override { return std::make_unique<Scope>(streams_.get()); }
+      bool cover(const TensorSet& tensors) const override {
+        const auto& all = static_cast<const TorchTensors&>(tensors).tensors;
+        return std::all_of(all.begin(), all.end(), [](const at::Tensor& tensor) {
+          return !tensor.defined() || tensor.is_cpu() || device::WorkStreams::covers(tensor.device());
+        });
+      }
 
      private:
       device::LastingStreams streams_;

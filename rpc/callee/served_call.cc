@@ -26,6 +26,15 @@ namespace {
 // handler's ExecutionState is current on this thread.
 thread_local const ServedCall* running = nullptr;
 
+// Handlers run on streams of their own, which wait for the device work that came before.
+void enter_streams(const AgentRuntime& runtime, StreamOrder::Work& work,
+                   std::unique_ptr<StreamScope>& streams) {
+  if (runtime.order == nullptr) return;
+  streams = nullptr;
+  streams = runtime.handler_streams->enter();
+  runtime.order->begin(work);
+}
+
 // Encodes the tensors of a result. They travel by the inverse of the caller's device map.
 absl::Status encode_result_tensors(const TensorSet& tensors, const IncomingCall& incoming,
                                    const AgentDevices& devices, proto::Payload& payload,
@@ -103,12 +112,8 @@ void ServedCall::run() {
   CurrentAgent::Scope agent_scope(agent_);
   ExecutionSlot<CallContext>::Scope call_scope(
       std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
-  // Handlers run on streams of their own, which wait for the device work that came before.
   std::unique_ptr<StreamScope> streams;
-  if (StreamOrder* const order = parts_.runtime.order.get()) {
-    streams = parts_.runtime.handler_streams->enter();
-    order->begin(device_work_);
-  }
+  enter_streams(parts_.runtime, device_work_, streams);
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
   // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
   const ServedCall* const outer = std::exchange(running, this);
@@ -118,12 +123,12 @@ void ServedCall::run() {
   } else if (incoming_.deadline != absl::InfiniteFuture() && Clock::system().now() >= incoming_.deadline) {
     fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" expired while it waited for its turn")));
   } else {
-    decode_and_serve();
+    decode_and_serve(streams);
   }
   running = outer;
 }
 
-void ServedCall::decode_and_serve() {
+void ServedCall::decode_and_serve(std::unique_ptr<StreamScope>& streams) {
   arguments_.payload = {incoming_.envelope, &incoming_.request().arguments()};
   arguments_.references = std::move(incoming_.references);
   if (arguments_.payload->tensors_size() > 0) {
@@ -140,7 +145,12 @@ void ServedCall::decode_and_serve() {
     if (ready.ok()) {
       arguments_.tensors = std::move(arrived.tensors);
       arrived.streams = nullptr;
-      if (arrived.fence != nullptr) ready = arrived.fence->wait();
+      if (arrived.fence != nullptr) {
+        // The first tensors on a device: there was no stream for it.
+        if (!parts_.runtime.handler_streams->cover(*arguments_.tensors))
+          enter_streams(parts_.runtime, device_work_, streams);
+        ready = arrived.fence->wait();
+      }
     }
     if (!ready.ok()) {
       fail(with_context(ready, absl::StrCat("the arguments of \"", callee_, "\"")));

@@ -80,7 +80,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void run();
 
  private:
-  void decode_and_serve();
+  void decode_and_serve(std::unique_ptr<StreamScope>& streams);
   void dispatch();
   void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,

@@ -3,10 +3,12 @@
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "gradwire/tests/device/core/memory.h"
+#include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/runtime.h"
 
 namespace gradwire::lag {
@@ -25,7 +27,7 @@ void free_pinned(void* data) {
 void note_use() { at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1); }
 
 // The context of a DataPtr is its Block.
-struct DeviceMemory final : public c10::DeviceAllocator {
+struct DeviceMemoryAllocator final : public c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override { return lag::allocate(current_device(), bytes); }
   void copy_data(void* to, const void* from, size_t count) const override {
     check(current_stream(accelerator().device_of(to)).launch([to, from, count] {
@@ -60,6 +62,7 @@ struct DeviceMemory final : public c10::DeviceAllocator {
 struct PinnedMemory final : public at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     note_use();
+    if (pinning_refused()) check(absl::ResourceExhaustedError("the system refuses to pin memory"));
     void* data = bytes == 0 ? nullptr : accelerator().host_memory().allocate(bytes);
     return {data, data, &free_pinned, c10::DeviceType::CPU};
   }
@@ -84,6 +87,11 @@ struct PinnedMemory final : public at::HostAllocator {
 
 }  // namespace
 
+std::atomic<bool>& pinning_refused() {
+  static std::atomic<bool> refused{false};
+  return refused;
+}
+
 void record_stream(const c10::DataPtr& data, Stream& stream) {
   if (data.get() == nullptr || data.get_deleter() != &free_block) return;
   auto* block = static_cast<Block*>(data.get_context());
@@ -99,7 +107,7 @@ c10::DataPtr allocate(int device, size_t bytes) {
 }
 
 c10::Allocator* device_allocator() {
-  static auto* allocator = new DeviceMemory();
+  static auto* allocator = new DeviceMemoryAllocator();
   return allocator;
 }
 

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,6 +69,9 @@ void restore(int device);
 
 // How many bytes of a device may be in use or cached. Allocations beyond that throw c10::OutOfMemoryError.
 void set_capacity(int device, size_t bytes);
+
+// If set, no memory of the host can be pinned any more: allocations of it throw c10::OutOfMemoryError.
+std::atomic<bool>& pinning_refused();
 
 // Blocks until all streams of all devices are done. Does not count as a host wait. Throws c10::Error after
 // `timeout`.

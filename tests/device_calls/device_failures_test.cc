@@ -1,13 +1,17 @@
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/stock_modules.h"
@@ -159,6 +163,17 @@ TEST_P(DeviceFailures, ALostDeviceIsAnErrorAndTheCpuGoesOn) {
   lag::restore(1);
 }
 
+// A number of CUDA that is only an error of one call.
+TEST(DeviceErrors, AnErrorThatDoesNotStayIsNotALostDevice) {
+  const auto status_for = [](int number) {
+    const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+    return status_from_exception(std::make_exception_ptr(c10::AcceleratorError(here, number, "it failed")));
+  };
+  EXPECT_EQ(status_for(1), absl::UnknownError("c10::AcceleratorError: it failed"));
+  EXPECT_EQ(status_for(2), absl::ResourceExhaustedError("c10::AcceleratorError: it failed"));
+  EXPECT_EQ(status_for(719), absl::InternalError("a device is lost: c10::AcceleratorError: it failed"));
+}
+
 // ---- Device maps
 
 TEST(DeviceMaps, TensorsTravelByTheMapAndBackByItsInverse) {
@@ -209,8 +224,12 @@ TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {
   options.set_devices({"lag:0", "lag:1", "lag:2"});
   NothingLeft after_the_group;
   testing::Group group(2, options);
-  const absl::Status status = status_of([&] { group[0]->rpc_sync<&echo>("worker1", on(1, at::ones({3}))); });
+  const uint64_t sent = group[0]->statistics().bytes_sent;
+  const absl::Status status =
+      status_of([&] { group[0]->rpc_sync<&echo>("worker1", on(1, at::ones({1 << 22}))); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  // Heartbeats are sent meanwhile, but not the 16 MiB of the tensor.
+  EXPECT_LT(group[0]->statistics().bytes_sent - sent, 1u << 20);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("a tensor on lag:1 cannot travel to worker \"worker1\""));
   EXPECT_THAT(std::string(status.message()), HasSubstr("{lag:0 -> lag:1} (for results {lag:1 -> lag:0})"));

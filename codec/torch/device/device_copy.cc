@@ -10,22 +10,44 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
+#include "gradwire/base/log.h"
 #include "gradwire/codec/torch/tensor_writer.h"
 #include "gradwire/device/device_fence.h"
 
 namespace gradwire::rpc {
 namespace {
 
+// The system limits how much memory can be pinned. Logged once per process, because all copies then take
+// longer, and block threads.
+void log_unpinned(const c10::Error& error) {
+  static std::atomic<bool> logged{false};
+  if (logged.exchange(true)) return;
+  log(LogLevel::kWarning, "memory of the host could not be pinned: ", error.what_without_backtrace(),
+      "; copies from and to devices use other memory, and the threads that make them wait for the device");
+}
+
 // A tensor on the host that a device can copy to and from without help of the thread, if the kind of device
-// has such memory.
+// and the system offer such memory.
 at::Tensor pinned_like(const at::Tensor& tensor, c10::DeviceType device) {
-  at::TensorOptions options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
-  if (at::globalContext().getAcceleratorHooksInterface(device).isAvailable())
-    options = options.pinned_memory(true);
+  const at::TensorOptions options = at::TensorOptions().dtype(tensor.dtype()).device(at::kCPU);
+  if (at::globalContext().getAcceleratorHooksInterface(device).isAvailable()) {
+    try {
+      return at::empty_strided(tensor.sizes(), tensor.strides(), options.pinned_memory(true));
+    } catch (const c10::Error& error) {
+      log_unpinned(error);
+    }
+  }
   return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+}
+
+// Enqueues a copy from a device to `host`, which pinned_like() has made. Only pinned memory may be freed
+// before the copy has ended, so the thread waits if it is other memory.
+void copy_to_host(const at::Tensor& host, const at::Tensor& source, bool pinned) {
+  host.copy_(source, /*non_blocking=*/pinned);
 }
 
 // Applies `copy`, which takes a strided tensor, to the tensor or to the parts of a sparse one.
@@ -80,7 +102,7 @@ at::Tensor to_host(const at::Tensor& tensor) {
   return copy_parts(tensor, tensor.options().device(at::kCPU), [](const at::Tensor& part) {
     const at::Tensor source = dense(part);
     at::Tensor host = pinned_like(source, source.device().type());
-    host.copy_(source, /*non_blocking=*/true);
+    copy_to_host(host, source, host.is_pinned());
     return host;
   });
 }
@@ -95,10 +117,11 @@ PiecesOnHost to_host_in_pieces(const at::Tensor& tensor) {
   const at::Tensor source = dense(tensor);
   PiecesOnHost made{pinned_like(source, source.device().type()), {}};
   const at::Tensor from = as_row(source), to = as_row(made.tensor);
+  const bool pinned = made.tensor.is_pinned();
   const auto piece = static_cast<int64_t>(kPieceBytes / source.element_size());
   for (int64_t begin = 0; begin < from.numel(); begin += piece) {
     const int64_t count = std::min(piece, from.numel() - begin);
-    to.narrow(0, begin, count).copy_(from.narrow(0, begin, count), /*non_blocking=*/true);
+    copy_to_host(to.narrow(0, begin, count), from.narrow(0, begin, count), pinned);
     made.copied.push_back(device::DeviceFence::record_for({source}));
   }
   return made;
