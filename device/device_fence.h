@@ -44,7 +44,7 @@ class DeviceFence : public StreamFence {
   // c10::Event is not thread-safe.
   mutable Mutex mutex_;
   std::vector<Point> points_ ABSL_GUARDED_BY(mutex_);
-  // Weak, so that the fence does not keep memory, nor hides that a tensor is the only owner of its memory.
+  // Weak references: the fence must neither keep the memory nor count as another owner of it.
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
 

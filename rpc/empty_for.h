@@ -27,8 +27,8 @@ at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to,
                      at::ScalarType dtype = at::kFloat);
 // As above, for the current agent.
 at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
-// As above, with the dtype and the device of `options`. Tensors on an accelerator need no memory of their
-// own kind: moved into a call, each one travels without a copy on its device (RpcBackendOptions::channels).
+// As above, with the dtype and the device of `options`. A tensor on an accelerator is in ordinary memory of
+// its device. Moved into a call, it is not copied on its device first (RpcBackendOptions::channels).
 // InvalidArgument also for other options than these two.
 at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
                      const at::TensorOptions& options);
