@@ -29,6 +29,9 @@ struct AutogradStatistics {
   // Gradients that ended at a tensor that an answer had brought outside every context. They did not reach the
   // leaves that the tensor was computed from. Since the agent started.
   uint64_t unjoined_gradients = 0;
+  // Optimizer steps that wait for the backward of other contexts, and calls that wait for such steps
+  // (Consistency::kWait).
+  std::size_t waiting_for_steps = 0;
 };
 
 // Throws Error, FailedPrecondition, for an agent that started before //autograd was loaded.

@@ -30,6 +30,11 @@ std::size_t StepBarrierDriver::forwarding() const {
   return barrier_.forwarding();
 }
 
+std::size_t StepBarrierDriver::waiting() const {
+  MutexLock lock(mutex_);
+  return waiters_.size();
+}
+
 std::vector<rpc::Id> StepBarrierDriver::forwarding_contexts() const {
   MutexLock lock(mutex_);
   const auto& contexts = barrier_.forwarding_contexts();

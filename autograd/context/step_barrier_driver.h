@@ -51,6 +51,8 @@ class StepBarrierDriver : public std::enable_shared_from_this<StepBarrierDriver>
   void shutdown(const absl::Status& reason);
 
   std::size_t forwarding() const;
+  // Returns the number of requests and steps that wait.
+  std::size_t waiting() const;
   // Returns the contexts that still need their backward here, for error messages.
   std::vector<rpc::Id> forwarding_contexts() const;
 

@@ -6,7 +6,8 @@
 namespace gradwire::autograd {
 
 AutogradStatistics statistics(const rpc::Agent& agent) {
-  Contexts& contexts = value_or_throw(Engine::of(agent))->contexts();
+  Engine& engine = *value_or_throw(Engine::of(agent));
+  Contexts& contexts = engine.contexts();
   AutogradStatistics statistics;
   statistics.contexts = contexts.size();
   statistics.cleanups_under_way = contexts.cleanups_under_way();
@@ -19,6 +20,7 @@ AutogradStatistics statistics(const rpc::Agent& agent) {
   }
   statistics.refused_cleanups = contexts.refused_cleanups();
   statistics.unjoined_gradients = contexts.unjoined_gradients();
+  statistics.waiting_for_steps = engine.barrier().waiting();
   return statistics;
 }
 
