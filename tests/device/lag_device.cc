@@ -20,6 +20,8 @@ int device_count() { return accelerator().devices(); }
 
 c10::Stream new_stream(int device) { return torch_stream(accelerator().pool_stream(device)); }
 
+c10::Stream unshared_stream(int device) { return torch_stream(accelerator().new_stream(device)); }
+
 c10::Stream default_stream(int device) { return torch_stream(accelerator().default_stream(device)); }
 
 void launch(const c10::Stream& stream, std::function<void()> kernel) {
@@ -40,6 +42,16 @@ void StreamHold::release() {
   if (!held_) return;
   held_ = false;
   stream_of(stream_).release();
+}
+
+bool reaches_end_soon(const c10::Stream& stream) {
+  const Point end = stream_of(stream).end();
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(100);
+  while (!end.passed()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  return true;
 }
 
 void lose(int device, const std::string& why) { accelerator().shared().lose(device, why); }

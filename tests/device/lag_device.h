@@ -35,6 +35,8 @@ int device_count();
 // Streams of the pool in turn (8 per device; they repeat), or the default stream.
 c10::Stream new_stream(int device);
 c10::Stream default_stream(int device);
+// A stream outside the pool, which no other part of the program uses. It exists until the process ends.
+c10::Stream unshared_stream(int device);
 
 // Puts a function at the end of a stream, as a kernel. It must not own tensors of devices, because a kernel
 // does not keep memory.
@@ -61,6 +63,10 @@ class StreamHold {
   c10::Stream stream_;
   bool held_ = true;
 };
+
+// Whether a stream does soon what is in it now. Without a hold it takes some milliseconds; false after a
+// tenth of a second.
+bool reaches_end_soon(const c10::Stream& stream);
 
 // Every call for the device fails with c10::AcceleratorError, until restore(). What its streams have not
 // started does not run.

@@ -1,14 +1,11 @@
 #pragma once
 
 #include <ATen/Functions.h>
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,18 +81,10 @@ inline void expect_same(const std::vector<at::Tensor>& got, const std::vector<at
   for (std::size_t i = 0; i < got.size(); ++i) expect_same(got[i], expected[i], what);
 }
 
-// Whether the current stream of a device reaches its present end soon. A device whose streams are not held
-// takes some milliseconds.
+// Whether the current stream of a device does soon what is in it now.
 inline bool reaches_end_soon(int device) {
   const c10::impl::VirtualGuardImpl guard(c10::DeviceType::PrivateUse1);
-  c10::Event end(c10::DeviceType::PrivateUse1);
-  end.record(guard.getStream(lag::device(device)));
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (!end.query()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
+  return lag::reaches_end_soon(guard.getStream(lag::device(device)));
 }
 
 inline rpc::RpcBackendOptions with_channel(const char* channel) {

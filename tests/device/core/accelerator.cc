@@ -72,6 +72,7 @@ Counts Accelerator::counts() {
     const Memory::Counts memory = this->memory(device).counts();
     counts.blocks += memory.blocks;
     counts.bytes += memory.bytes;
+    counts.allocations += memory.allocations;
     counts.pending_blocks += memory.pending;
     for (const Stream* stream : all_streams(device)) {
       counts.streams += stream->started() ? 1 : 0;

@@ -34,6 +34,8 @@ struct Counts {
   // Blocks of device memory that the program has, and their bytes.
   int64_t blocks = 0;
   int64_t bytes = 0;
+  // Allocations of device memory since the start.
+  int64_t allocations = 0;
   // Freed blocks that wait for streams of record_stream().
   int64_t pending_blocks = 0;
   int64_t host_blocks = 0;
