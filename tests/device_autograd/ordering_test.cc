@@ -4,12 +4,12 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/optim/sgd.h>
 
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <thread>
 
 #include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/autograd/statistics.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/device/streams.h"
 #include "gradwire/tests/device_autograd/device_layers.h"
 
@@ -55,7 +55,8 @@ class Held {
 
   const Tensor weight_;
   const Tensor other_;
-  const c10::Stream side_ = lag::new_stream(weight_.device().index());
+  // Not of the pool, whose streams are also those of handlers and passes.
+  const c10::Stream side_ = lag::unshared_stream(weight_.device().index());
   std::unique_ptr<lag::StreamHold> hold_;
 };
 GRADWIRE_RPC_CLASS(Held, std::string, Tensor)
@@ -117,19 +118,14 @@ TEST_F(DeviceOrder, AStepThatWaitedForAnotherTrainerWaitsForItsReads) {
                                                     torch::optim::SGDOptions(0.5));
   const Context context;
   const Tensor loss = held.rpc_sync<&Held::reads_late>().sum();
-  std::atomic<bool> steps{false};
   std::thread other([&] {
     const rpc::AgentGuard guard(group_[0]);
     const Context own;
     backward(own, {held.rpc_sync<&Held::plain>().sum()});
-    steps = true;
     optimizer.step(own);
   });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!steps || group_[1]->tables().served_calls == 0) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the step has not arrived";
-    std::this_thread::yield();
-  }
+  // When the step waits, its handler has begun, so its streams do not wait for the pass below.
+  EXPECT_TRUE(eventually([&] { return statistics(*group_[1]).waiting_for_steps == 1; }));
   backward(context, {loss});
   other.join();
   EXPECT_FALSE(reaches_end_soon(0));
@@ -143,7 +139,7 @@ TEST_F(DeviceOrder, TheTrainersOwnForwardWaitsForTheStep) {
   const Tensor weight = leaf_on("lag:0", start_);
   const RRef<Tensor> reference(weight);
   DistributedOptimizer<torch::optim::SGD> optimizer({reference}, torch::optim::SGDOptions(0.5));
-  const c10::Stream side = lag::new_stream(0);
+  const c10::Stream side = lag::unshared_stream(0);
   const c10::Stream here = device::current_stream(lag::device(0));
   const Context context;
   Tensor loss;
@@ -155,7 +151,7 @@ TEST_F(DeviceOrder, TheTrainersOwnForwardWaitsForTheStep) {
   auto hold = std::make_unique<lag::StreamHold>(side);
   {
     // backward() orders the current streams after the pass. These are not the ones of the next forward.
-    const c10::StreamGuard guard(lag::new_stream(0));
+    const c10::StreamGuard guard(lag::unshared_stream(0));
     backward(context, {loss});
   }
   optimizer.step(context);
