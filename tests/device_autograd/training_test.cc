@@ -20,20 +20,6 @@ using rpc::RRef;
 
 constexpr int kSteps = 20;
 
-// libtorch cannot move the parameters of a module to the devices of the test accelerator, so this one makes
-// them there.
-struct LinearOn : torch::nn::Module {
-  LinearOn(const std::string& device, int64_t in, int64_t out) {
-    const at::TensorOptions options = at::TensorOptions().device(c10::Device(device));
-    weight = register_parameter("weight", at::zeros({out, in}, options));
-    bias = register_parameter("bias", at::zeros({out}, options));
-  }
-  Tensor forward(const Tensor& x) { return at::linear(x, weight, bias); }
-  Tensor weight;
-  Tensor bias;
-};
-GRADWIRE_RPC_MODULE(LinearOn, std::string, int64_t, int64_t)
-
 // A parameter whose gradient does not read it.
 struct Scale {
   Scale(const std::string& place, const Tensor& value) : weight(leaf_on(place, value)) {}
@@ -154,7 +140,7 @@ class DeviceTraining : public testing::TestWithParam<const char*> {
   // The remote module is on lag:0. `from`: the device of the caller's tensors.
   void train_module(const std::string& from, const std::string& results) {
     const rpc::AgentGuard guard(group_[0]);
-    const rpc::RemoteModule<LinearOn> remote("worker1/lag:0", std::string("lag:0"), 5, 3);
+    const rpc::RemoteModule<torch::nn::LinearImpl> remote("worker1/lag:0", 5, 3);
     torch::nn::LinearImpl local(5, 3);
     remote.load_state_dict(rpc::module_internal::read_state(local));
     const auto options = options_of(static_cast<const torch::optim::SGD*>(nullptr));

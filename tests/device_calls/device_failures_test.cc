@@ -37,20 +37,6 @@ GRADWIRE_RPC(echo)
 std::string device_of(const at::Tensor& x) { return x.device().str(); }
 GRADWIRE_RPC(device_of)
 
-// libtorch cannot move the parameters of a module to the devices of the test accelerator, so this one makes
-// them there.
-struct LinearOn : torch::nn::Module {
-  LinearOn(const std::string& device, int64_t in, int64_t out) {
-    const at::TensorOptions options = at::TensorOptions().device(c10::Device(device));
-    weight = register_parameter("weight", at::zeros({out, in}, options));
-    bias = register_parameter("bias", at::zeros({out}, options));
-  }
-  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight, bias); }
-  at::Tensor weight;
-  at::Tensor bias;
-};
-GRADWIRE_RPC_MODULE(LinearOn, std::string, int64_t, int64_t)
-
 at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
 
 // The argument: the channel.
@@ -66,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Channels, DeviceModules, ::testing::Values("local", "ho
 
 TEST_P(DeviceModules, RemoteModulesLiveOnADevice) {
   AgentGuard guard(group_[0]);
-  RemoteModule<LinearOn> remote("worker1/lag:1", "lag:1", 5, 3);
+  RemoteModule<torch::nn::LinearImpl> remote("worker1/lag:1", 5, 3);
   torch::nn::LinearImpl local(5, 3);
   const std::map<std::string, at::Tensor> state = module_internal::read_state(local);
   remote.load_state_dict(state);

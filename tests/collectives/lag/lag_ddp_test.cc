@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include <atomic>
@@ -38,23 +38,22 @@ at::Tensor integers(at::IntArrayRef sizes, int64_t seed) {
   return at::arange(n, at::kLong).mul(7).add(seed * 3).remainder(5).sub(2).to(at::kDouble).reshape(sizes);
 }
 
-// Two linear layers. libtorch cannot move a module to an accelerator of this kind, so the parameters are made
-// there.
+// Two linear layers of doubles.
 struct NetImpl : torch::nn::Module {
-  explicit NetImpl(c10::Device device = at::kCPU) {
-    const auto make = [&](const char* name, at::IntArrayRef sizes, int64_t seed) {
-      return register_parameter(name, integers(sizes, seed).to(device));
-    };
-    first_weight = make("first_weight", {6, 4}, 0);
-    first_bias = make("first_bias", {6}, 1);
-    second_weight = make("second_weight", {5, 6}, 2);
-    second_bias = make("second_bias", {5}, 3);
+  explicit NetImpl(c10::Device device = at::kCPU)
+      : first_layer(register_module("first", torch::nn::Linear(4, 6))),
+        second_layer(register_module("second", torch::nn::Linear(6, 5))) {
+    to(at::kDouble);
+    const at::NoGradGuard no_grad;
+    int64_t seed = 0;
+    for (const at::Tensor& each : parameters()) each.copy_(integers(each.sizes(), seed++));
+    to(device);
   }
-  at::Tensor first(const at::Tensor& x) const { return at::linear(x, first_weight, first_bias).relu(); }
-  at::Tensor second(const at::Tensor& x) const { return at::linear(x, second_weight, second_bias); }
-  at::Tensor forward(const at::Tensor& x) const { return second(first(x)); }
+  at::Tensor first(const at::Tensor& x) { return first_layer(x).relu(); }
+  at::Tensor second(const at::Tensor& x) { return second_layer(x); }
+  at::Tensor forward(const at::Tensor& x) { return second(first(x)); }
 
-  at::Tensor first_weight, first_bias, second_weight, second_bias;
+  torch::nn::Linear first_layer, second_layer;
 };
 
 // As NetImpl, but each layer computes in a stream of its own, and its gradients are accumulated there. So the
@@ -67,8 +66,8 @@ struct TwoStreamsImpl : NetImpl {
       const c10::StreamGuard guard(stream);
       accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter));
     };
-    for (const at::Tensor& each : {first_weight, first_bias}) accumulate_in(streams.first, each);
-    for (const at::Tensor& each : {second_weight, second_bias}) accumulate_in(streams.second, each);
+    for (const at::Tensor& each : first_layer->parameters()) accumulate_in(streams.first, each);
+    for (const at::Tensor& each : second_layer->parameters()) accumulate_in(streams.second, each);
   }
   at::Tensor forward(const at::Tensor& x) {
     const StreamPoint called = StreamPoint::of_current(x.device());
@@ -183,7 +182,7 @@ TEST_F(LagDdp, ReductionWaitsForAStreamThatIsLate) {
     for (int pass = 0; pass < 2; ++pass) model.forward(share).sum().backward();
     net->zero_grad();
     std::optional<lag::StreamHold> hold;
-    net->second_weight.register_hook([&](const at::Tensor&) { hold.emplace(net->streams.second); });
+    net->second_layer->weight.register_hook([&](const at::Tensor&) { hold.emplace(net->streams.second); });
     model.forward(share).sum().backward();
     ASSERT_TRUE(hold.has_value());
     // Time for a wrong reduction to run. A right one cannot run before the release, however long this is.
@@ -211,7 +210,7 @@ TEST_F(LagDdp, ReductionsOverlapBackwardAndBlockNoHostThread) {
     shares[rank] = integers({12, 4}, 1).chunk(kSize)[rank].to(lag::device(rank));
     // The first pass arranges the buckets, which needs the host.
     for (int pass = 0; pass < 2; ++pass) models[rank]->forward(shares[rank]).sum().backward();
-    nets[rank]->first_weight.register_hook([&, rank](const at::Tensor&) {
+    nets[rank]->first_layer->weight.register_hook([&, rank](const at::Tensor&) {
       if (models[rank]->reducer().started_reductions() >= 2) ++overlapped;
     });
     nets[rank]->zero_grad();
