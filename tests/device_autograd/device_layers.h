@@ -14,6 +14,7 @@
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 
 // Layers with parameters on the devices of the test accelerator. Each test must include this header only

@@ -71,10 +71,11 @@ class DeviceFailures : public testing::TestWithParam<const char*> {
 
   const NothingLeft after_the_group_;
   rpc::testing::Group group_{3, with_channel(GetParam())};
+  const std::shared_ptr<lag::IpcTravel> ipc_ = lag::IpcTravel::by(GetParam(), group_);
   const rpc::AgentGuard guard_;
   std::vector<RRef<Risky>> risky_;
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceFailures, ALostDeviceEndsThePassWithTheWorkersName) {
@@ -116,6 +117,8 @@ TEST_P(DeviceFailures, ALostDeviceOfTheRootEndsThePass) {
 
 // The gradient of the root, and with grad_roots its delivery, need the device that is lost.
 TEST_P(DeviceFailures, ADeviceThatIsLostBeforeThePassFailsItWithTheWorkersName) {
+  // The graph is on one worker.
+  if (ipc_ != nullptr) ipc_->expect_at_least(0);
   make("lag:0", "cpu");
   const Tensor x = leaf_on("lag:1", at::ones({10}));
   const Tensor ones = leaf_on("lag:1", at::ones({10})).detach();

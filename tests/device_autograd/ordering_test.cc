@@ -68,19 +68,22 @@ GRADWIRE_RPC_METHOD(Held, release)
 GRADWIRE_RPC_METHOD(Held, parameter)
 GRADWIRE_RPC_METHOD(Held, other_gradient)
 
-// By the channel "local", so that no message waits for a stream.
-class DeviceOrder : public testing::Test {
+// The parameter: the channel. By "host" a message would wait for the stream that is held.
+class DeviceOrder : public testing::TestWithParam<const char*> {
  protected:
   DeviceOrder() : guard_(group_[0]) { lag::set_lag(lag::Profile::none()); }
   ~DeviceOrder() override { group_.expect_empty(); }
 
   const NothingLeft after_the_group_;
-  rpc::testing::Group group_{2, with_channel("local")};
+  rpc::testing::Group group_{2, with_channel(GetParam())};
+  const std::shared_ptr<lag::IpcTravel> ipc_ = lag::IpcTravel::by(GetParam(), group_);
   const rpc::AgentGuard guard_;
   const Tensor start_ = at::rand({40}) + 1;
 };
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceOrder, testing::Values("local", "ipc"),
+                         [](const auto& info) { return std::string(info.param); });
 
-TEST_F(DeviceOrder, AStepWaitsForEverythingThatThePassReads) {
+TEST_P(DeviceOrder, AStepWaitsForEverythingThatThePassReads) {
   const auto held = rpc::remote<Held>("worker1", std::string("lag:0"), start_);
   DistributedOptimizer<torch::optim::SGD> optimizer({held.rpc_sync<&Held::parameter>()},
                                                     torch::optim::SGDOptions(0.5));
@@ -97,7 +100,7 @@ TEST_F(DeviceOrder, AStepWaitsForEverythingThatThePassReads) {
   expect_same(after, start_ - 0.5, "weight");
 }
 
-TEST_F(DeviceOrder, TheNextForwardWaitsForTheStep) {
+TEST_P(DeviceOrder, TheNextForwardWaitsForTheStep) {
   const auto held = rpc::remote<Held>("worker1", std::string("lag:0"), start_);
   DistributedOptimizer<torch::optim::SGD> optimizer({held.rpc_sync<&Held::parameter>()},
                                                     torch::optim::SGDOptions(0.5));
@@ -112,7 +115,7 @@ TEST_F(DeviceOrder, TheNextForwardWaitsForTheStep) {
 
 // The step of another trainer waits on the host until this pass has ended. Its request arrived before that,
 // so the order of requests does not cover the pass.
-TEST_F(DeviceOrder, AStepThatWaitedForAnotherTrainerWaitsForItsReads) {
+TEST_P(DeviceOrder, AStepThatWaitedForAnotherTrainerWaitsForItsReads) {
   const auto held = rpc::remote<Held>("worker1", std::string("lag:0"), start_);
   DistributedOptimizer<torch::optim::SGD> optimizer({held.rpc_sync<&Held::parameter>()},
                                                     torch::optim::SGDOptions(0.5));
@@ -134,8 +137,12 @@ TEST_F(DeviceOrder, AStepThatWaitedForAnotherTrainerWaitsForItsReads) {
   expect_same(held.rpc_sync<&Held::read>(), start_ - 0.5, "weight");
 }
 
-// The trainer uses its own parameter without a call.
-TEST_F(DeviceOrder, TheTrainersOwnForwardWaitsForTheStep) {
+// The trainer uses its own parameter, without a call.
+class DeviceOrderOfOwn : public DeviceOrder {};
+INSTANTIATE_TEST_SUITE_P(Channel, DeviceOrderOfOwn, testing::Values("local"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DeviceOrderOfOwn, TheTrainersOwnForwardWaitsForTheStep) {
   const Tensor weight = leaf_on("lag:0", start_);
   const RRef<Tensor> reference(weight);
   DistributedOptimizer<torch::optim::SGD> optimizer({reference}, torch::optim::SGDOptions(0.5));

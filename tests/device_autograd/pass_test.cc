@@ -102,11 +102,12 @@ class DevicePass : public testing::TestWithParam<const char*> {
 
   const NothingLeft after_the_group_;
   rpc::testing::Group group_{3, with_channel(GetParam())};
+  const std::shared_ptr<lag::IpcTravel> ipc_ = lag::IpcTravel::by(GetParam(), group_);
   const rpc::AgentGuard guard_;
   std::vector<Tensor> weights_;
   std::vector<RRef<Curve>> curves_;
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DevicePass, testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DevicePass, testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DevicePass, TheHostWaitsForNoDevice) {
@@ -223,7 +224,7 @@ TEST_P(DevicePass, AReceiverMayChangeAnExpandedResult) {
 // ---- Device maps
 
 class DeviceMapPass : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceMapPass, testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceMapPass, testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceMapPass, GradientsGoBackToTheDevicesOfTheirTensors) {
@@ -232,6 +233,7 @@ TEST_P(DeviceMapPass, GradientsGoBackToTheDevicesOfTheirTensors) {
   options.set_devices({"lag:0", "lag:1", "lag:2"});
   const NothingLeft after_the_group;
   const rpc::testing::Group group(2, options);
+  const std::shared_ptr<lag::IpcTravel> ipc = lag::IpcTravel::by(GetParam(), group, {0});
   const rpc::AgentGuard guard(group[0]);
   const Tensor weight = numbers();
   const auto curve = rpc::remote<Curve>("worker1", std::string("lag:0"), weight);

@@ -19,6 +19,7 @@
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_expect.h"
 
@@ -381,12 +382,13 @@ rpc::RpcBackendOptions with_channel(const char* channel) {
 
 // The parameter: the channel.
 class RandomPasses : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Channels, RandomPasses, testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, RandomPasses, testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(RandomPasses, GiveTheBitsOfOneProcessOnTheCpu) {
   {
     const rpc::testing::Group group(kWorkers, with_channel(GetParam()));
+    const auto ipc = lag::IpcTravel::by(GetParam(), group, lag::IpcTravel::all_devices(), programs());
     run_programs(group, {});
   }
   lag::expect_nothing_left();
@@ -406,6 +408,8 @@ TEST_P(RandomPasses, GiveTheSameBitsWithDeviceMaps) {
   }
   {
     const rpc::testing::Group group(kWorkers, options);
+    // By one of the maps, tensors on lag:0 travel to the CPU.
+    const auto ipc = lag::IpcTravel::by(GetParam(), group, {1, 2}, programs());
     run_programs(group, maps);
   }
   lag::expect_nothing_left();

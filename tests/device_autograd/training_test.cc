@@ -139,6 +139,8 @@ class DeviceTraining : public testing::TestWithParam<const char*> {
 
   // The remote module is on lag:0. `from`: the device of the caller's tensors.
   void train_module(const std::string& from, const std::string& results) {
+    // The module's worker copies tensors from the CPU to its device, and back.
+    if (ipc_ != nullptr && from == "cpu") ipc_->expect_at_least(0);
     const rpc::AgentGuard guard(group_[0]);
     const rpc::RemoteModule<torch::nn::LinearImpl> remote("worker1/lag:0", 5, 3);
     torch::nn::LinearImpl local(5, 3);
@@ -189,8 +191,9 @@ class DeviceTraining : public testing::TestWithParam<const char*> {
 
   const NothingLeft after_the_group_;
   rpc::testing::Group group_{3, with_channel(GetParam())};
+  const std::shared_ptr<lag::IpcTravel> ipc_ = lag::IpcTravel::by(GetParam(), group_);
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceTraining, testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceTraining, testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceTraining, StepsOfSgdAreThoseOfTheCpu) { train<torch::optim::SGD>(/*clip=*/false); }

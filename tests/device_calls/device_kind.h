@@ -8,6 +8,10 @@
 #include <memory>
 #include <string>
 
+namespace gradwire::rpc::testing {
+class Group;
+}  // namespace gradwire::rpc::testing
+
 // The kind of accelerator on which the tests of this folder run. A program links one implementation:
 // :lag_kind, the test accelerator, or //tests/gpu:cuda_kind.
 namespace gradwire::device_kind {
@@ -28,6 +32,11 @@ void delay(c10::Device device);
 uint64_t host_waits();
 // In words what is still in use on the devices; empty if there is nothing. Waits up to ten seconds.
 std::string leftovers();
+
+// Has tensors travel by the channel "ipc" between all agents of the group from now on. The test fails when
+// the result is destroyed, if fewer than `at_least` have done so. nullptr if agents of one process cannot
+// share memory of this kind of device; then their tensors travel by "host".
+std::shared_ptr<void> expect_ipc(const rpc::testing::Group& group, int64_t at_least = 1);
 
 // Stops a stream until it is released or destroyed. The test fails if the stream did not stop for that long.
 class Hold {

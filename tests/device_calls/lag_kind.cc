@@ -1,3 +1,4 @@
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device_calls/device_kind.h"
 
@@ -11,6 +12,9 @@ void begin(uint64_t seed) { lag::set_lag(lag::Profile::seeded(seed)); }
 void delay(c10::Device /*device*/) {}
 uint64_t host_waits() { return static_cast<uint64_t>(lag::counts().host_waits); }
 std::string leftovers() { return lag::leftovers(); }
+std::shared_ptr<void> expect_ipc(const rpc::testing::Group& group, int64_t at_least) {
+  return std::make_shared<lag::IpcTravel>(group, lag::IpcTravel::all_devices(), at_least);
+}
 
 struct Hold::State {
   lag::StreamHold hold;

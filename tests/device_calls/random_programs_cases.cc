@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -208,19 +209,23 @@ int programs() {
 }
 
 class RandomPrograms : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Channels, RandomPrograms, ::testing::Values("local", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, RandomPrograms, ::testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(RandomPrograms, EqualTheCpuBitForBit) {
   RpcBackendOptions options;
   options.channels = {GetParam()};
   testing::Group group(3, options);
+  // The tensors of a program make about 20 ways between workers.
+  std::shared_ptr<void> ipc;
+  if (options.channels.front() == "ipc") ipc = device_kind::expect_ipc(group, 5 * programs());
   for (int seed = 0; seed < programs(); ++seed) {
     SCOPED_TRACE(seed);
     device_kind::begin(static_cast<uint64_t>(seed));
     Program(group, static_cast<uint64_t>(seed)).run(30);
     if (HasFatalFailure()) break;
   }
+  ipc = nullptr;
   group.expect_empty();
   group.shut_down();
 }

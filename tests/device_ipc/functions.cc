@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/testing/eventually.h"
-#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"
@@ -88,20 +86,5 @@ int64_t opened() {
   return counts.opened_events + counts.opened_memories;
 }
 GRADWIRE_RPC(opened)
-
-bool warm_up(const std::shared_ptr<Agent>& from, const std::string& to) {
-  // With a copy for the request and one for the answer, both directions use the channel. A probe is a copy,
-  // too, but then no third call follows that has two.
-  int in_a_row = 0;
-  return eventually([&] {
-    const int64_t before = lag::ipc_counts().copies;
-    const at::Tensor x = at::ones({4}).to(lag::device(0), /*non_blocking=*/true);
-    const at::Tensor back = from->rpc_sync<&echo>(to, x);
-    const int64_t here = lag::ipc_counts().copies - before;
-    // In another process only this process's copy is counted here.
-    in_a_row = here > 0 && from->tables().sharing_probes == 0 ? in_a_row + 1 : 0;
-    return in_a_row == 5;
-  });
-}
 
 }  // namespace gradwire::rpc::ipc_test

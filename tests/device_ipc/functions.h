@@ -3,10 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
-
-#include "gradwire/rpc/agent.h"
 
 // The functions that the programs of these tests register.
 namespace gradwire::rpc::ipc_test {
@@ -26,9 +23,5 @@ void wait_for_stay();
 void die(const at::Tensor& x);
 // Number of events and allocations of other processes that are open in the callee's process.
 int64_t opened();
-
-// Makes calls with tensors on device 0 in both directions until they travel by the channel "ipc". Returns
-// false if that takes too long.
-bool warm_up(const std::shared_ptr<Agent>& from, const std::string& to);
 
 }  // namespace gradwire::rpc::ipc_test

@@ -13,6 +13,7 @@
 #include "gradwire/rpc/device/ipc_services.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"
 #include "gradwire/tests/device_ipc/functions.h"
@@ -80,7 +81,7 @@ int break_connections(std::function<bool(const proto::Envelope&)> matches) {
                            if (!*on_now || !matches(envelope)) return {};
                            return {count->fetch_add(1) % 3 == 1 ? Fault::Kind::kCut : Fault::Kind::kDeliver};
                          }));
-    EXPECT_TRUE(warm_up(group[0], "worker1"));
+    EXPECT_TRUE(lag::warm_up_ipc(group[0], "worker1"));
     *on_now = true;
     call_often(group, 60, failed);
     *on_now = false;
@@ -134,7 +135,7 @@ TEST(IpcLinks, AKilledAgentLeavesNothingBehind) {
       RpcBackendOptions options;
       options.channels = {"ipc"};
       testing::Group group(2, options);
-      ASSERT_TRUE(warm_up(group[0], "worker1"));
+      ASSERT_TRUE(lag::warm_up_ipc(group[0], "worker1"));
       std::vector<Future<at::Tensor>> calls;
       for (int i = 0; i < 30; ++i)
         calls.push_back(group[0]->rpc_async<&scale>("worker1", on(0, at::rand({3000})), 2.0));

@@ -14,6 +14,7 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"
 #include "gradwire/tests/device_ipc/functions.h"
@@ -68,7 +69,7 @@ class IpcProcess : public ::testing::Test {
 };
 
 TEST_F(IpcProcess, TensorsTravelBothWays) {
-  ASSERT_TRUE(warm_up(client_, "worker"));
+  ASSERT_TRUE(lag::warm_up_ipc(client_, "worker"));
   const int64_t bytes = static_cast<int64_t>(client_->statistics().bytes_sent);
   const int64_t waits = lag::counts().host_waits;
   std::vector<Future<at::Tensor>> results;
@@ -94,7 +95,7 @@ TEST_F(IpcProcess, TensorsTravelBothWays) {
 }
 
 TEST_F(IpcProcess, AReceiverThatIsKilledFreesTheMemory) {
-  ASSERT_TRUE(warm_up(client_, "worker"));
+  ASSERT_TRUE(lag::warm_up_ipc(client_, "worker"));
   std::vector<Future<at::Tensor>> calls;
   for (int i = 0; i < 20; ++i)
     calls.push_back(client_->rpc_async<&scale>("worker", on(0, at::rand({5000})), 2.0));
@@ -113,7 +114,7 @@ TEST_F(IpcProcess, AReceiverThatIsKilledFreesTheMemory) {
 }
 
 TEST_F(IpcProcess, ASenderThatIsKilledIsForgotten) {
-  ASSERT_TRUE(warm_up(client_, "worker"));
+  ASSERT_TRUE(lag::warm_up_ipc(client_, "worker"));
   // Tensors of the worker arrive here.
   for (int i = 0; i < 20; ++i)
     EXPECT_TRUE(client_->rpc_async<&echo>("worker", on(0, at::rand({500}))).result().ok());

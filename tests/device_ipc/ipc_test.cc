@@ -21,6 +21,7 @@
 #include "gradwire/rpc/empty_for.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/device/ipc_travel.h"
 #include "gradwire/tests/device/lag_device.h"
 #include "gradwire/tests/device/lag_ipc.h"
 #include "gradwire/tests/device_ipc/functions.h"
@@ -59,7 +60,7 @@ class Ipc : public ::testing::Test {
  protected:
   explicit Ipc(RpcBackendOptions options = ipc_only()) : group_(2, std::move(options)) {
     lag::set_lag({});
-    EXPECT_TRUE(warm_up(group_[0], "worker1"));
+    EXPECT_TRUE(lag::warm_up_ipc(group_[0], "worker1"));
   }
   ~Ipc() override { group_.expect_empty(); }
 
@@ -202,7 +203,7 @@ TEST_F(Ipc, RequestsThatAreNeverDecodedGiveTheirMemoryBack) {
   options.num_worker_threads = 1;
   options.max_worker_threads = 1;
   testing::Group group(2, options);
-  ASSERT_TRUE(warm_up(group[0], "worker1"));
+  ASSERT_TRUE(lag::warm_up_ipc(group[0], "worker1"));
   Future<void> stays = group[0]->rpc_async<&stay>("worker1");
   // A request that overtakes it would be served.
   wait_for_stay();
