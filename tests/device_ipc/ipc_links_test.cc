@@ -119,6 +119,26 @@ TEST(IpcLinks, LostReclaimsAreRepeated) {
             5);
 }
 
+TEST(IpcLinks, LostProbesAreRepeated) {
+  lag::set_lag({});
+  auto probes = std::make_shared<std::atomic<int>>(0);
+  testing::Group group(2, with_faults([=](const proto::Envelope& envelope) -> Fault {
+                         if (envelope.request().service().number() != kSharingProbe) return {};
+                         return {probes->fetch_add(1) < 2 ? Fault::Kind::kCut : Fault::Kind::kDeliver};
+                       }));
+  const at::Tensor x = at::ones({4});
+  // Calls fail until both connections that break are known to be broken.
+  EXPECT_TRUE(eventually([&] {
+    const bool ok = group[0]->rpc_async<&echo>("worker1", on(0, x)).result().ok();
+    return ok && *probes > 2 && group[0]->tables().sharing_probes + group[1]->tables().sharing_probes == 0;
+  }));
+  {
+    const lag::IpcTravel travel(group, {0});
+    EXPECT_TRUE(at::equal(group[0]->rpc_sync<&echo>("worker1", on(0, x)).cpu(), x));
+  }
+  expect_nothing_left(group);
+}
+
 TEST(IpcLinks, AnythingMayBeLost) {
   auto count = std::make_shared<std::atomic<uint64_t>>(0);
   break_connections([=](const proto::Envelope&) {
