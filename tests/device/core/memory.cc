@@ -127,6 +127,9 @@ Block* Memory::find(const void* address) const {
 void Memory::set_capacity(size_t bytes) {
   MutexLock lock(mutex_);
   capacity_ = std::min(size_, bytes);
+  // Otherwise the next allocation may succeed, because it gets a cached block.
+  collect_locked();
+  if (reserved_ > capacity_) release_cached_locked();
 }
 
 void Memory::release_cached() {
