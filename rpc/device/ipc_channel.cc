@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -16,6 +17,9 @@ namespace gradwire::rpc {
 namespace {
 
 constexpr absl::Duration kSweepAfter = absl::Milliseconds(20);
+// At its end an agent waits so long for streams that still read memory of other processes.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(5);
+constexpr absl::Duration kCloseCheck = absl::Milliseconds(1);
 // Limits for what other workers say about their devices.
 constexpr int kMaxDevices = 128;
 constexpr std::size_t kMaxProblem = 500;
@@ -136,8 +140,9 @@ bool IpcChannel::idle() const {
   return probes_ == 0;
 }
 
-// The order of the steps matters: first nothing of other processes is read any more, then this worker's own
-// transfers end.
+// The order of the steps matters: first no reads begin any more, then this worker's own transfers end.
+// Streams may still read what was opened here. Only a later agent of this process that uses the channel would
+// close what is still open after this.
 void IpcChannel::shutdown() {
   {
     MutexLock lock(mutex_);
@@ -146,6 +151,16 @@ void IpcChannel::shutdown() {
   incoming_->shutdown();
   outgoing_->shutdown();
   sharing_->close();
+  const absl::Time until = absl::Now() + kCloseTimeout;
+  while (!sharing_->sweep()) {
+    if (absl::Now() >= until) {
+      log(LogLevel::kWarning, "worker \"", host_.self().name,
+          "\" ends while its devices still read memory of ",
+          "other processes; this memory stays open here until the process ends, or uses the channel again");
+      return;
+    }
+    absl::SleepFor(kCloseCheck);
+  }
 }
 
 void IpcChannel::count(AgentTables& tables) const {
@@ -237,6 +252,10 @@ void IpcChannel::probed(const Worker& to, const Device& device, const absl::Stat
     failed = failed && !closed_;
   }
   if (failed) log_failure(to.name, device, result);
+  if (result.ok()) {
+    log(LogLevel::kInfo, "worker \"", host_.self().name, "\" shares the memory of ", device.str(),
+        " with worker \"", to.name, "\"");
+  }
 }
 
 void IpcChannel::refused(uint64_t worker, const Device& device, const absl::Status& reason) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -46,8 +47,6 @@ RpcBackendOptions ipc_only() {
 // The destructor checks that nothing is in use on a device, or shared.
 struct NothingLeft {
   ~NothingLeft() {
-    // Opened memory is closed when no stream uses it any more.
-    EXPECT_TRUE(eventually([] { return tensor_backend()->share_devices({})->sweep(); }));
     const lag::IpcCounts counts = lag::ipc_counts();
     EXPECT_EQ(counts.made_events, 0);
     EXPECT_EQ(counts.opened_events, 0);
@@ -98,12 +97,12 @@ TEST_F(Ipc, ATensorMayBeChangedRightAfterTheCall) {
 
 TEST_F(Ipc, NoThreadWaitsForAStream) {
   const at::Tensor x = at::rand({5000});
-  const at::Tensor there = on(0, x);
   const int64_t waits = lag::counts().host_waits;
   Future<at::Tensor> result;
   {
     const c10::Stream stream = lag::new_stream(0);
     const c10::StreamGuard guard(stream);
+    const at::Tensor there = on(0, x);
     lag::StreamHold busy(stream);
     result = group_[0]->rpc_async<&scale>("worker1", there * 5, 2.0);
     // The call is answered while its argument is still to be computed.
@@ -266,7 +265,23 @@ TEST_F(Ipc, MalformedReportsAreRefused) {
   expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
 }
 
-// The agents end while a copy from the memory of the sender has not begun.
+TEST(IpcMemory, IsClosedAtTheEndOfTheAgentWhenItHasBeenRead) {
+  lag::set_lag({});
+  const NothingLeft after_the_group;
+  auto group = std::make_unique<testing::Group>(2, ipc_only());
+  ASSERT_TRUE(lag::warm_up_ipc((*group)[0], "worker1"));
+  auto holds = hold_pool(0);
+  (*group)[0]->rpc_sync<&keep>("worker1", on(0, at::rand({1000})) + 1);
+  (void)kept();
+  std::thread end([&] { group = nullptr; });
+  // Both agents have closed what they need no more.
+  EXPECT_TRUE(eventually([] { return lag::ipc_counts().opened_events == 0; }));
+  EXPECT_GT(lag::ipc_counts().opened_memories, 0);
+  holds.clear();
+  end.join();
+}
+
+// The agents end while a copy from the memory of the sender has not begun, and do not wait for it any longer.
 TEST(IpcMemory, StaysOpenUntilItHasBeenRead) {
   const NothingLeft after_the_test;
   lag::set_lag({});
@@ -283,6 +298,8 @@ TEST(IpcMemory, StaysOpenUntilItHasBeenRead) {
   EXPECT_GT(lag::ipc_counts().opened_memories, 0);
   holds.clear();
   expect_equal(kept_when_done(), x);
+  // As a later agent does.
+  EXPECT_TRUE(tensor_backend()->share_devices({})->sweep());
 }
 
 // ---- Where the channel cannot be used.
