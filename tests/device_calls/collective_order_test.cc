@@ -26,7 +26,7 @@ GRADWIRE_RPC(nothing)
 
 // Worker 1 has enqueued its part, and has made a call after it, so its handlers come after the operation.
 // Worker 0 enqueues its own part only after its call to worker 1. If that call waited for the streams of
-// worker 1, both would wait for ever.
+// worker 1, both would wait until its deadline.
 TEST(BesideACollective, ACallReturnsWhileTheCalleesStreamsWaitForTheCaller) {
   device_kind::begin(5);
   const NothingLeft after_the_group;

@@ -49,8 +49,8 @@ TEST(GroupMaps, AWorkerThatJoinsLaterWithoutTheDeviceIsReportedAndItsCallsFail) 
   RpcBackendOptions options = at_store(store);
   options.set_device_map("b", {{"lag:0", "lag:7"}, {"cpu", "lag:1"}});
   ::testing::internal::CaptureStderr();
-  const std::shared_ptr<Agent> a = Agent::start("a", -1, -1, options);
-  const std::shared_ptr<Agent> b = Agent::start("b", -1, -1, at_store(store));
+  const std::shared_ptr<Agent> a = Agent::start("a", -1, 0, options);
+  const std::shared_ptr<Agent> b = Agent::start("b", -1, 0, at_store(store));
   ASSERT_TRUE(status_of([&] { a->wait_for_worker("b", absl::Seconds(30)); }).ok());
   const absl::Status call = status_of([&] { a->rpc_sync<&echo_in_group>("b", on(0, at::ones({3}))); });
   EXPECT_EQ(call.code(), absl::StatusCode::kInvalidArgument) << call;
