@@ -15,6 +15,8 @@
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/pass/backward_apart.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/device/streams.h"
 
 namespace gradwire::autograd {
@@ -33,6 +35,9 @@ class CheckpointNode : public torch::autograd::Node {
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
   }
 
+  // The function has run. Its second run comes after what the current streams have now.
+  void has_run() { first_run_ = record_stream_fence(); }
+
   std::string name() const override { return "GradwireCheckpoint"; }
 
   void release_variables() override {
@@ -50,9 +55,14 @@ class CheckpointNode : public torch::autograd::Node {
     }
     // The inputs become new leaves, so that the inner backward stops at them and does not run the outer
     // graph.
+    // The stream of this node is that of an output. On other devices the function runs on the current
+    // streams.
+    if (first_run_ != nullptr) throw_if_error(first_run_->wait());
     std::vector<at::Tensor> inputs;
     for (const SavedVariable& saved : inputs_) {
       const at::Tensor input = saved.unpack();
+      // The saved inputs may be freed before these streams have read them.
+      if (device::has_streams(input)) device::record_use(input, device::current_stream(input.device()));
       inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad()) : input);
     }
     std::vector<at::Tensor> outputs;
@@ -116,6 +126,7 @@ class CheckpointNode : public torch::autograd::Node {
 
   const Function function_;
   std::vector<SavedVariable> inputs_;
+  StreamFencePtr first_run_;
   bool released_ = false;
 };
 
@@ -134,6 +145,7 @@ std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> in
   auto node = std::shared_ptr<CheckpointNode>(
       new CheckpointNode(torch::autograd::collect_next_edges(inputs), std::move(function), inputs),
       torch::autograd::deleteNode);
+  node->has_run();
   for (at::Tensor& output : outputs) {
     // Without detach() a result that is an input, or a view of one, would change the history of the input.
     if (output.defined()) output = output.detach();
