@@ -117,6 +117,11 @@ class TensorBackend {
   absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
                       std::vector<transport::Buffer>& buffers);
 
+  // Returns tensors with the same content, which nobody else can change, so that they can be encoded a second
+  // time later. nullptr if all are on the CPU: the buffers that encode() makes of them can be sent again.
+  // Throws what libtorch throws, if a device is lost or out of memory.
+  virtual std::unique_ptr<TensorSet> keep(const TensorSet& tensors) = 0;
+
   // Returns the tensors of a payload. Their memory is that of `buffers`, or newly allocated. The content of
   // `payload` is untrusted. Tensors on a device may be used on the current streams of this thread. `arrival`:
   // this worker's devices; nullptr: none. InvalidArgument names the index of the tensor and the reason.

@@ -268,6 +268,17 @@ class TorchBackend : public TensorBackend {
     return writer.finish(payload);
   }
 
+  std::unique_ptr<TensorSet> keep(const TensorSet& tensors) override {
+    const auto& all = static_cast<const TorchTensors&>(tensors).tensors;
+    const auto on_cpu = [](const at::Tensor& tensor) { return tensor.is_cpu(); };
+    if (std::all_of(all.begin(), all.end(), on_cpu)) return nullptr;
+    const c10::NoGradGuard no_grad;
+    auto kept = std::make_unique<TorchTensors>();
+    for (const at::Tensor& tensor : all)
+      kept->add(to_pass_on(tensor).set_requires_grad(tensor.requires_grad()), false);
+    return kept;
+  }
+
   absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
                                                     std::vector<transport::Buffer> buffers,
                                                     const DeviceArrival* arrival) override {

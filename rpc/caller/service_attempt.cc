@@ -16,9 +16,10 @@ namespace {
 
 // One service call with its repetitions.
 // With ServiceOptions::repeat the message is sent until it is answered, its deadline comes, or its receiver
-// is lost. Such a message may arrive twice.
-// What the object waits for keeps it alive: during an attempt the pending call, between two attempts the
-// timer, and then the task on the executor.
+// is lost. Such a message may arrive twice. What is handed over, or shared with another process, can be taken
+// once only. So only the first attempt sends tensors on devices in these ways. They are kept until the
+// answer, and a second attempt sends their bytes. What the object waits for keeps it alive: during an attempt
+// the pending call, between two attempts the timer, and then the task on the executor.
 class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
  public:
   ServiceAttempt(Caller& caller, Peers& peers, const Worker& to, std::string callee,
@@ -31,26 +32,18 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
         options_(options),
         promise_(caller.runtime().executor) {}
 
-  // 1. Compose the request. Its buffers are owned, so that it can be sent again.
+  // 1. Compose the request. Its buffers are owned, so that they can be sent again.
   Future<ServiceReply> start(uint32_t service, std::string body, std::unique_ptr<TensorSet> tensors) {
     proto::Request& request = *envelope_.mutable_request();
     request.mutable_service()->set_number(service);
     request.mutable_service()->set_body(std::move(body));
     Future<ServiceReply> future = promise_.future();
-    EncodedTensors encoded;
     if (tensors != nullptr) {
-      DeviceRoute route = caller_.runtime().devices.route_to(to_, nullptr);
-      route.destinations = options_.destinations;
-      route.as_bytes |= options_.repeat;
-      absl::Status status = tensor_backend()->encode(*tensors, TensorSharing::kCapture, &route,
-                                                     *request.mutable_arguments(), encoded);
-      if (!status.ok()) {
+      if (absl::Status status = encode_first(*tensors); !status.ok()) {
         promise_.set_error(status);
         return future;
       }
     }
-    StreamFencePtr copies = std::move(encoded.copies);
-    encoded_ = std::move(encoded);
     // The promise is a member, so its callback must hold this object weakly. The agent is locked first,
     // because caller_ is valid only while it exists.
     promise_.on_cancel([weak = weak_from_this()] {
@@ -59,27 +52,57 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
       if (alive != nullptr)
         self->caller_.cancel(self->call_id_, absl::CancelledError("cancelled by the caller"));
     });
-    if (copies == nullptr) {
-      send();
-    } else {
-      // It counts as a call that has not ended, so that a graceful shutdown waits for it.
-      caller_.pending().refused();
-      caller_.runtime().fences->watch(std::move(copies),
-                                      [self = shared_from_this()](const absl::Status& copied) {
-                                        if (copied.ok()) {
-                                          self->send();
-                                        } else {
-                                          self->promise_.set_error(copied);
-                                        }
-                                        if (const std::shared_ptr<Agent> alive = self->agent_.lock())
-                                          self->caller_.pending().finished();
-                                      });
-    }
+    send_when_copied();
     return future;
   }
 
  private:
   static constexpr absl::Duration kRepeatAfter = absl::Milliseconds(20);
+
+  absl::Status encode_first(const TensorSet& tensors) try {
+    if (options_.repeat && caller_.runtime().devices.any()) kept_ = tensor_backend()->keep(tensors);
+    GRADWIRE_RETURN_IF_ERROR(encode(tensors, /*as_bytes=*/false));
+    if (encoded_.handed_over == nullptr) {
+      kept_ = nullptr;
+    } else if (kept_ != nullptr) {
+      kept_fence_ = tensor_backend()->record_fence(*kept_);
+    }
+    return absl::OkStatus();
+  } catch (...) {
+    return caught("the tensors of a message");
+  }
+
+  absl::Status encode(const TensorSet& tensors, bool as_bytes) {
+    DeviceRoute route = caller_.runtime().devices.route_to(to_, nullptr);
+    route.destinations = options_.destinations;
+    route.as_bytes = as_bytes;
+    envelope_.mutable_request()->clear_arguments();
+    encoded_ = EncodedTensors();
+    return tensor_backend()->encode(tensors, TensorSharing::kCapture, &route,
+                                    *envelope_.mutable_request()->mutable_arguments(), encoded_);
+  }
+
+  void send_when_copied() {
+    StreamFencePtr copies = std::exchange(encoded_.copies, nullptr);
+    // The message is sent as a whole.
+    encoded_.progress.clear();
+    if (copies == nullptr) {
+      send();
+      return;
+    }
+    // It counts as a call that has not ended, so that a graceful shutdown waits for it.
+    caller_.pending().refused();
+    caller_.runtime().fences->watch(std::move(copies),
+                                    [self = shared_from_this()](const absl::Status& copied) {
+                                      if (copied.ok()) {
+                                        self->send();
+                                      } else {
+                                        self->promise_.set_error(copied);
+                                      }
+                                      if (const std::shared_ptr<Agent> alive = self->agent_.lock())
+                                        self->caller_.pending().finished();
+                                    });
+  }
 
   // 2. Send it.
   void send() {
@@ -112,7 +135,28 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     // Stored before the send, so that a cancellation finds the call. A cancellation that still reads the id
     // of the attempt before has no effect: this attempt then runs to its end, and answered() begins no other.
     call_id_ = id;
-    caller_.send(id, copy, EncodedTensors(encoded_), /*borrow=*/false, std::move(call));
+    EncodedTensors tensors = encoded_;
+    encoded_.handed_over = nullptr;
+    caller_.send(id, copy, std::move(tensors), /*borrow=*/false, std::move(call));
+  }
+
+  // The attempt after the first one, if that has handed tensors over.
+  void send_bytes() {
+    const std::shared_ptr<Agent> alive = agent_.lock();
+    if (alive == nullptr || promise_.future().done()) {
+      send();
+      return;
+    }
+    const std::unique_ptr<StreamScope> streams = tensor_backend()->enter_pool_streams();
+    absl::Status status = kept_fence_ == nullptr ? absl::OkStatus() : kept_fence_->wait();
+    if (status.ok()) status = encode(*kept_, /*as_bytes=*/true);
+    kept_ = nullptr;
+    kept_fence_ = nullptr;
+    if (status.ok()) {
+      send_when_copied();
+    } else {
+      promise_.set_error(std::move(status));
+    }
   }
 
   // 3. Decode the answer, or go back to step 2 when the connection broke.
@@ -129,7 +173,13 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
                                          [self = shared_from_this(), executor = caller_.runtime().executor] {
                                            // After shutdown the executor refuses the task. send() then fails
                                            // and completes the promise, on this thread.
-                                           Executor::Task task = [self] { self->send(); };
+                                           Executor::Task task = [self] {
+                                             if (self->kept_ == nullptr) {
+                                               self->send();
+                                             } else {
+                                               self->send_bytes();
+                                             }
+                                           };
                                            if (!executor->post_clean(task)) task();
                                          });
       return;
@@ -165,6 +215,9 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   const ServiceOptions options_;
   proto::Envelope envelope_;
   EncodedTensors encoded_;
+  // The tensors of an attempt that handed some over, and the point after which they can be encoded again.
+  std::unique_ptr<TensorSet> kept_;
+  StreamFencePtr kept_fence_;
   const Promise<ServiceReply> promise_;
   std::atomic<uint64_t> call_id_{0};
 };

@@ -79,6 +79,7 @@ class FakeBackend : public TensorBackend {
   std::unique_ptr<StreamScope> enter_pool_streams() override { return nullptr; }
   std::shared_ptr<HandlerStreams> make_handler_streams() override { return nullptr; }
   StreamFencePtr record_fence(const TensorSet& /*tensors*/) override { return nullptr; }
+  std::unique_ptr<TensorSet> keep(const TensorSet& /*tensors*/) override { return nullptr; }
   std::shared_ptr<void> register_agent(uint64_t /*incarnation*/) override { return nullptr; }
   std::unique_ptr<DeviceSharing> share_devices(std::vector<Device> /*devices*/) override { return nullptr; }
 
