@@ -268,17 +268,18 @@ TEST_F(Ipc, MalformedReportsAreRefused) {
 TEST(IpcMemory, IsClosedAtTheEndOfTheAgentWhenItHasBeenRead) {
   lag::set_lag({});
   const NothingLeft after_the_group;
-  auto group = std::make_unique<testing::Group>(2, ipc_only());
-  ASSERT_TRUE(lag::warm_up_ipc((*group)[0], "worker1"));
+  testing::Group group(2, ipc_only());
+  ASSERT_TRUE(lag::warm_up_ipc(group[0], "worker1"));
   auto holds = hold_pool(0);
-  (*group)[0]->rpc_sync<&keep>("worker1", on(0, at::rand({1000})) + 1);
+  group[0]->rpc_sync<&keep>("worker1", on(0, at::rand({1000})) + 1);
   (void)kept();
-  std::thread end([&] { group = nullptr; });
+  std::thread end([&] { group.shut_down(); });
   // Both agents have closed what they need no more.
   EXPECT_TRUE(eventually([] { return lag::ipc_counts().opened_events == 0; }));
   EXPECT_GT(lag::ipc_counts().opened_memories, 0);
   holds.clear();
   end.join();
+  EXPECT_EQ(lag::ipc_counts().opened_memories, 0);
 }
 
 // The agents end while a copy from the memory of the sender has not begun, and do not wait for it any longer.
