@@ -17,6 +17,11 @@ thread_local std::shared_ptr<const WorkStreams> current;
 // The streams that were current before `current`, in the same order.
 thread_local std::vector<c10::Stream> own;
 
+bool has_stream(const std::vector<c10::Stream>& streams, const c10::Device& device) {
+  return std::any_of(streams.begin(), streams.end(),
+                     [&](const c10::Stream& stream) { return stream.device() == device; });
+}
+
 void add_from_pool(const c10::Device& device, std::vector<c10::Stream>& streams) {
   try {
     streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
@@ -47,9 +52,7 @@ std::shared_ptr<const WorkStreams> WorkStreams::from_pool() {
 }
 
 bool WorkStreams::covers(const c10::Device& device) {
-  return current != nullptr &&
-         std::any_of(current->streams().begin(), current->streams().end(),
-                     [&](const c10::Stream& stream) { return stream.device() == device; });
+  return current != nullptr && has_stream(current->streams(), device);
 }
 
 const std::shared_ptr<const WorkStreams>& WorkStreams::get() { return current; }
@@ -65,9 +68,7 @@ std::shared_ptr<const WorkStreams> LastingStreams::get() {
   std::vector<c10::Stream> streams;
   if (streams_ != nullptr) streams = streams_->streams();
   for (const c10::Device& device : devices) {
-    const bool known = std::any_of(streams.begin(), streams.end(),
-                                   [&](const c10::Stream& stream) { return stream.device() == device; });
-    if (!known) add_from_pool(device, streams);
+    if (!has_stream(streams, device)) add_from_pool(device, streams);
   }
   if (!streams.empty()) streams_ = std::make_shared<const WorkStreams>(std::move(streams));
   return streams_;

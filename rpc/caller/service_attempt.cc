@@ -140,10 +140,10 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     caller_.send(id, copy, std::move(tensors), /*borrow=*/false, std::move(call));
   }
 
-  // The attempt after the first one, if that has handed tensors over.
-  void send_bytes() {
+  // Sends it again: with the bytes of the tensors that the first attempt has handed over.
+  void repeat() {
     const std::shared_ptr<Agent> alive = agent_.lock();
-    if (alive == nullptr || promise_.future().done()) {
+    if (kept_ == nullptr || alive == nullptr || promise_.future().done()) {
       send();
       return;
     }
@@ -173,13 +173,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
                                          [self = shared_from_this(), executor = caller_.runtime().executor] {
                                            // After shutdown the executor refuses the task. send() then fails
                                            // and completes the promise, on this thread.
-                                           Executor::Task task = [self] {
-                                             if (self->kept_ == nullptr) {
-                                               self->send();
-                                             } else {
-                                               self->send_bytes();
-                                             }
-                                           };
+                                           Executor::Task task = [self] { self->repeat(); };
                                            if (!executor->post_clean(task)) task();
                                          });
       return;

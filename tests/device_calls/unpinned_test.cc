@@ -3,11 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
+#include "gradwire/base/testing/log_lines.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/tests/device/lag_device.h"
@@ -37,9 +33,8 @@ TEST(Unpinned, TensorsTravelThroughOtherMemoryAndOneLineSaysSo) {
     }
   }
   lag::pinning_refused() = false;
-  std::vector<std::string> lines = absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n');
-  std::erase_if(lines, [](const std::string& line) { return !absl::StrContains(line, "pinned"); });
-  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::HasSubstr("the system refuses to pin memory")));
+  EXPECT_THAT(captured_lines("pinned"),
+              ::testing::ElementsAre(::testing::HasSubstr("the system refuses to pin memory")));
 }
 
 }  // namespace

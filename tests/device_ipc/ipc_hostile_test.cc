@@ -115,7 +115,8 @@ TEST_F(IpcHostile, WrongDescriptionsAreRefusedBeforeAnythingIsRead) {
       {"a foreign handle", shared([](auto& s) { s.set_handle("not a handle"); })},
       {"no handle", shared([](auto& s) { s.clear_handle(); })},
       {"an event's handle", [](proto::Payload& p) {
-         p.mutable_tensors(0)->mutable_on_device()->mutable_shared()->set_handle(p.transfer().devices(0).ready());
+         proto::SharedMemory& memory = *p.mutable_tensors(0)->mutable_on_device()->mutable_shared();
+         memory.set_handle(p.transfer().devices(0).ready());
        }},
       {"a long handle", shared([](auto& s) { s.set_handle(std::string(5000, 'x')); })},
       {"unknown device", shared([](auto& s) { s.set_device(1); })},

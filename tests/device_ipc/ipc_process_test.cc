@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/log_lines.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tests/device/ipc_travel.h"
@@ -151,12 +150,8 @@ std::vector<std::string> lines_about_sharing(const char* variable, const char* v
   EXPECT_EQ(lag::ipc_counts().copies, copies);
   client->shutdown();
   EXPECT_EQ(worker.wait(), 0);
-  std::vector<std::string> lines = absl::StrSplit(::testing::internal::GetCapturedStderr(), '\n');
   // The worker writes to the same stream.
-  std::erase_if(lines, [](const std::string& line) {
-    return !absl::StrContains(line, "worker \"client\" cannot share the memory");
-  });
-  return lines;
+  return captured_lines("worker \"client\" cannot share the memory");
 }
 
 // The other process names its devices differently, as one that sees other GPUs.

@@ -9,11 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/log_lines.h"
 #include "gradwire/codec/device_transfers.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -320,13 +319,8 @@ std::vector<std::string> calls_with_fault(std::atomic<bool>& fault) {
     group.expect_empty();
   }
   fault = false;
-  const std::string log = ::testing::internal::GetCapturedStderr();
-  std::vector<std::string> lines;
-  for (absl::string_view line : absl::StrSplit(log, '\n')) {
-    if (absl::StrContains(line, "cannot share")) lines.emplace_back(line);
-  }
   EXPECT_EQ(lag::ipc_counts().made_events, 0);
-  return lines;
+  return captured_lines("cannot share");
 }
 
 TEST(IpcFallback, OneLineSaysWhyMemoryCannotBeShared) {
