@@ -31,16 +31,41 @@ bool may_be_lost(const Message& message, bool lose_services) {
   return response.result().references_size() == 0 && (lose_services || response.result().values_size() > 0);
 }
 
-}  // namespace
-
-Faults::Faults(const Plan& plan, int worker, bool lose_services)
-    : plan_(plan), worker_(worker), lose_services_(lose_services) {
+// The number of the message before which `worker` kills itself, or -1.
+int message_of_death(const Plan& plan, int worker) {
   for (const Plan::Kill& kill : plan.kills) {
-    if (kill.worker == worker && kill.when == Plan::Kill::When::kAtMessage) die_at_message_ = kill.message;
+    if (kill.worker == worker && kill.when == Plan::Kill::When::kAtMessage) return kill.message;
   }
+  return -1;
 }
 
-bool Faults::any() const { return plan_.faulty() || die_at_message_ >= 0; }
+}  // namespace
+
+void FaultSchedule::begin() {
+  gradwire::MutexLock lock(mutex_);
+  active_ = true;
+}
+
+void FaultSchedule::end() {
+  gradwire::MutexLock lock(mutex_);
+  active_ = false;
+}
+
+bool FaultSchedule::admits_fault(Direction direction) {
+  gradwire::MutexLock lock(mutex_);
+  if (!active_) return false;
+  // Under the lock: end() in another thread must not return while this thread kills the process.
+  if (direction == Direction::kOutgoing && sent_++ == die_at_message_) ::kill(::getpid(), SIGKILL);
+  return true;
+}
+
+Faults::Faults(const Plan& plan, int worker, bool lose_services)
+    : plan_(plan),
+      worker_(worker),
+      lose_services_(lose_services),
+      schedule_(std::make_shared<FaultSchedule>(message_of_death(plan, worker))) {}
+
+bool Faults::any() const { return plan_.faulty() || schedule_->kills(); }
 
 std::unique_ptr<gradwire::transport::Transport> Faults::wrap(
     std::unique_ptr<gradwire::transport::Transport> transport) {
@@ -53,14 +78,11 @@ std::unique_ptr<gradwire::transport::Transport> Faults::wrap(
   FaultRates others;
   others.cut = plan_.cut;
   others.delay = plan_.delay;
-  auto policy = [active = active_, messages = messages_, die_at = die_at_message_,
-                 lose = gradwire::transport::seeded_fault_policy(seed, losses), may_lose = plan_.lose > 0,
+  auto policy = [schedule = schedule_, lose = gradwire::transport::seeded_fault_policy(seed, losses),
+                 may_lose = plan_.lose > 0,
                  other = gradwire::transport::seeded_fault_policy(seed + 8, others)](
                     Direction direction, const Message& message) -> Fault {
-    if (!active->load()) return {};
-    if (direction == Direction::kOutgoing && messages->fetch_add(1) == die_at) {
-      ::kill(::getpid(), SIGKILL);
-    }
+    if (!schedule->admits_fault(direction)) return {};
     if (may_lose) {
       if (Fault fault = lose(direction, message); fault.kind != Fault::Kind::kDeliver) return fault;
     }

@@ -1,17 +1,37 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/tests/chaos/plan.h"
+#include "gradwire/transport/fault_injection.h"
 #include "gradwire/transport/transport.h"
 
 namespace chaos {
 
+// Says when the faults of one worker occur, and kills it in time. Thread-safe.
+class FaultSchedule {
+ public:
+  // `die_at_message`: the number of the sent message before which the worker kills itself; below 0: never.
+  explicit FaultSchedule(int die_at_message) : die_at_message_(die_at_message) {}
+
+  void begin();
+  void end();
+  // Counts a message. Whether a fault may change it.
+  bool admits_fault(gradwire::transport::Direction direction);
+  bool kills() const { return die_at_message_ >= 0; }
+
+ private:
+  const int die_at_message_;
+  gradwire::Mutex mutex_;
+  bool active_ ABSL_GUARDED_BY(mutex_) = false;
+  int sent_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 // The faults of one worker, for all its transports:
 //   - A request of the program, or its answer, may get lost while its connection stays open, if it contains
-//   no
-//     reference. Then the call exceeds its deadline.
+//     no reference. Then the call exceeds its deadline.
 //   - Any message may get lost together with its connection. On a real stream, messages with references and
 //     messages of services get lost only in this way. With `lose_services`, they also get lost while their
 //     connection stays open, which a stream never does.
@@ -27,17 +47,16 @@ class Faults {
   // Whether the plan has any fault for which wrap() is needed.
   bool any() const;
   // Call when the worker's program begins: messages are counted and faults occur from here on.
-  void begin() { active_->store(true); }
-  // No fault occurs after this call.
-  void end() { active_->store(false); }
+  void begin() { schedule_->begin(); }
+  // No fault occurs after this call. If the worker is killing itself, the call does not return: a worker that
+  // reports the end of its program lives on, as the driver assumes.
+  void end() { schedule_->end(); }
 
  private:
   const Plan plan_;
   const int worker_;
   const bool lose_services_;
-  int die_at_message_ = -1;
-  std::shared_ptr<std::atomic<bool>> active_ = std::make_shared<std::atomic<bool>>(false);
-  std::shared_ptr<std::atomic<int>> messages_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<FaultSchedule> schedule_;
 };
 
 }  // namespace chaos
