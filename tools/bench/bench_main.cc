@@ -57,11 +57,13 @@ std::unique_ptr<BenchProcess> make_process(const std::string& role) {
   static const auto& factories = *new std::map<std::string, std::unique_ptr<BenchProcess> (*)()>{
       {"floor_cuda_copy", &make_floor_cuda_copy},
       {"floor_futex", &make_floor_futex},
+      {"floor_handoff", &make_floor_handoff},
       {"floor_memcpy", &make_floor_memcpy},
       {"floor_memory", &make_floor_memory},
       {"floor_spin", &make_floor_spin},
       {"floor_tcp", &make_floor_tcp},
       {"floor_tcp_spin", &make_floor_tcp_spin},
+      {"floor_wake", &make_floor_wake},
       {"gradwire_autograd", &make_gradwire_autograd},
       {"gradwire_cuda", &make_gradwire_cuda},
       {"gradwire_loss", &make_gradwire_loss},

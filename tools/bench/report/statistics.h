@@ -26,7 +26,8 @@ struct Measurement {
   // Begin and end of the timed part (CLOCK_MONOTONIC, which all members of a system share).
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Processor time that the bench itself spent on filling and checking, in microseconds.
+  // Processor time that the bench itself spent on filling, checking and computing between calls, in
+  // microseconds.
   double own_cpu_us = 0;
   // Figures that the member computed itself, in cases that have figures other than latency and rate.
   std::vector<Figure> figures;

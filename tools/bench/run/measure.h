@@ -1,35 +1,23 @@
 #pragma once
 
-#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "gradwire/tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/run/clocks.h"
+#include "gradwire/tools/bench/run/computation.h"
 
 namespace gradwire::bench {
 
-inline int64_t nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
-// User and system time of this process and its threads.
-inline double cpu_microseconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto micros = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_usec);
-  };
-  return micros(usage.ru_utime) + micros(usage.ru_stime);
-}
-
 struct Timing {
   double seconds = 1;
-  // Idle time before each call, as of a caller that does something else between calls.
+  // Idle time before each call, as of a caller that waits for something else between calls.
   int64_t idle_us = 0;
+  // Processor time for which the caller computes before each call. It is always subtracted.
+  int64_t compute_us = 0;
   // Whether filling and checking the data takes much processor time. If so, that time is measured, so that it
   // can be subtracted.
   bool large = false;
@@ -48,9 +36,12 @@ Measurement measure(const Timing& timing, Before before, Call call, After after)
     work();
     own_cpu += nanoseconds(CLOCK_THREAD_CPUTIME_ID) - start;
   };
+  std::optional<Computation> computation;
+  if (timing.compute_us > 0) computation.emplace();
   int64_t i = 0;
   const auto once = [&] {
     uncounted([&] { before(i); });
+    if (computation) own_cpu += computation->run(timing.compute_us);
     if (timing.idle_us > 0) {
       const timespec pause{.tv_sec = timing.idle_us / 1'000'000,
                            .tv_nsec = timing.idle_us % 1'000'000 * 1000};

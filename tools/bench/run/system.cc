@@ -163,9 +163,9 @@ void System::signal_all(int signal) const {
   }
 }
 
-absl::StatusOr<Round> System::run(const Task& task, bool all) {
+absl::StatusOr<Round> System::run(const Task& task, int callers) {
   if (options_.stop_between) signal_all(SIGCONT);
-  auto round = run_awake(task, all);
+  auto round = run_awake(task, callers);
   if (options_.stop_between) signal_all(SIGSTOP);
   return round;
 }
@@ -182,10 +182,11 @@ absl::StatusOr<double> System::idle_cpu_us(absl::Duration period) {
   return cpu_us;
 }
 
-absl::StatusOr<Round> System::run_awake(const Task& task, bool all) {
+absl::StatusOr<Round> System::run_awake(const Task& task, int callers) {
   const auto before = usage();
   if (!before.ok()) return before.status();
-  auto round = run_members(task, all ? 0 : members_.size() - 1);
+  const auto running = static_cast<std::size_t>(callers);
+  auto round = run_members(task, running == 0 || running > members_.size() ? 0 : members_.size() - running);
   if (!round.ok()) return round.status();
   const auto after = usage();
   if (!after.ok()) return after.status();

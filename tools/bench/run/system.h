@@ -44,9 +44,9 @@ class System {
   System(const System&) = delete;
   System& operator=(const System&) = delete;
 
-  // Runs the task at the last member or, with `all`, at every member at the same time. After an error the
-  // system is unusable.
-  absl::StatusOr<Round> run(const Task& task, bool all);
+  // Runs the task at the last `callers` members at the same time; 0, or more than there are: at every member.
+  // After an error the system is unusable.
+  absl::StatusOr<Round> run(const Task& task, int callers = 1);
   // Runs the task at the last member. For a task that kills another member: the processor time is not
   // measured, and the system is unusable afterwards.
   absl::StatusOr<Round> run_last_task(const Task& task);
@@ -66,7 +66,7 @@ class System {
   // Sends the orders to the members from `first` on, then receives their answers.
   absl::StatusOr<std::vector<Answer>> send_orders(std::vector<Order> orders, std::size_t first,
                                                   absl::Duration timeout);
-  absl::StatusOr<Round> run_awake(const Task& task, bool all);
+  absl::StatusOr<Round> run_awake(const Task& task, int callers);
   absl::StatusOr<Round> run_members(const Task& task, std::size_t first);
   absl::StatusOr<double> idle_awake(absl::Duration period);
   void signal_all(int signal) const;

@@ -68,7 +68,7 @@ std::unique_ptr<System> started(System::Options options) {
 TEST(System, TheLastMemberRunsAlone) {
   const auto system = started(options());
   ASSERT_NE(system, nullptr);
-  const auto round = system->run({.case_name = "any", .seconds = 0, .depth = 7}, false);
+  const auto round = system->run({.case_name = "any", .seconds = 0, .depth = 7});
   ASSERT_TRUE(round.ok()) << round.status();
   ASSERT_THAT(round->members, SizeIs(1));
   EXPECT_THAT(round->members[0].micros, ElementsAre(1, 1));
@@ -78,10 +78,28 @@ TEST(System, TheLastMemberRunsAlone) {
 TEST(System, AllMembersRunTogether) {
   const auto system = started(options());
   ASSERT_NE(system, nullptr);
-  const auto round = system->run({.case_name = "any", .seconds = 0}, true);
+  const auto round = system->run({.case_name = "any", .seconds = 0}, 0);
   ASSERT_TRUE(round.ok()) << round.status();
   ASSERT_THAT(round->members, SizeIs(2));
   EXPECT_THAT(round->members[0].micros, ElementsAre(0, 1));
+}
+
+TEST(System, TheLastMembersRunTogether) {
+  System::Options three = options();
+  three.members = 3;
+  const auto system = started(three);
+  ASSERT_NE(system, nullptr);
+  const auto ranks = [&](int callers) {
+    std::vector<float> result;
+    const auto round = system->run({.case_name = "any", .seconds = 0}, callers);
+    EXPECT_TRUE(round.ok()) << round.status();
+    if (!round.ok()) return result;
+    for (const Measurement& member : round->members) result.push_back(member.micros.at(0));
+    return result;
+  };
+  EXPECT_THAT(ranks(2), ElementsAre(1, 2));
+  EXPECT_THAT(ranks(3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ranks(4), ElementsAre(0, 1, 2));
 }
 
 TEST(System, StoppedBetweenRunsStillAnswers) {
@@ -89,13 +107,13 @@ TEST(System, StoppedBetweenRunsStillAnswers) {
   stopped.stop_between = true;
   const auto system = started(stopped);
   ASSERT_NE(system, nullptr);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(system->run({.case_name = "any", .seconds = 0}, true).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(system->run({.case_name = "any", .seconds = 0}, 0).ok());
 }
 
 TEST(System, AnErrorNamesTheMemberAndIsOneLine) {
   const auto system = started(options());
   ASSERT_NE(system, nullptr);
-  const absl::Status status = system->run({.case_name = "throws", .seconds = 0}, false).status();
+  const absl::Status status = system->run({.case_name = "throws", .seconds = 0}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(status.message(), "fake over none, member 1: it did not work");
 }
@@ -103,7 +121,7 @@ TEST(System, AnErrorNamesTheMemberAndIsOneLine) {
 TEST(System, ADeadMemberIsReportedWithWhatItPrinted) {
   const auto system = started(options());
   ASSERT_NE(system, nullptr);
-  const absl::Status status = system->run({.case_name = "dies", .seconds = 0}, false).status();
+  const absl::Status status = system->run({.case_name = "dies", .seconds = 0}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the last words"));
 }
@@ -112,7 +130,7 @@ TEST(System, AnErrorCausedByADeadMemberReportsTheDeath) {
   const auto system = started(options());
   ASSERT_NE(system, nullptr);
   EXPECT_FALSE(system->run_last_task({.case_name = "dies", .seconds = 0}).ok());
-  const absl::Status status = system->run({.case_name = "throws", .seconds = 0}, true).status();
+  const absl::Status status = system->run({.case_name = "throws", .seconds = 0}, 0).status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("member 1"), HasSubstr("printed: the last words")));
 }
@@ -131,7 +149,7 @@ TEST(System, MembersAreBoundInTheirDescriptors) {
   few.descriptors = 100;
   const auto system = started(few);
   ASSERT_NE(system, nullptr);
-  const auto round = system->run({.case_name = "limit", .seconds = 0}, false);
+  const auto round = system->run({.case_name = "limit", .seconds = 0});
   ASSERT_TRUE(round.ok()) << round.status();
   EXPECT_EQ(figure(round->members[0].figures, "descriptors"), 100);
 }
@@ -141,7 +159,7 @@ TEST(System, AHangingMemberEndsTheWait) {
   impatient.timeout = absl::Milliseconds(300);
   const auto system = started(impatient);
   ASSERT_NE(system, nullptr);
-  EXPECT_EQ(system->run({.case_name = "hangs", .seconds = 0}, false).status().code(),
+  EXPECT_EQ(system->run({.case_name = "hangs", .seconds = 0}).status().code(),
             absl::StatusCode::kDeadlineExceeded);
 }
 

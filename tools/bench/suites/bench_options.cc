@@ -41,16 +41,30 @@ const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseNam
   return nullptr;
 }
 
-// Returns a known case that differs from `name` only in its size: echo_1MiB for echo_256KiB. Returns nullptr
-// if no case fits.
+// Returns a known case with the same operation and size whose callers compute, too: add2_every_2ms for
+// add2_every_1ms_2_per_core. Returns nullptr if there is no such case.
+const CaseSpec* cadence_case(const std::vector<std::string>& suites, const CaseName& wanted) {
+  for (const CaseSpec& spec : cases()) {
+    const CaseName known = parse_case(spec.name);
+    if (contains(suites, spec.suite) && spec.kind == CaseKind::kCadence &&
+        known.operation == wanted.operation && known.bytes == wanted.bytes) {
+      return &spec;
+    }
+  }
+  return nullptr;
+}
+
+// Returns a known case that differs from `name` only in its numbers: echo_1MiB for echo_256KiB. Returns
+// nullptr if no case fits.
 const CaseSpec* sibling_of(const std::vector<std::string>& suites, const std::string& name) {
   const CaseName wanted = parse_case(name);
+  if (wanted.compute_us > 0) return cadence_case(suites, wanted);
   if (wanted.count > 0) return group_case(suites, wanted);
   if (wanted.bytes < 64) return nullptr;
   for (const CaseSpec& spec : cases()) {
     const CaseName known = parse_case(spec.name);
     // push_pull works only with the size of its parameter server.
-    if (contains(suites, spec.suite) && known.bytes > 0 && known.operation == wanted.operation &&
+    if (contains(suites, spec.suite) && known.bytes > 0 && known.family() == wanted.family() &&
         known.operation != "push_pull") {
       return &spec;
     }
@@ -108,7 +122,10 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
     }
     CaseSpec spec = *sibling;
     const CaseName wanted = parse_case(name);
-    if (wanted.count > 0) {
+    if (wanted.compute_us > 0) {
+      spec.members = 2 * wanted.per_core;
+      spec.callers = wanted.per_core;
+    } else if (wanted.count > 0) {
       spec.members = static_cast<int>(wanted.count);
     } else {
       spec.bytes_per_call = sibling->bytes_per_call / parse_case(sibling->name).bytes * wanted.bytes;

@@ -25,8 +25,8 @@ struct BenchOptions {
   std::vector<std::string> suites;
   std::vector<std::string> peers;
   std::vector<std::string> transports;
-  // The cases to run, in the order of cases(); then the requested cases with other sizes, such as
-  // echo_256KiB.
+  // The cases to run, in the order of cases(); then the requested cases with other sizes or intervals, such
+  // as echo_256KiB and add2_every_1ms.
   std::vector<CaseSpec> cases;
   double seconds = 1;
   int rounds = 5;

@@ -1,5 +1,8 @@
 #include "gradwire/tools/bench/suites/bench_options.h"
 
+#include <map>
+#include <set>
+
 #include "gmock/gmock.h"
 #include "gradwire/tools/bench/suites/case_name.h"
 #include "gtest/gtest.h"
@@ -12,20 +15,9 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::Not;
-
-TEST(CaseName, HasAnOperationAndASizeOrACount) {
-  EXPECT_EQ(parse_case("echo_64KiB").operation, "echo");
-  EXPECT_EQ(parse_case("echo_64KiB").bytes, 65536);
-  EXPECT_EQ(parse_case("push_pull_1MiB").operation, "push_pull");
-  EXPECT_EQ(parse_case("all_to_all_8").operation, "all_to_all");
-  EXPECT_EQ(parse_case("all_to_all_8").count, 8);
-  EXPECT_EQ(parse_case("add2_cold").operation, "add2_cold");
-  EXPECT_EQ(parse_case("all_reduce_2_ranks_8B").operation, "all_reduce_2_ranks");
-  EXPECT_EQ(parse_case("all_reduce_2_ranks_8B").bytes, 8);
-  EXPECT_EQ(parse_case("echo_99999999999MiB").bytes, 0);
-  EXPECT_EQ(parse_case("echo_-1MiB").bytes, 0);
-}
+using testing::UnorderedElementsAre;
 
 TEST(BenchOptions, AllSuitesMeansEveryOneInOrder) {
   const auto options = complete_options({.suites = {"all"}});
@@ -52,6 +44,24 @@ TEST(BenchOptions, OtherSizesOfAKnownCaseWork) {
   EXPECT_EQ(options->cases[0].bytes_per_call, 2 * 256 * 1024);
 }
 
+TEST(BenchOptions, OtherIntervalsAndNumbersOfProcessesWork) {
+  const auto options = complete_options(
+      {.suites = {"rpc"},
+       .cases = {"add2_every_1ms", "add2_every_50us_8_per_core", "push_pull_1MiB_every_5ms_2_per_core"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  ASSERT_EQ(options->cases.size(), 3u);
+  EXPECT_THAT(options->cases, Each(Field(&CaseSpec::kind, CaseKind::kCadence)));
+  EXPECT_EQ(options->cases[0].members, 2);
+  EXPECT_EQ(options->cases[0].callers, 1);
+  EXPECT_EQ(options->cases[1].members, 16);
+  EXPECT_EQ(options->cases[1].callers, 8);
+  EXPECT_EQ(options->cases[2].members, 4);
+  EXPECT_EQ(options->cases[2].bytes_per_call, 2 << 20);
+  EXPECT_FALSE(complete_options({.suites = {"rpc"}, .cases = {"echo_1MiB_every_2ms"}}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"rpc"}, .cases = {"push_pull_2MiB_every_2ms"}}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"store"}, .cases = {"add2_every_1ms"}}).ok());
+}
+
 TEST(BenchOptions, AnErrorOfAnUnknownNameListsTheKnownNames) {
   EXPECT_THAT(complete_options({.suites = {"rcp"}}).status().message(),
               HasSubstr("expected one of transport, rpc"));
@@ -70,6 +80,41 @@ TEST(Cases, EveryRoleBelongsToASuiteWithGradwire) {
       EXPECT_THAT(transports_of(role.suite), Contains(transport)) << role.role;
     }
   }
+}
+
+TEST(Cases, OnlyTheCrowdedCadencesOfOneShortAndOneLongIntervalRunOnRequest) {
+  std::vector<std::string> always, on_request;
+  for (const CaseSpec& spec : cases()) {
+    if (spec.kind != CaseKind::kCadence) continue;
+    EXPECT_EQ(spec.members, 2 * parse_case(spec.name).per_core) << spec.name;
+    EXPECT_EQ(spec.callers, parse_case(spec.name).per_core) << spec.name;
+    (spec.on_request ? on_request : always).push_back(spec.name);
+  }
+  EXPECT_THAT(on_request, ElementsAre("add2_every_200us_2_per_core", "add2_every_200us_4_per_core",
+                                      "add2_every_10ms_2_per_core", "add2_every_10ms_4_per_core"));
+  EXPECT_THAT(always, IsSupersetOf({"add2_every_200us", "add2_every_500us_2_per_core", "add2_every_10ms",
+                                    "add2_every_2ms_4_per_core", "push_pull_1MiB_every_2ms_4_per_core"}));
+}
+
+TEST(Cases, ASystemSupportsACaseOnlyWithWhatItsCallersDoBetweenCalls) {
+  std::map<std::string, std::set<std::string>> systems;
+  for (const CaseSpec& spec : cases()) {
+    for (const RoleSpec& role : roles()) {
+      if (spec.suite == "rpc" && supports(role, spec)) systems[spec.name].insert(role.role);
+    }
+  }
+  EXPECT_THAT(systems["add2"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "grpc", "floor_futex",
+                                                    "floor_spin", "floor_tcp", "floor_tcp_spin"));
+  EXPECT_THAT(systems["add2_cold"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "grpc", "floor_futex",
+                                                         "floor_wake", "floor_tcp"));
+  EXPECT_THAT(systems["add2_every_2ms"],
+              UnorderedElementsAre("gradwire_rpc", "torch_rpc", "grpc", "floor_wake"));
+  EXPECT_EQ(systems["add2_every_2ms_4_per_core"], systems["add2_every_2ms"]);
+  EXPECT_THAT(systems["push_pull_1MiB_every_2ms"],
+              UnorderedElementsAre("gradwire_rpc", "torch_rpc", "floor_handoff"));
+  EXPECT_THAT(systems["push_pull_1MiB_every_2ms_2_per_core"],
+              UnorderedElementsAre("gradwire_rpc", "torch_rpc"));
+  EXPECT_THAT(systems["lend_64MiB"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "floor_memcpy"));
 }
 
 TEST(Cases, TrainingCasesHaveOneTrainerMoreThanTheirNumberOfWorkers) {

@@ -21,7 +21,11 @@ void add_collectives(std::vector<CaseSpec>& all) {
   for (const int members : {2, 4}) {
     for (const auto& [operation, sizes] : operations) {
       const std::string name = absl::StrCat(operation, "_", members, "_ranks");
-      CaseSpec spec{.suite = "collectives", .name = name, .kind = CaseKind::kTogether, .members = members};
+      CaseSpec spec{.suite = "collectives",
+                    .name = name,
+                    .kind = CaseKind::kTogether,
+                    .members = members,
+                    .callers = 0};
       if (sizes == nullptr) {
         all.push_back(spec);
         continue;
@@ -35,6 +39,31 @@ void add_collectives(std::vector<CaseSpec>& all) {
       }
     }
   }
+}
+
+// Adds the cases in which the callers compute between two calls, with 1, 2 and 4 processes for each of the
+// two cores.
+void add_cadences(std::vector<CaseSpec>& all) {
+  const auto add = [&](const std::string& name, bool crowded_on_request) {
+    for (const int per_core : {1, 2, 4}) {
+      CaseSpec spec{.suite = "rpc",
+                    .name = per_core == 1 ? name : absl::StrCat(name, "_", per_core, "_per_core"),
+                    .kind = CaseKind::kCadence,
+                    .members = 2 * per_core,
+                    .callers = per_core,
+                    .on_request = per_core > 1 && crowded_on_request};
+      const CaseName parsed = parse_case(spec.name);
+      spec.bytes_per_call = 2 * parsed.bytes;
+      // Run longer if calls are rare, so that there are enough calls for the tail.
+      spec.weight = parsed.compute_us >= 10'000 ? 3.0 : 1.0;
+      all.push_back(std::move(spec));
+    }
+  };
+  add("add2_every_200us", true);
+  add("add2_every_500us", false);
+  add("add2_every_2ms", false);
+  add("add2_every_10ms", true);
+  add("push_pull_1MiB_every_2ms", false);
 }
 
 std::vector<CaseSpec> make_cases() {
@@ -55,6 +84,7 @@ std::vector<CaseSpec> make_cases() {
   add({.suite = "rpc", .name = "add2", .plot = "echo"});
   // One call every 10 ms. Run longer, so that there are enough calls for the tail.
   add({.suite = "rpc", .name = "add2_cold", .weight = 3});
+  add_cadences(all);
   for (const char* name : {"echo_4KiB", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"}) {
     sized("rpc", name, 2, "echo");
   }
@@ -64,7 +94,11 @@ std::vector<CaseSpec> make_cases() {
   }
   sized("rpc", "push_pull_1MiB", 2);
   add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
-  add({.suite = "rpc", .name = "oversubscribed_add2", .kind = CaseKind::kOversubscribed, .members = 4});
+  add({.suite = "rpc",
+       .name = "oversubscribed_add2",
+       .kind = CaseKind::kOversubscribed,
+       .members = 4,
+       .callers = 0});
   add({.suite = "rpc", .name = "queued_add2", .kind = CaseKind::kQueued, .members = 3});
   add({.suite = "rpc", .name = "idle", .kind = CaseKind::kIdle});
 
@@ -82,6 +116,7 @@ std::vector<CaseSpec> make_cases() {
          .name = absl::StrCat("all_to_all_", members),
          .kind = CaseKind::kFirstContact,
          .members = members,
+         .callers = 0,
          .plot = "all_to_all",
          .on_request = members > 16});
   }
@@ -113,9 +148,17 @@ std::vector<RoleSpec> make_roles() {
        "grpc",
        "rpc",
        {"tcp"},
-       {"add2", "add2_cold", "echo", "push", "pull", "inflight_add2", "oversubscribed_add2", "idle"},
+       {"add2", "add2_cold", "add2_every", "add2_every_per_core", "echo", "push", "pull", "inflight_add2",
+        "oversubscribed_add2", "idle"},
        2},
       {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"add2", "add2_cold"}, 2},
+      {"floor_wake",
+       "floor_wake",
+       floor,
+       "rpc",
+       {"shm"},
+       {"add2_cold", "add2_every", "add2_every_per_core"},
+       2},
       {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"add2"}, 2},
       {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"add2", "add2_cold"}, 2},
       {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"add2"}, 2},
@@ -126,6 +169,13 @@ std::vector<RoleSpec> make_roles() {
        {"shm"},
        {"echo", "push", "pull", "lend", "move", "push_pull"},
        1},
+      {"floor_handoff",
+       "floor_handoff",
+       floor,
+       "rpc",
+       {"shm"},
+       {"echo", "push", "pull", "push_pull", "push_pull_every"},
+       2},
 
       {"gradwire_rref", "gradwire", "", "rref", both, {"cycle", "share"}, 2},
       {"gradwire_loss", "gradwire", "", "rref", both, {"killed_peer", "cut_link"}, 3},
@@ -177,7 +227,7 @@ std::vector<std::string> transports_of(absl::string_view suite) {
 bool supports(const RoleSpec& role, const CaseSpec& spec) {
   if (role.suite != spec.suite) return false;
   if (role.operations.empty()) return true;
-  return std::find(role.operations.begin(), role.operations.end(), parse_case(spec.name).operation) !=
+  return std::find(role.operations.begin(), role.operations.end(), parse_case(spec.name).family()) !=
          role.operations.end();
 }
 

@@ -12,6 +12,7 @@ namespace gradwire::bench {
 enum class CaseKind : uint8_t {
   kLatency,         // The last member makes sequential calls. More than two members get a group of their own.
   kInFlight,        // The last member has several calls in flight, repeated with different numbers of calls.
+  kCadence,         // Members on two cores: the upper half calls the lower half and computes between calls.
   kOversubscribed,  // Four members on two cores call one another.
   kQueued,          // The last member calls the first while many calls to another member are pending.
   kFirstContact,    // Every member of a new group calls every other once.
@@ -29,6 +30,8 @@ struct CaseSpec {
   // Bytes moved by a call, the sum of both directions, for GB_per_s. 0: no such figure.
   int64_t bytes_per_call = 0;
   int members = 2;
+  // The number of members, the last ones, that run the case at the same time; 0: all.
+  int callers = 1;
   // Measuring time relative to other cases.
   double weight = 1;
   // The plot in which the case is a point; empty: none.
@@ -49,7 +52,7 @@ struct RoleSpec {
   std::string peer_flag;
   std::string suite;
   std::vector<std::string> transports;
-  // The operations that it supports; empty: every operation of the suite.
+  // The operations that it supports (CaseName::family()); empty: every operation of the suite.
   std::vector<std::string> operations;
   int members = 2;
   // Its idle processes spin, so they are stopped while other systems are measured.

@@ -2,9 +2,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
-#include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_timing.h"
 #include "gradwire/tools/bench/suites/floors.h"
 
 namespace gradwire::bench {
@@ -18,9 +17,10 @@ class Memcpy final : public BenchProcess {
     const auto size = static_cast<std::size_t>(name.bytes);
     const bool both_ways = name.operation == "echo" || name.operation == "push_pull";
     std::vector<char> source(size), copied(size), copied_back(size);
+    Timing timing = timing_of(task);
+    timing.large = true;
     return measure(
-        {.seconds = task.seconds, .large = true},
-        [&](int64_t i) { fill_pattern(source.data(), size, static_cast<uint64_t>(i)); },
+        timing, [&](int64_t i) { fill_pattern(source.data(), size, static_cast<uint64_t>(i)); },
         [&](int64_t) {
           std::memcpy(copied.data(), source.data(), size);
           if (both_ways) std::memcpy(copied_back.data(), copied.data(), size);

@@ -11,7 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/suites/case_timing.h"
 #include "gradwire/tools/bench/suites/floors.h"
 
 namespace gradwire::bench {
@@ -88,11 +88,11 @@ class TcpPingPong final : public BenchProcess {
   }
 
   Measurement run(const Task& task) override {
-    const bool cold = task.case_name == "add2_cold";
+    const Timing timing = timing_of(task);
+    const bool cold = timing.idle_us > 0;
     const auto nothing = [](int64_t) {};
     Measurement result = measure(
-        {.seconds = task.seconds, .idle_us = cold ? 10'000 : 0}, nothing,
-        [&](int64_t) { ping(spin_ && !cold ? kSpin : kBlock); }, nothing);
+        timing, nothing, [&](int64_t) { ping(spin_ && !cold ? kSpin : kBlock); }, nothing);
     // The last message makes the server block until the next round, instead of spinning.
     ping(kBlock);
     return result;

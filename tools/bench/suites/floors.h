@@ -11,6 +11,12 @@ namespace gradwire::bench {
 // Two processes exchange a message through a shared page. They wait on a futex; or they spin.
 std::unique_ptr<BenchProcess> make_floor_futex();
 std::unique_ptr<BenchProcess> make_floor_spin();
+// The callee sleeps, and a call wakes it: on the caller's own core or on another one, whichever is faster.
+// Computes the figures wake_same_core_us and wake_other_core_us, the medians of both.
+std::unique_ptr<BenchProcess> make_floor_wake();
+// Tensors travel through shared memory that is warm in two processes: one copy for each direction, and a
+// hand-over, for which both processes spin. The callee does the work of the case on them.
+std::unique_ptr<BenchProcess> make_floor_handoff();
 // A round trip of eight bytes over TCP with blocking reads; or with non-blocking reads in a loop.
 std::unique_ptr<BenchProcess> make_floor_tcp();
 std::unique_ptr<BenchProcess> make_floor_tcp_spin();

@@ -12,11 +12,10 @@
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_timing.h"
 
 namespace gradwire::bench {
 namespace {
-
-constexpr int64_t kLarge = 4 << 10;
 
 at::Tensor floats(int64_t count) { return at::empty({count}, at::kFloat); }
 
@@ -49,12 +48,12 @@ struct Add2 {
   }
 };
 
-Measurement run_add(TensorRpc& rpc, int to, const Task& task, int64_t idle_us) {
+Measurement run_add(TensorRpc& rpc, int to, const Task& task) {
   Add2 add;
   at::Tensor got;
   return measure(
-      {.seconds = task.seconds, .idle_us = idle_us}, [&](int64_t i) { add.change(i); },
-      [&](int64_t) { got = rpc.add(to, add.x, add.y); }, [&](int64_t i) { Add2::check(got, i); });
+      timing_of(task), [&](int64_t i) { add.change(i); }, [&](int64_t) { got = rpc.add(to, add.x, add.y); },
+      [&](int64_t i) { Add2::check(got, i); });
 }
 
 // Every worker calls every other, one after the other.
@@ -62,7 +61,7 @@ Measurement run_add_all(TensorRpc& rpc, const Endpoint& endpoint, const Task& ta
   Add2 add;
   at::Tensor got;
   return measure(
-      {.seconds = task.seconds}, [&](int64_t i) { add.change(i); },
+      timing_of(task), [&](int64_t i) { add.change(i); },
       [&](int64_t i) {
         const int step = 1 + static_cast<int>(i % (endpoint.size - 1));
         got = rpc.add((endpoint.rank + step) % endpoint.size, add.x, add.y);
@@ -78,7 +77,7 @@ Measurement run_queued(TensorRpc& rpc, int to, const Endpoint& endpoint, const T
   const auto nap_us = static_cast<int64_t>(task.seconds * 1.5e6 / (kPending / 16));
   std::vector<absl::AnyInvocable<int64_t()>> pending;
   for (int i = 0; i < kPending; ++i) pending.push_back(rpc.nap_async(endpoint.size - 2, nap_us));
-  Measurement result = run_add(rpc, to, task, 0);
+  Measurement result = run_add(rpc, to, task);
   for (auto& nap : pending) {
     if (nap() != nap_us) throw std::runtime_error("wrong answer of a queued call");
   }
@@ -128,7 +127,7 @@ Measurement run_echo(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
   at::Tensor got;
   const auto size = static_cast<std::size_t>(bytes);
   return measure(
-      {.seconds = task.seconds, .large = bytes >= kLarge},
+      timing_of(task),
       [&](int64_t i) {
         got = at::Tensor();
         fill_pattern(x.data_ptr(), size, static_cast<uint64_t>(i));
@@ -146,7 +145,7 @@ Measurement run_sum(const Task& task, int64_t bytes, bool fresh, Send send) {
   double want = 0;
   double got = 0;
   return measure(
-      {.seconds = task.seconds, .large = bytes >= kLarge},
+      timing_of(task),
       [&](int64_t i) {
         if (fresh) x = floats(bytes / 4);
         want = fill_summands(x.data_ptr<float>(), bytes / 4, static_cast<uint64_t>(i));
@@ -157,8 +156,7 @@ Measurement run_sum(const Task& task, int64_t bytes, bool fresh, Send send) {
 Measurement run_pull(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
   at::Tensor got;
   return measure(
-      {.seconds = task.seconds, .large = bytes >= kLarge}, [&](int64_t) { got = at::Tensor(); },
-      [&](int64_t) { got = rpc.pull(to, bytes / 4); },
+      timing_of(task), [&](int64_t) { got = at::Tensor(); }, [&](int64_t) { got = rpc.pull(to, bytes / 4); },
       [&](int64_t) {
         check_defined(got, bytes / 4);
         const float* data = got.data_ptr<float>();
@@ -175,7 +173,7 @@ Measurement run_push_pull(TensorRpc& rpc, int to, const Task& task, int64_t byte
   at::Tensor got;
   float step = 0;
   return measure(
-      {.seconds = task.seconds, .large = bytes >= kLarge},
+      timing_of(task),
       [&](int64_t i) {
         got = at::Tensor();
         // Use whole numbers with alternating signs, so that the parameters are exact.
@@ -203,27 +201,27 @@ Measurement run_push_pull(TensorRpc& rpc, int to, const Task& task, int64_t byte
 Measurement run_tensor_case(TensorRpc& rpc, const Endpoint& endpoint, const Task& task) {
   const CaseName name = parse_case(task.case_name);
   const std::string& operation = name.operation;
-  constexpr int kServer = 0;
-  if (operation == "add2") return run_add(rpc, kServer, task, 0);
-  if (operation == "add2_cold") return run_add(rpc, kServer, task, 10'000);
-  if (operation == "inflight_add2") return run_in_flight(rpc, kServer, task);
-  if (operation == "queued_add2") return run_queued(rpc, kServer, endpoint, task);
+  // Callers that compute between calls have a callee each.
+  const int server = name.compute_us > 0 ? endpoint.rank - endpoint.size / 2 : 0;
+  if (operation == "add2") return run_add(rpc, server, task);
+  if (operation == "inflight_add2") return run_in_flight(rpc, server, task);
+  if (operation == "queued_add2") return run_queued(rpc, server, endpoint, task);
   if (operation == "all_to_all") return run_all_to_all(rpc, endpoint);
   if (operation == "oversubscribed_add2") return run_add_all(rpc, endpoint, task);
   if (name.bytes > 0) {
-    if (operation == "echo") return run_echo(rpc, kServer, task, name.bytes);
+    if (operation == "echo") return run_echo(rpc, server, task, name.bytes);
     if (operation == "push") {
-      return run_sum(task, name.bytes, false, [&](const at::Tensor& x) { return rpc.sum(kServer, x); });
+      return run_sum(task, name.bytes, false, [&](const at::Tensor& x) { return rpc.sum(server, x); });
     }
     if (operation == "lend") {
-      return run_sum(task, name.bytes, false, [&](const at::Tensor& x) { return rpc.sum_lent(kServer, x); });
+      return run_sum(task, name.bytes, false, [&](const at::Tensor& x) { return rpc.sum_lent(server, x); });
     }
     if (operation == "move") {
       return run_sum(task, name.bytes, true,
-                     [&](at::Tensor& x) { return rpc.sum_moved(kServer, std::move(x)); });
+                     [&](at::Tensor& x) { return rpc.sum_moved(server, std::move(x)); });
     }
-    if (operation == "pull") return run_pull(rpc, kServer, task, name.bytes);
-    if (operation == "push_pull") return run_push_pull(rpc, kServer, task, name.bytes);
+    if (operation == "pull") return run_pull(rpc, server, task, name.bytes);
+    if (operation == "push_pull") return run_push_pull(rpc, server, task, name.bytes);
   }
   throw std::invalid_argument("unknown case of the suite rpc: " + task.case_name);
 }

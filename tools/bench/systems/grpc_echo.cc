@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <map>
+#include <optional>
 #include <semaphore>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/bytes.grpc.pb.h"
 #include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_timing.h"
 
 namespace gradwire::bench {
 namespace {
@@ -95,11 +97,12 @@ class GrpcMember final : public BenchProcess {
 
   Measurement run(const Task& task) override {
     const CaseName name = parse_case(task.case_name);
-    const Timing timing{.seconds = task.seconds, .large = name.bytes >= 4096};
+    const Timing timing = timing_of(task);
+    // Callers that compute between calls have a callee each.
+    const int server = name.compute_us > 0 ? endpoint_.rank - endpoint_.size / 2 : 0;
     const auto size = static_cast<std::size_t>(name.bytes);
-    if (name.operation == "add2") return run_add(timing, false);
-    if (name.operation == "add2_cold") return run_add({.seconds = task.seconds, .idle_us = 10'000}, false);
-    if (name.operation == "oversubscribed_add2") return run_add(timing, true);
+    if (name.operation == "add2") return run_add(timing, server);
+    if (name.operation == "oversubscribed_add2") return run_add(timing, std::nullopt);
     if (name.operation == "inflight_add2") return run_in_flight(task);
     std::string source(size, '\0');
     Bytes reply;
@@ -177,14 +180,15 @@ class GrpcMember final : public BenchProcess {
     }
   };
 
-  Measurement run_add(const Timing& timing, bool all) {
+  // Calls the server `to`; without one, every other member in turn.
+  Measurement run_add(const Timing& timing, std::optional<int> to) {
     Add2 add;
     return measure(
         timing, [&](int64_t i) { add.change(i); },
         [&](int64_t i) {
           const int step = 1 + static_cast<int>(i % (endpoint_.size - 1));
-          const int to = all ? (endpoint_.rank + step) % endpoint_.size : 0;
-          add.reply = call(to, &Echo::Stub::Add, add.request.data());
+          add.reply = call(to.value_or((endpoint_.rank + step) % endpoint_.size), &Echo::Stub::Add,
+                           add.request.data());
         },
         [&](int64_t) { add.check(); });
   }
