@@ -1,5 +1,6 @@
 #include "gradwire/transport/event_loop.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -17,10 +18,15 @@ constexpr uint64_t kSignalId = 0;
 // While only memory has data, descriptors are polled once in this number of rounds, because that costs a
 // system call.
 constexpr uint32_t kRoundsBetweenDescriptors = 64;
+// The same while memory has had no data for as many rounds.
+constexpr uint32_t kRoundsWhenQuiet = 8;
 // Number of rounds in which descriptors are polled after they had an event.
 constexpr int kBusyRounds = 512;
 // Maximum number of additional polls in leave() before the sleeping thread must take over.
 constexpr int kMaxLeavingRounds = 4;
+
+// Identifies a connection by one of its objects.
+Poller::Found identity_of(const void* object) { return reinterpret_cast<Poller::Found>(object); }
 
 // The batch of the messages that this thread's tasks send until the thread drives again.
 thread_local std::optional<SendBatch> batch_of_tasks;
@@ -57,7 +63,7 @@ void EventLoop::run_until(const std::function<bool()>& done) {
   while (!done()) {
     bool any = false;
     if (try_enter()) {
-      any = poll();
+      any = poll() != kNothing;
       leave();
     }
     if (any || done()) continue;
@@ -100,26 +106,33 @@ bool EventLoop::try_enter() {
 }
 
 // Memory is polled in each round, because that is cheap. Descriptors and timers are polled in each round only
-// if descriptors were busy recently or no memory is polled, since that costs a system call.
-bool EventLoop::poll() {
+// if descriptors were busy recently or no memory is polled, since that costs a system call. If a doorbell has
+// woken the thread, its message is usually found in memory: handle the message first, and read the doorbell
+// in the next round.
+Poller::Found EventLoop::poll() {
   ++rounds_;
-  bool any = false;
-  if (has_posted_.load(std::memory_order_relaxed)) any = run_posted_in_loop();
-  if (memory_.poll_in_loop()) any = true;
-  if (descriptor_rounds_ > 0 || memory_.empty() || rounds_ % kRoundsBetweenDescriptors == 0 ||
-      sleep_.descriptors_due()) {
+  Found found = kNothing;
+  if (has_posted_.load(std::memory_order_relaxed) && run_posted_in_loop()) found = kWork;
+  if (const Pollable* const pollable = memory_.poll_in_loop()) {
+    found = identity_of(pollable);
+    data_round_ = rounds_;
+  }
+  const bool quiet = rounds_ - data_round_ > kRoundsBetweenDescriptors;
+  if (descriptor_rounds_ > 0 || memory_.empty() ||
+      rounds_ % (quiet ? kRoundsWhenQuiet : kRoundsBetweenDescriptors) == 0 ||
+      (sleep_.descriptors_due() && found == kNothing)) {
     sleep_.clear_descriptors_due();
-    if (poll_descriptors_in_loop()) any = true;
+    found = std::max(found, poll_descriptors_in_loop());
     if (!timers_.empty()) {
       const absl::Time now = Clock::system().now();
       while (Task task = timers_.take_due(now)) {
         task();
-        any = true;
+        found = std::max(found, kWork);
       }
     }
   }
   if (ending_) finish_in_loop();
-  return any;
+  return found;
 }
 
 bool EventLoop::run_posted_in_loop() {
@@ -134,29 +147,30 @@ bool EventLoop::run_posted_in_loop() {
   return !tasks.empty();
 }
 
-bool EventLoop::poll_descriptors_in_loop() {
+Poller::Found EventLoop::poll_descriptors_in_loop() {
   if (descriptor_rounds_ > 0) --descriptor_rounds_;
   std::array<epoll_event, 64> room;
-  bool any = false;
+  Found found = kNothing;
   for (const epoll_event& event : events_.wait(absl::MakeSpan(room), 0)) {
     // Copied, because the system's struct is packed.
     const uint64_t id = event.data.u64;
     if (id == kSignalId) {
       posted_signal_.clear();
-      any = run_posted_in_loop() || any;
+      if (run_posted_in_loop()) found = std::max(found, kWork);
       continue;
     }
     // A handler that ran before in this batch may have removed this one. Ids are not used again, so an
     // event of a closed descriptor cannot reach the handler of a new one with the same number.
-    auto found = handlers_.find(id);
-    if (found == handlers_.end()) continue;
-    any = true;
+    auto registered = handlers_.find(id);
+    if (registered == handlers_.end()) continue;
     // Keep it: the handler may remove itself.
-    std::shared_ptr<EventHandler> handler = found->second;
+    std::shared_ptr<EventHandler> handler = registered->second;
     if (handler->expects_more_events()) descriptor_rounds_ = kBusyRounds;
+    const Pollable* const pollable = handler->pollable();
+    found = pollable != nullptr ? identity_of(pollable) : identity_of(handler.get());
     handler->on_events_in_loop(event.events);
   }
-  return any;
+  return found;
 }
 
 void EventLoop::leave() {

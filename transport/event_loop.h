@@ -28,6 +28,8 @@ class EventHandler {
   // Whether more data is likely to follow soon on the descriptor itself. False for a descriptor that only
   // rings for a Pollable.
   virtual bool expects_more_events() const { return true; }
+  // The Pollable for which the descriptor rings, or nullptr.
+  virtual const Pollable* pollable() const { return nullptr; }
 };
 
 // Waits for descriptors, polled memory, timers and posted tasks, and runs their handlers one at a time, on
@@ -79,20 +81,20 @@ class EventLoop : public Poller {
 
   // Poller
   bool try_enter() override;
-  bool poll() override;
+  Found poll() override;
   void leave() override;
   void pause(bool several) override;
   void flush() override;
   bool wanted() const override { return wanted_.load(std::memory_order_relaxed) > 0; }
   void want(bool yes) override { wanted_.fetch_add(yes ? 1 : -1, std::memory_order_relaxed); }
-  void sleep() override { sleep_.sleep(ended_); }
+  void sleep(absl::Duration at_most) override { sleep_.sleep(ended_, at_most); }
   void wake() override { sleep_.wake(); }
 
  private:
   EventLoop(Epoll events, Epoll sleep);
 
   bool run_posted_in_loop();
-  bool poll_descriptors_in_loop();
+  Found poll_descriptors_in_loop();
   void finish_in_loop();
 
   // These are accessed only by the driver.
@@ -102,6 +104,8 @@ class EventLoop : public Poller {
   bool ending_ = false;
   std::vector<char> scratch_;
   uint32_t rounds_ = 0;
+  // The last round in which memory had data.
+  uint32_t data_round_ = 0;
   // Number of further rounds in which descriptors are polled, because they had events recently.
   int descriptor_rounds_ = 0;
 

@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -41,8 +42,8 @@ TEST(EventLoop, PostedTasksRunInOrderOnTheDriver) {
   }
   EXPECT_TRUE(ran.empty());
   ASSERT_TRUE(loop->try_enter());
-  EXPECT_TRUE(loop->poll());
-  EXPECT_FALSE(loop->poll());
+  EXPECT_NE(loop->poll(), Poller::kNothing);
+  EXPECT_EQ(loop->poll(), Poller::kNothing);
   loop->leave();
   EXPECT_EQ(ran, (std::vector<int>{0, 1, 2}));
   end(*loop);
@@ -147,7 +148,7 @@ TEST(EventLoop, PolledMemoryIsPolledAndDisarmed) {
   loop->poll();
   EXPECT_FALSE(box->armed);
   box->pending = 3;
-  EXPECT_TRUE(loop->poll());
+  EXPECT_NE(loop->poll(), Poller::kNothing);
   EXPECT_EQ(box->taken, 3);
   loop->leave();
   EXPECT_TRUE(box->armed);
@@ -174,20 +175,74 @@ TEST(EventLoop, DataThatArrivesBetweenTheLastPollAndTheArmingIsTaken) {
 
 TEST(EventLoop, IdleMemoryIsDeactivatedAndStaysArmed) {
   auto loop = make_loop();
-  auto box = std::make_shared<Mailbox>();
-  loop->activate(box);
+  std::vector<std::shared_ptr<Mailbox>> boxes;
+  for (int i = 0; i < 6; ++i) boxes.push_back(std::make_shared<Mailbox>());
+  for (const auto& box : boxes) loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   for (int i = 0; i < 1000; ++i) loop->poll();
   loop->leave();
-  EXPECT_EQ(box.use_count(), 1);
+  // A few stay active.
+  EXPECT_EQ(std::count_if(boxes.begin(), boxes.end(), [](const auto& box) { return box.use_count() == 1; }),
+            2);
+  Mailbox& idle =
+      **std::find_if(boxes.begin(), boxes.end(), [](const auto& box) { return box.use_count() == 1; });
   ASSERT_TRUE(loop->try_enter());
-  EXPECT_TRUE(box->armed);
+  EXPECT_EQ(std::count_if(boxes.begin(), boxes.end(), [](const auto& box) { return box->armed.load(); }), 2);
+  EXPECT_TRUE(idle.armed);
   loop->leave();
-  loop->activate(box);
+  for (const auto& box : boxes) loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
-  EXPECT_FALSE(box->armed);
+  EXPECT_FALSE(idle.armed);
   loop->leave();
+  end(*loop);
+}
+
+TEST(EventLoop, MemoryWithDataStaysActive) {
+  auto loop = make_loop();
+  std::vector<std::shared_ptr<Mailbox>> boxes;
+  for (int i = 0; i < 6; ++i) boxes.push_back(std::make_shared<Mailbox>());
+  for (const auto& box : boxes) loop->activate(box);
+  ASSERT_TRUE(loop->try_enter());
+  for (int i = 0; i < 1000; ++i) {
+    boxes[0]->pending = 1;
+    loop->poll();
+  }
+  loop->leave();
+  EXPECT_EQ(boxes[0].use_count(), 2);
+  end(*loop);
+}
+
+TEST(EventLoop, PollIdentifiesWhereDataArrived) {
+  auto loop = make_loop();
+  auto first = std::make_shared<Mailbox>();
+  auto second = std::make_shared<Mailbox>();
+  loop->activate(first);
+  loop->activate(second);
+  ASSERT_TRUE(loop->try_enter());
+  loop->poll();
+  const auto found_at = [&](Mailbox& box) {
+    box.pending = 1;
+    return loop->poll();
+  };
+  const Poller::Found at_first = found_at(*first);
+  EXPECT_GT(at_first, Poller::kWork);
+  EXPECT_EQ(found_at(*first), at_first);
+  EXPECT_GT(found_at(*second), Poller::kWork);
+  EXPECT_NE(found_at(*second), at_first);
+  loop->post([] {});
+  EXPECT_EQ(loop->poll(), Poller::kWork);
+  loop->leave();
+  end(*loop);
+}
+
+TEST(EventLoop, SleepEndsAfterTheGivenTime) {
+  auto loop = make_loop();
+  ASSERT_TRUE(loop->try_enter());
+  loop->leave();
+  const absl::Time begin = Clock::system().now();
+  loop->sleep(absl::Microseconds(300));
+  EXPECT_GE(Clock::system().now() - begin, absl::Microseconds(300));
   end(*loop);
 }
 

@@ -57,7 +57,7 @@ bool LoopSleep::leave(absl::Time next_timer) {
   return next < sleeping_until_nanos_.load();
 }
 
-void LoopSleep::sleep(const std::atomic<bool>& ended) {
+void LoopSleep::sleep(const std::atomic<bool>& ended, absl::Duration at_most) {
   const int64_t until = next_timer_nanos_.load();
   sleeping_until_nanos_.store(until);
   // The problem: a driver that is at work may have disabled wake-ups by descriptors. The thread must not
@@ -71,14 +71,13 @@ void LoopSleep::sleep(const std::atomic<bool>& ended) {
     wake_on_leave_.store(false);
     if (!descriptors_wake_.load() || next_timer_nanos_.load() != until || ended.load()) return;
   }
-  int milliseconds = -1;
   if (until != INT64_MAX) {
-    const int64_t left = until - absl::ToUnixNanos(Clock::system().now());
-    // Rounded up: a thread that wakes just before a timer is due would have to sleep again.
-    milliseconds = static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, 3'600'000));
+    const absl::Duration left = absl::Nanoseconds(until - absl::ToUnixNanos(Clock::system().now()));
+    // A little longer: a thread that wakes just before a timer is due would have to sleep again.
+    at_most = std::min(at_most, left + absl::Milliseconds(1));
   }
   std::array<epoll_event, 2> room;
-  const absl::Span<const epoll_event> events = epoll_.wait(absl::MakeSpan(room), milliseconds);
+  const absl::Span<const epoll_event> events = epoll_.wait_for(absl::MakeSpan(room), at_most);
   // Awake: leave() need not wake this thread for a timer, because it reads the next timer before it sleeps
   // again.
   sleeping_until_nanos_.store(INT64_MIN);

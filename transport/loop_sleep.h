@@ -38,8 +38,8 @@ class LoopSleep {
   // Must be called once, before all other methods.
   absl::Status start();
 
-  // Returns at once if no event would wake the thread, or if `ended`.
-  void sleep(const std::atomic<bool>& ended);
+  // Sleeps for `at_most`. Returns at once if no event would wake the thread, or if `ended`.
+  void sleep(const std::atomic<bool>& ended, absl::Duration at_most);
   void wake() const { wake_.raise(); }
 
   // The driver polls the descriptors itself, so their events need not wake the sleeping thread.

@@ -20,11 +20,12 @@ absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy polic
           SpinWait wait(policy);
           // A thread that waits for an answer takes precedence: this thread then leaves, and sleeps until
           // the loop needs it.
-          while (!loop->ended() && !loop->wanted() && (loop->poll() ? wait.renew() : wait.rest())) {
+          while (!loop->ended() && !loop->wanted() &&
+                 (loop->poll() != Poller::kNothing ? wait.renew() : wait.rest())) {
           }
           loop->leave();
         }
-        if (!loop->ended()) loop->sleep();
+        if (!loop->ended()) loop->sleep(absl::InfiniteDuration());
       }
     });
   } catch (const std::system_error& error) {

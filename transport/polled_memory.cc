@@ -6,8 +6,10 @@
 namespace gradwire::transport {
 namespace {
 
-// Memory without data for this number of rounds is deactivated.
+// Memory without data for this number of rounds is deactivated, unless little memory is active: then the next
+// message is found without a doorbell if the thread polls again by the time it arrives.
 constexpr int kIdleRounds = 256;
+constexpr std::size_t kKept = 4;
 
 }  // namespace
 
@@ -45,8 +47,8 @@ void PolledMemory::forget_in_loop(const Pollable& pollable) {
   }
 }
 
-bool PolledMemory::poll_each_in_loop() {
-  bool any = false;
+const Pollable* PolledMemory::poll_each_in_loop() {
+  const Pollable* found = nullptr;
   bool holes = false;
   // Iterate by index: poll_in_loop() may append to the list or clear entries.
   for (std::size_t i = 0; i < active_.size(); ++i) {
@@ -63,10 +65,10 @@ bool PolledMemory::poll_each_in_loop() {
     // Its own poll_in_loop() may cause that it is forgotten.
     const std::shared_ptr<Pollable> kept = active_[i];
     kept->idle_rounds_ = 0;
-    if (kept->poll_in_loop()) any = true;
+    if (kept->poll_in_loop()) found = kept.get();
   }
   if (holes) std::erase(active_, nullptr);
-  return any;
+  return found;
 }
 
 void PolledMemory::arm_in_loop() {
@@ -89,9 +91,12 @@ bool PolledMemory::has_data_in_loop() const {
 }
 
 void PolledMemory::deactivate_idle_in_loop() {
-  std::erase_if(active_, [](const std::shared_ptr<Pollable>& pollable) {
-    if (pollable == nullptr) return true;
-    if (pollable->idle_rounds_ < kIdleRounds) return false;
+  std::erase(active_, nullptr);
+  std::size_t excess = active_.size() > kKept ? active_.size() - kKept : 0;
+  if (excess == 0) return;
+  std::erase_if(active_, [&](const std::shared_ptr<Pollable>& pollable) {
+    if (pollable->idle_rounds_ < kIdleRounds || excess == 0) return false;
+    --excess;
     // The memory is armed now (leave() calls this after arm_in_loop()). So data that arrives from now on
     // rings, and the handler of the doorbell activates it again.
     pollable->active_.store(false);

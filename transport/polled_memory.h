@@ -39,23 +39,24 @@ class PolledMemory {
   // Stops to poll `pollable`. REQUIRES: activate() is not called with it any more.
   void forget_in_loop(const Pollable& pollable);
 
-  // Polls all active memory. Returns whether any data had arrived.
-  bool poll_in_loop() {
+  // Polls all active memory. Returns an object where data had arrived, or nullptr. It may be destroyed.
+  const Pollable* poll_in_loop() {
     if (has_activated_.load(std::memory_order_relaxed)) adopt_activated_in_loop();
-    return !active_.empty() && poll_each_in_loop();
+    return active_.empty() ? nullptr : poll_each_in_loop();
   }
   void arm_in_loop();
   void disarm_in_loop();
   // Whether data has arrived since the memory was armed, or memory was activated.
   bool has_data_in_loop() const;
-  // Deactivates memory that has been idle for a while: from now on its writer must ring.
+  // Deactivates memory that has been idle for a while, if much memory is active: from now on its writer must
+  // ring.
   void deactivate_idle_in_loop();
   bool empty() const { return active_.empty(); }
   void clear() { active_.clear(); }
 
  private:
   void adopt_activated_in_loop();
-  bool poll_each_in_loop();
+  const Pollable* poll_each_in_loop();
 
   // Accessed only by the loop's driver. Entries of forgotten memory are null.
   std::vector<std::shared_ptr<Pollable>> active_;

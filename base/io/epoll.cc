@@ -32,4 +32,15 @@ absl::Span<const epoll_event> Epoll::wait(absl::Span<epoll_event> room, int mill
   return room.first(static_cast<std::size_t>(std::max(count, 0)));
 }
 
+absl::Span<const epoll_event> Epoll::wait_for(absl::Span<epoll_event> room, absl::Duration time) const {
+  if (time == absl::InfiniteDuration()) return wait(room, -1);
+  time = std::clamp(time, absl::ZeroDuration(), absl::Hours(1));
+  const timespec at_most = absl::ToTimespec(time);
+  const int count =
+      ::epoll_pwait2(epoll_.get(), room.data(), static_cast<int>(room.size()), &at_most, nullptr);
+  if (count < 0 && errno == ENOSYS)
+    return wait(room, static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(time, absl::Milliseconds(1)))));
+  return room.first(static_cast<std::size_t>(std::max(count, 0)));
+}
+
 }  // namespace gradwire

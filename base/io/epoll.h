@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gradwire/base/io/descriptor.h"
 
@@ -30,6 +31,8 @@ class Epoll {
   // Waits for events for at most `milliseconds`; -1: no limit. Returns the events at the front of `room`:
   // none after a timeout or if a signal interrupted the wait. `data.u64` is the id.
   absl::Span<const epoll_event> wait(absl::Span<epoll_event> room, int milliseconds) const;
+  // The same for at most `time`, rounded up to a nanosecond, or to a millisecond on kernels before 5.11.
+  absl::Span<const epoll_event> wait_for(absl::Span<epoll_event> room, absl::Duration time) const;
 
   // The descriptor of the instance, so that another epoll can wait for this one.
   int fd() const { return epoll_.get(); }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+
+#include "absl/time/time.h"
 #include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
@@ -11,7 +14,7 @@ namespace gradwire {
 //
 //   if (poller.try_enter()) {
 //     SpinWait wait(policy);
-//     while (!done && (poller.poll() ? wait.renew() : wait.rest())) {}
+//     while (!done && (poller.poll() != Poller::kNothing ? wait.renew() : wait.rest())) {}
 //     poller.leave();
 //   }
 //
@@ -22,8 +25,13 @@ class Poller {
 
   // Makes the calling thread the driver. Returns false while another thread drives.
   virtual bool try_enter() = 0;
-  // (driver) Handles all pending work without waiting. Returns whether there was any.
-  virtual bool poll() = 0;
+  // The result of a poll: kNothing, kWork for work that is not a message, otherwise the identity of a
+  // connection whose messages were handled.
+  using Found = uint64_t;
+  static constexpr Found kNothing = 0;
+  static constexpr Found kWork = 1;
+  // (driver) Handles all pending work without waiting.
+  virtual Found poll() = 0;
   // (driver) Stops driving. Data that arrives from now on wakes the thread in sleep().
   virtual void leave() = 0;
   // (driver) Stops driving for a short time. Until then no thread is woken, but any thread may enter and
@@ -37,9 +45,9 @@ class Poller {
   virtual bool wanted() const = 0;
   virtual void want(bool yes) = 0;
 
-  // Sleeps until there is work that no driver handles, or until wake(); may return early. At most one thread
-  // at a time may sleep, and it must not be the driver.
-  virtual void sleep() = 0;
+  // Sleeps until there is work that no driver handles, until wake(), or for `at_most`; may return early. At
+  // most one thread at a time may sleep, and it must not be the driver.
+  virtual void sleep(absl::Duration at_most) = 0;
   // Makes the current sleep() return, or the next one if no thread sleeps. May be called from any thread.
   virtual void wake() = 0;
 };

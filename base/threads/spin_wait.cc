@@ -17,6 +17,8 @@ uint64_t now_nanos() {
 
 }  // namespace
 
+void yield_core() { ::sched_yield(); }
+
 // A wait passes through three phases: pause instructions, then yields, then the end (false). `polls_`
 // counts the pauses, so that only one pause in kPausesPerClock reads the clock; -1 marks the second phase.
 bool SpinWait::rest() {
@@ -35,7 +37,7 @@ bool SpinWait::rest() {
     cpu_relax();
   } else {
     polls_ = -1;  // From here on every rest reads the clock: a yield may take long.
-    ::sched_yield();
+    yield_core();
   }
   return true;
 }

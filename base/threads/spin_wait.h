@@ -7,11 +7,14 @@
 namespace gradwire {
 
 // How a thread waits for an event that is expected soon: it first polls continuously, then yields its core
-// between two polls, then sleeps. Waking a sleeping thread costs 30 to 50 us if the core is idle.
+// between two polls, then sleeps. Waking a sleeping thread costs 20 to 200 us if the core is idle.
 struct WaitPolicy {
-  // How long each phase lasts. Zero for both: sleep at once.
+  // The longest time of each phase. Zero for both: sleep at once.
   absl::Duration pause = absl::Microseconds(3);
   absl::Duration yield = absl::Microseconds(150);
+  // The part of one core that a thread of a pool may use on average to poll for messages in silences that are
+  // longer than a wake-up takes. From 0 to 1.
+  double share = 0.1;
 };
 
 // A short pause between two polls of a spinning thread.
@@ -22,6 +25,9 @@ inline void cpu_relax() {
   asm volatile("yield");
 #endif
 }
+
+// Lets another thread that is ready run on this core.
+void yield_core();
 
 // Polls up to `polls` times, with a pause after each poll. Returns whether `poll()` returned true.
 template <typename Poll>

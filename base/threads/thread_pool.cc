@@ -1,6 +1,7 @@
 #include "gradwire/base/threads/thread_pool.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,6 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/threads/execution_state.h"
-#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
 namespace {
@@ -32,6 +32,8 @@ constexpr int kStandstillsBeforeExtra = 100;
 constexpr int kTasksInARow = 8;
 // If a task is expected to take longer, the leader appoints another leader before it runs the task.
 constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(100);
+// The same for the task of a sole message.
+constexpr std::chrono::nanoseconds kLongTaskAfterSilence = std::chrono::milliseconds(1);
 // While the queued tasks together are expected to take less, those that the leader queues wake no other
 // thread.
 constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
@@ -47,8 +49,17 @@ constexpr int kChecksWithLeader = 4;
 
 // The pool whose poller the calling thread drives as the leader.
 thread_local const ThreadPool* leading_pool = nullptr;
+// No message is expected soon after the one that the calling thread has found as the leader.
+thread_local bool found_sole_message = false;
 // The pool for which the calling thread runs a task that is known to be short.
 thread_local const ThreadPool* short_task_pool = nullptr;
+
+// Returns how long the task that this thread runs next may take without a leader. After a long silence even
+// short tasks take long, because nothing is in the caches. If no other message is expected, the supervisor
+// appoints a leader early enough.
+std::chrono::nanoseconds longest_without_leader() {
+  return std::exchange(found_sole_message, false) ? kLongTaskAfterSilence : kShortTask;
+}
 
 ThreadPool::Options checked(ThreadPool::Options options) {
   options.num_threads = std::max(1, options.num_threads);
@@ -76,30 +87,36 @@ bool is_asleep(pid_t thread_id) {
 // their own flag first and then read the other's:
 // 1. The leader sets leader_asleep, then checks `startable` again before it sleeps.
 // 2. post_clean() sets `startable`, then checks leader_asleep and wakes the leader if it is set.
-bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
+bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
+  int64_t until = LookOn::kForever;
   if (poller.try_enter()) {
-    SpinWait spin_wait(wait);
     bool stay = true;
     while (stay) {
-      const bool any = poller.poll();
+      const Poller::Found found = poller.poll();
+      if (found > Poller::kWork) look_on.found(found);
       if (signal.startable.load(std::memory_order_relaxed)) {
         poller.pause(signal.several_queued.load(std::memory_order_relaxed));
         return false;
       }
       // A thread that waits for an answer takes precedence over the leader.
-      stay = any ? spin_wait.renew() : !poller.wanted() && spin_wait.rest();
+      stay = found != Poller::kNothing || (!poller.wanted() && rest(look_on));
     }
+    until = look_on.sleep_until();
     poller.leave();
   }
   signal.leader_asleep.store(true);
-  if (!signal.startable.load()) poller.sleep();
+  if (!signal.startable.load()) {
+    poller.sleep(until == LookOn::kForever ? absl::InfiniteDuration()
+                                           : absl::Nanoseconds(until - monotonic_nanoseconds()));
+    look_on.woke();
+  }
   signal.leader_asleep.store(false);
   return !signal.startable.load();
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(Options options) : options_(checked(std::move(options))) {
+ThreadPool::ThreadPool(Options options) : options_(checked(std::move(options))), polling_(options_.wait) {
   supervisor_ = std::thread([this] { supervise(); });
   if (options_.poller != nullptr) {
     MutexLock lock(mutex_);
@@ -243,9 +260,10 @@ void ThreadPool::lead_locked() {
   ++leader_terms_;
   mutex_.unlock();
   leading_pool = this;
-  while (drive(*options_.poller, options_.wait, signal_)) {
+  while (drive(*options_.poller, polling_.leader(), signal_)) {
   }
   leading_pool = nullptr;
+  found_sole_message = polling_.leader().is_sole();
   mutex_.lock();
   leading_ = false;
   // No thread leads until this thread is back: the supervisor must check that.
@@ -254,7 +272,7 @@ void ThreadPool::lead_locked() {
 
 void ThreadPool::run(Queued task) {
   const uint32_t expected = task.cost == nullptr ? 0 : task.cost->nanoseconds();
-  if (expected > kShortTask.count()) {
+  if (expected > longest_without_leader().count()) {
     MutexLock lock(mutex_);
     ensure_leader_locked();
   }
@@ -277,6 +295,8 @@ void ThreadPool::run(Queued task) {
 // Another thread joins it (reap), since a thread cannot join itself.
 void ThreadPool::work(std::list<Worker>::iterator self) {
   pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
+  // By default the kernel may end a sleep 50 us late, which is longer than a call takes.
+  ::prctl(PR_SET_TIMERSLACK, 1'000, 0, 0, 0);
   set_current(this);
   mutex_.lock();
   self->thread_id = gettid();
@@ -314,13 +334,7 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
   Poller& poller = *options_.poller;
   bool driving = false;
   bool wanting = false;
-  WaitPolicy policy = options_.wait;
-  if (deadline != absl::InfiniteFuture()) {
-    const absl::Duration left = deadline - Clock::system().now();
-    policy.pause = std::min(policy.pause, left);
-    policy.yield = std::min(policy.yield, left);
-  }
-  SpinWait wait(policy);
+  AnswerWait wait = polling_.wait_for_answer(deadline);
   // Work for others must not see the ExecutionState of this thread.
   std::optional<ScopedExecutionState> clean;
   uint32_t busy_polls = 0;
@@ -333,13 +347,14 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
       wanting = true;
       poller.want(true);
     }
-    if (driving && poller.poll()) {
+    if (driving && poller.poll() != Poller::kNothing) {
       wait.renew();
       if (++busy_polls % 64 == 0 && Clock::system().now() >= deadline) break;
-    } else if (!wait.rest()) {
+    } else if (!rest(wait)) {
       break;
     }
   }
+  wait.end(done.load(std::memory_order_relaxed));
   if (wanting) poller.want(false);
   if (driving) poller.leave();
   if (done.load(std::memory_order_acquire)) return true;

@@ -12,6 +12,7 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/polling/pool_polling.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/poller.h"
 #include "gradwire/base/threads/sleeper.h"
@@ -152,6 +153,8 @@ class ThreadPool : public Executor {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   LeaderSignal signal_;
+  // The leaders hand polling_.leader() over under mutex_.
+  PoolPolling polling_;
 
   std::once_flag joined_;
   std::thread supervisor_;

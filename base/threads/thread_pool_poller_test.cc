@@ -43,14 +43,14 @@ class FakePoller : public Poller {
     MutexLock lock(mutex_);
     return entered_[thread];
   }
-  bool poll() override {
+  Found poll() override {
     std::vector<Event> events;
     {
       MutexLock lock(mutex_);
       events.swap(events_);
     }
     for (Event& event : events) event();
-    return !events.empty();
+    return events.empty() ? kNothing : kWork;
   }
   void leave() override {
     driven_ = false;
@@ -61,9 +61,10 @@ class FakePoller : public Poller {
   void pause(bool) override { driven_ = false; }
   bool wanted() const override { return wanted_ > 0; }
   void want(bool yes) override { wanted_ += yes ? 1 : -1; }
-  void sleep() override {
+  void sleep(absl::Duration at_most) override {
     MutexLock lock(mutex_);
-    while (!woken_) changed_.wait(mutex_);
+    // It may return early, so a spurious wake-up does no harm.
+    if (!woken_) (void)changed_.wait_for(mutex_, at_most);
     woken_ = false;
   }
   void wake() override {

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/base/threads/core_wait.h"
+#include "gradwire/base/polling/core_wait.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 
 namespace gradwire::collectives::cpu {

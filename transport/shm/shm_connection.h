@@ -81,6 +81,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   // EventHandler
   void on_events_in_loop(uint32_t) override { receiver_.read_socket_in_loop(); }
   bool expects_more_events() const override { return false; }
+  const Pollable* pollable() const override { return watch_.get(); }
 
   // LoopConnection
   void refuse_sends(const absl::Status& reason) override { sender_.refuse(reason); }

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/threads/core_wait.h"
+#include "gradwire/base/polling/core_wait.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 #include "gradwire/collectives/cpu/shm_p2p/doorbells.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_carrier.h"

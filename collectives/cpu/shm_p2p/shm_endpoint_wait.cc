@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gradwire/base/clock.h"
-#include "gradwire/base/threads/core_wait.h"
+#include "gradwire/base/polling/core_wait.h"
 #include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/collectives/cpu/shm_p2p/shm_endpoint.h"
 

@@ -1,4 +1,4 @@
-#include "gradwire/base/threads/core_wait.h"
+#include "gradwire/base/polling/core_wait.h"
 
 #include <gtest/gtest.h>
 

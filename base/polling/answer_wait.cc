@@ -1,0 +1,64 @@
+#include "gradwire/base/polling/answer_wait.h"
+
+#include <algorithm>
+
+namespace gradwire {
+namespace {
+
+constexpr uint32_t kPausesPerClock = 8;
+// The shortest extra time that is tried.
+constexpr int64_t kMinExtra = 60'000;
+
+}  // namespace
+
+void AnswerTimes::learn(bool answered) {
+  const int64_t extra = extra_.load(std::memory_order_relaxed);
+  extra_.store(answered ? std::min(2 * extra, kMaxExtra) : std::max(extra / 2, kMinExtra),
+               std::memory_order_relaxed);
+}
+
+AnswerWait::AnswerWait(const WaitPolicy& policy, const AnswerWaitLimits& limits, Now now)
+    : pause_(std::max<int64_t>(0, absl::ToInt64Nanoseconds(policy.pause))),
+      yield_(std::max<int64_t>(0, absl::ToInt64Nanoseconds(policy.yield))),
+      limits_(limits),
+      now_(now) {}
+
+Rest AnswerWait::rest() {
+  if (pause_ == 0 && yield_ == 0) return Rest::kSleep;
+  if (begin_ == 0) begin_ = now_();
+  if (last_yield_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
+  const int64_t now = now_();
+  if (last_yield_ == 0 && now - begin_ < pause_) return Rest::kPause;
+  if (last_yield_ != 0) limits_.demand.yielded(now - last_yield_, now);
+  last_yield_ = now;
+  if (limits_.demand.is_high(now)) return Rest::kSleep;
+  const int64_t free_until = begin_ + pause_ + yield_;
+  if (now < free_until) return Rest::kYield;
+  if (extra_until_ == 0) {
+    const int64_t extra = limits_.times.extra();
+    if (yield_ == 0 || limits_.budget.left(now) < extra) return Rest::kSleep;
+    extra_until_ = free_until + extra;
+  }
+  if (now < extra_until_) return Rest::kYield;
+  return Rest::kSleep;
+}
+
+void AnswerWait::renew() {
+  if (extra_until_ != 0) charge(now_());
+  begin_ = 0;
+  polls_ = 0;
+  last_yield_ = 0;
+  extra_until_ = 0;
+}
+
+void AnswerWait::end(bool answered) {
+  if (extra_until_ != 0) charge(now_());
+  if (used_extra_) limits_.times.learn(answered);
+}
+
+void AnswerWait::charge(int64_t now) {
+  used_extra_ = true;
+  limits_.budget.spend(std::max<int64_t>(0, now - begin_ - pause_ - yield_));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,165 @@
+#include "gradwire/base/polling/look_on.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace gradwire {
+namespace {
+
+// Reading the clock costs more than a pause.
+constexpr uint32_t kPausesPerClock = 8;
+// A message that arrives sooner than this after the last one belongs to the same burst.
+constexpr int64_t kBurst = 20'000;
+// The conditions of is_sole().
+constexpr int64_t kLongSilence = 150'000;
+constexpr int kMinFromSource = 4;
+// Polling after a message although its successor is forecast for much later.
+constexpr int64_t kBriefPoll = 5'000;
+// Number of sleeps that are measured before the measurements count.
+constexpr int kMinOversleeps = 4;
+constexpr int64_t kMeasuredSleep = 200'000;
+// The bounds of free_, and the weight of a new measurement.
+constexpr int64_t kMinFree = 30'000;
+constexpr int64_t kMaxOversleep = 300'000;
+constexpr int64_t kWeight = 8;
+
+int64_t nanoseconds(absl::Duration duration) {
+  return std::max<int64_t>(0, absl::ToInt64Nanoseconds(duration));
+}
+
+}  // namespace
+
+int64_t monotonic_nanoseconds() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+LookOn::LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand, Now now)
+    : pause_(nanoseconds(policy.pause)),
+      yield_(nanoseconds(policy.yield)),
+      budget_(budget),
+      demand_(demand),
+      now_(now),
+      oversleep_(std::min(yield_, kMaxOversleep)),
+      free_(yield_) {}
+
+Rest LookOn::rest() {
+  if (pause_ == 0 && yield_ == 0) return Rest::kSleep;
+  if (silence_begin_ == 0) {
+    silence_begin_ = now_();
+    polls_ = 0;
+    is_sole_ = false;
+  }
+  if (poll_begin_ == 0) {
+    if (++polls_ % kPausesPerClock != 0) return Rest::kPause;
+    const int64_t now = now_();
+    if (now - silence_begin_ < pause_) return Rest::kPause;
+    plan(now);
+  }
+  const int64_t now = now_();
+  note_yield(now);
+  if (now < poll_until_ && !demand_.is_high(now)) return Rest::kYield;
+  end_polling(now);
+  if (sleep_until_ <= now) {
+    sleep_until_ = kForever;
+    window_end_ = 0;
+  }
+  // A short sleep measures how long a wake-up takes on this machine.
+  if (sleep_until_ == kForever && oversleeps_ < kMinOversleeps) sleep_until_ = now + kMeasuredSleep;
+  return Rest::kSleep;
+}
+
+void LookOn::plan(int64_t now) {
+  poll_begin_ = now;
+  poll_until_ = now;
+  window_end_ = 0;
+  sleep_until_ = kForever;
+  if (demand_.is_high(now)) return;
+  const int64_t budget = std::max<int64_t>(0, budget_.left(now));
+  if (const auto window = forecast_.next(now)) {
+    const int64_t begin = window->begin - lead_time();
+    if (begin <= now + free_) {
+      poll_until_ = std::min(window->end, now + free_ + budget);
+      forecast_used_ = window->end > now + free_;
+    } else if (window->end - begin <= budget) {
+      poll_until_ = now + kBriefPoll;
+      window_end_ = window->end;
+      sleep_until_ = begin;
+    }
+    // A window that the budget does not allow is left to the wake-up.
+    return;
+  }
+  poll_until_ = silence_begin_ + std::min(yield_ + pause_, free_ + budget);
+}
+
+void LookOn::woke() {
+  if (silence_begin_ == 0) return;
+  const int64_t now = now_();
+  const int64_t late = now - sleep_until_;
+  const bool for_window = window_end_ != 0;
+  poll_begin_ = now;
+  poll_until_ = now;
+  last_yield_ = 0;
+  // Woken before the time, by a message or for another reason: if the next poll finds nothing, the thread
+  // sleeps on.
+  if (sleep_until_ == kForever || late < 0) return;
+  note_oversleep(late);
+  if (for_window) poll_until_ = std::max(window_end_, now);
+  forecast_used_ = forecast_used_ || for_window;
+  window_end_ = 0;
+  sleep_until_ = kForever;
+}
+
+void LookOn::found(uint64_t source) {
+  is_sole_ = false;
+  if (silence_begin_ == 0) return;
+  if (polls_ >= kPausesPerClock || poll_begin_ != 0) {
+    const int64_t now = now_();
+    if (now - silence_begin_ >= kBurst) {
+      forecast_.record(source, now);
+      from_last_source_ = source == last_source_ ? from_last_source_ + 1 : 1;
+      last_source_ = source;
+      is_sole_ = now - silence_begin_ >= kLongSilence && from_last_source_ >= kMinFromSource;
+    }
+    note_yield(now);
+    end_polling(now);
+  }
+  silence_begin_ = 0;
+  poll_begin_ = 0;
+  window_end_ = 0;
+  sleep_until_ = kForever;
+  forecast_used_ = false;
+  last_yield_ = 0;
+}
+
+void LookOn::end_polling(int64_t now) {
+  if (poll_begin_ == 0) return;
+  const int64_t polled = now - poll_begin_;
+  const bool all = forecast_used_;
+  budget_.spend(std::max<int64_t>(0, all ? polled : polled - free_));
+  poll_begin_ = now;
+  poll_until_ = now;
+  last_yield_ = 0;
+}
+
+void LookOn::note_yield(int64_t now) {
+  if (last_yield_ != 0) demand_.yielded(now - last_yield_, now);
+  last_yield_ = now;
+}
+
+void LookOn::note_oversleep(int64_t nanoseconds) {
+  const int64_t late = std::min(nanoseconds, kMaxOversleep);
+  if (oversleeps_ == 0) {
+    oversleep_ = late;
+    oversleep_deviation_ = late / 4;
+  } else {
+    oversleep_deviation_ += (std::abs(late - oversleep_) - oversleep_deviation_) / kWeight;
+    oversleep_ += (late - oversleep_) / kWeight;
+  }
+  if (++oversleeps_ >= kMinOversleeps)
+    free_ = std::clamp(oversleep_ + oversleep_ / 2, std::min(kMinFree, yield_), yield_);
+}
+
+}  // namespace gradwire

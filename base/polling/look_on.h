@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gradwire/base/polling/arrival_forecast.h"
+#include "gradwire/base/polling/poll_limits.h"
+#include "gradwire/base/threads/spin_wait.h"
+
+namespace gradwire {
+
+// Nanoseconds of CLOCK_MONOTONIC.
+int64_t monotonic_nanoseconds();
+
+// How a thread that waits spends the time between two polls.
+enum class Rest : uint8_t { kPause, kYield, kSleep };
+
+// Decides how the leader of a pool waits for messages: when it polls, and when and for how long it sleeps.
+//
+// A silence is the time from one message to the next. In each silence the thread
+// 1. polls with pauses for WaitPolicy::pause;
+// 2. if an arrival is forecast, sleeps until shortly before it, and then yields and polls until the forecast
+//    window has passed;
+// 3. without a forecast, yields and polls for at most WaitPolicy::yield;
+// 4. sleeps until it is woken.
+// Polling for as long as a wake-up takes costs no more than the wake-up. Polling beyond that is limited to
+// the share WaitPolicy::share of one core on average (PollBudget).
+//
+// The thread does not poll beyond the pauses while another thread needs its core (CoreDemand).
+//
+// The calling thread executes the pauses, yields and sleeps. Not thread-safe.
+class LookOn {
+ public:
+  using Now = int64_t (*)();
+  static constexpr int64_t kForever = INT64_MAX;
+
+  // `budget` and `demand` must outlive this object.
+  LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand, Now now = &monotonic_nanoseconds);
+
+  // A poll found nothing: returns how to rest before the next one. kSleep: sleep until sleep_until() at the
+  // latest, then call woke().
+  Rest rest();
+  int64_t sleep_until() const { return sleep_until_; }
+  void woke();
+  // A poll found a message from `source`: the silence ends. Work that is not a message does not end it.
+  void found(uint64_t source);
+  // Whether the last message ended a long silence, and came from the same source as the ones before it. Then
+  // no other message is expected soon.
+  bool is_sole() const { return is_sole_; }
+
+  // The longest time that a thread polls without charge, in nanoseconds: about the time that a wake-up takes.
+  int64_t free_nanoseconds() const { return free_; }
+
+ private:
+  // Begins to poll at `now`: decides until when.
+  void plan(int64_t now);
+  // Ends polling at `now`, and charges it to the budget.
+  void end_polling(int64_t now);
+  void note_yield(int64_t now);
+  void note_oversleep(int64_t nanoseconds);
+  // How long before an arrival the sleep must end.
+  int64_t lead_time() const { return oversleep_ + 2 * oversleep_deviation_; }
+
+  const int64_t pause_;
+  const int64_t yield_;
+  PollBudget& budget_;
+  CoreDemand& demand_;
+  const Now now_;
+
+  // The begin of the silence; 0: no poll has failed since the last message.
+  int64_t silence_begin_ = 0;
+  uint32_t polls_ = 0;
+  // The begin and the planned end of polling; 0: not polling yet.
+  int64_t poll_begin_ = 0;
+  int64_t poll_until_ = 0;
+  // The end of the forecast window for which the thread sleeps; 0: none.
+  int64_t window_end_ = 0;
+  int64_t sleep_until_ = kForever;
+  // Whether a forecast made the thread poll in this silence.
+  bool forecast_used_ = false;
+
+  ArrivalForecast forecast_;
+  // The source of the last messages that ended a silence, and their number.
+  uint64_t last_source_ = 0;
+  int from_last_source_ = 0;
+  bool is_sole_ = false;
+
+  // How much longer than intended a sleep lasts: moving averages.
+  int oversleeps_ = 0;
+  int64_t oversleep_;
+  int64_t oversleep_deviation_ = 0;
+  int64_t free_;
+
+  // Time of the last yield in this silence; 0: none.
+  int64_t last_yield_ = 0;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,224 @@
+#include "gradwire/base/polling/look_on.h"
+
+#include <gtest/gtest.h>
+
+namespace gradwire {
+namespace {
+
+constexpr int64_t kMicro = 1'000;
+constexpr int64_t kMilli = 1'000'000;
+
+// The time of the tests.
+int64_t now_ns = 0;
+
+// A thread that waits, on a machine whose yields and wake-ups take a given time.
+class Waiter {
+ public:
+  explicit Waiter(const WaitPolicy& policy = {})
+      : budget_(policy.share), look_on_(policy, budget_, demand_, [] { return now_ns; }) {
+    now_ns = kMilli;
+  }
+
+  int64_t wake_up = 30 * kMicro;
+  int64_t yield = kMicro;
+
+  // Waits for a message that arrives at `arrival`; then `source` has sent it. Returns how late the thread
+  // finds it.
+  int64_t wait_for(int64_t arrival, uint64_t source = 1) {
+    while (now_ns < arrival) {
+      switch (look_on_.rest()) {
+        case Rest::kPause:
+          now_ns += 100;
+          polled_ += 100;
+          break;
+        case Rest::kYield:
+          now_ns += yield;
+          polled_ += yield;
+          break;
+        case Rest::kSleep:
+          // A message wakes the thread early.
+          ++sleeps_;
+          if (look_on_.sleep_until() != LookOn::kForever) ++timed_sleeps_;
+          now_ns = std::max(now_ns, std::min(look_on_.sleep_until(), arrival)) + wake_up;
+          look_on_.woke();
+      }
+    }
+    look_on_.found(source);
+    return now_ns - arrival;
+  }
+  // Waits for `count` messages, one every `interval`. Returns how late the last one is found.
+  int64_t wait_for_each(int64_t interval, int count) {
+    int64_t late = 0;
+    for (int i = 0; i < count; ++i) {
+      late = wait_for(now_ns - late + interval);
+    }
+    return late;
+  }
+  // Measures the machine: the first sleeps of a silence do so.
+  void settle() { wait_for(now_ns + 100 * kMilli); }
+
+  LookOn& look_on() { return look_on_; }
+  int64_t polled() { return std::exchange(polled_, 0); }
+  int timed_sleeps() { return std::exchange(timed_sleeps_, 0); }
+  int sleeps() { return std::exchange(sleeps_, 0); }
+
+ private:
+  PollBudget budget_;
+  CoreDemand demand_;
+  LookOn look_on_;
+  int64_t polled_ = 0;
+  int timed_sleeps_ = 0;
+  int sleeps_ = 0;
+};
+
+TEST(LookOn, PolicyOfZeroSleepsAtOnce) {
+  now_ns = kMilli;
+  PollBudget budget(1);
+  CoreDemand demand;
+  LookOn look_on({absl::ZeroDuration(), absl::ZeroDuration()}, budget, demand, [] { return now_ns; });
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(look_on.rest(), Rest::kSleep);
+    ASSERT_EQ(look_on.sleep_until(), LookOn::kForever);
+    look_on.found(1);
+  }
+}
+
+TEST(LookOn, ShortSilenceIsPolledThrough) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.sleeps();
+  for (int i = 0; i < 100; ++i) EXPECT_LE(waiter.wait_for(now_ns + 2 * kMicro), 100);
+  for (int i = 0; i < 100; ++i) EXPECT_LE(waiter.wait_for(now_ns + 30 * kMicro), kMicro);
+  EXPECT_EQ(waiter.sleeps(), 0);
+}
+
+TEST(LookOn, FirstSleepsMeasureHowLongAWakeUpTakes) {
+  Waiter waiter;
+  waiter.wake_up = 60 * kMicro;
+  EXPECT_EQ(waiter.look_on().free_nanoseconds(), 150 * kMicro);
+  waiter.settle();
+  EXPECT_EQ(waiter.timed_sleeps(), 4);
+  EXPECT_EQ(waiter.look_on().free_nanoseconds(), 90 * kMicro);
+  waiter.settle();
+  EXPECT_EQ(waiter.timed_sleeps(), 0);
+}
+
+TEST(LookOn, RegularMessageIsAwaitedByPolling) {
+  for (const int64_t interval : {200 * kMicro, 500 * kMicro, 2 * kMilli, 10 * kMilli}) {
+    Waiter waiter;
+    waiter.settle();
+    waiter.wait_for_each(interval, 12);
+    for (int i = 0; i < 5; ++i) EXPECT_LE(waiter.wait_for_each(interval, 1), 2 * kMicro) << interval;
+  }
+}
+
+TEST(LookOn, RegularMessageCostsLittleProcessorTime) {
+  for (const int64_t interval : {500 * kMicro, 2 * kMilli, 10 * kMilli}) {
+    Waiter waiter;
+    waiter.settle();
+    waiter.wait_for_each(interval, 10);
+    waiter.polled();
+    waiter.wait_for_each(interval, 100);
+    EXPECT_LE(waiter.polled() / 100, 60 * kMicro) << interval;
+  }
+}
+
+TEST(LookOn, MessageThatIsLateIsLeftToTheWakeUp) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.wait_for_each(2 * kMilli, 20);
+  waiter.polled();
+  EXPECT_EQ(waiter.wait_for(now_ns + 40 * kMilli), waiter.wake_up);
+  EXPECT_LE(waiter.polled(), 200 * kMicro);
+}
+
+TEST(LookOn, IrregularSilencesStayWithinTheShare) {
+  for (const double share : {0.0, 0.1, 0.5}) {
+    WaitPolicy policy;
+    policy.share = share;
+    Waiter waiter(policy);
+    waiter.settle();
+    const int64_t begin = now_ns;
+    // Uses up what was saved, then goes on for long.
+    for (int i = 0; i < 20'000; ++i) waiter.wait_for(now_ns + (1 + i % 7) * 130 * kMicro);
+    // Each silence begins with pauses, and the last yield of a silence may be a little late.
+    const int64_t free = 20'000 * (waiter.look_on().free_nanoseconds() + 5 * kMicro);
+    const auto passed = static_cast<double>(now_ns - begin);
+    EXPECT_LE(static_cast<double>(waiter.polled() - free), share * passed + 1.1 * share * 1e9) << share;
+  }
+}
+
+TEST(LookOn, IdleThreadDoesNotPoll) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.polled();
+  waiter.wait_for(now_ns + 10'000 * kMilli);
+  EXPECT_LE(waiter.polled(), 160 * kMicro);
+}
+
+TEST(LookOn, BusyCoreIsGivenUp) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.polled();
+  // Another thread computes on the core, so a yield takes a whole time slice.
+  waiter.yield = 3 * kMilli;
+  waiter.wait_for(now_ns + kMilli);
+  EXPECT_GE(waiter.polled(), 3 * kMilli);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(waiter.wait_for(now_ns + kMilli), waiter.wake_up);
+    EXPECT_LE(waiter.polled(), 5 * kMicro);
+  }
+  // After a while it tries again.
+  waiter.yield = kMicro;
+  waiter.wait_for(now_ns + 20 * kMilli);
+  EXPECT_LE(waiter.wait_for(now_ns + 30 * kMicro), kMicro);
+}
+
+TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.yield = 3 * kMilli;
+  int tried = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    waiter.wait_for(now_ns + kMilli);
+    if (waiter.polled() > kMilli) ++tried;
+  }
+  EXPECT_LE(tried, 12);
+}
+
+TEST(LookOn, MessageAfterALongSilenceIsSoleIfItsSourceSentTheOnesBefore) {
+  Waiter waiter;
+  waiter.settle();
+  for (int i = 0; i < 5; ++i) waiter.wait_for(now_ns + kMilli, 1);
+  EXPECT_TRUE(waiter.look_on().is_sole());
+  // A message that follows at once may be one of many.
+  waiter.wait_for(now_ns + 1, 1);
+  EXPECT_FALSE(waiter.look_on().is_sole());
+  waiter.wait_for(now_ns + 100 * kMicro, 1);
+  EXPECT_FALSE(waiter.look_on().is_sole());
+  waiter.wait_for(now_ns + kMilli, 1);
+  EXPECT_TRUE(waiter.look_on().is_sole());
+  // Sources that take turns may send at the same time.
+  for (int i = 0; i < 10; ++i) {
+    waiter.wait_for(now_ns + kMilli, 1 + static_cast<uint64_t>(i % 2));
+    EXPECT_FALSE(waiter.look_on().is_sole());
+  }
+}
+
+TEST(LookOn, WorkThatIsNoMessageDoesNotEndTheSilence) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.wait_for_each(2 * kMilli, 20);
+  LookOn& look_on = waiter.look_on();
+  while (look_on.rest() != Rest::kSleep) now_ns += kMicro;
+  const int64_t until = look_on.sleep_until();
+  EXPECT_NE(until, LookOn::kForever);
+  // A timer wakes the thread.
+  now_ns += 100 * kMicro;
+  look_on.woke();
+  EXPECT_EQ(look_on.rest(), Rest::kSleep);
+  EXPECT_EQ(look_on.sleep_until(), until);
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace gradwire {
+
+// How much the threads of one pool may poll in silences that are longer than a wake-up takes: a share of one
+// core on average. What was not used in the last second is saved. Times are nanoseconds of one monotonic
+// clock. Thread-safe.
+class PollBudget {
+ public:
+  // `share`: from 0 to 1.
+  explicit PollBudget(double share) : share_(share) {}
+
+  // Nanoseconds that may be polled now; not positive if none are left.
+  int64_t left(int64_t now);
+  void spend(int64_t nanoseconds) { left_.fetch_sub(nanoseconds, std::memory_order_relaxed); }
+
+ private:
+  const double share_;
+  std::atomic<int64_t> left_{0};
+  // When the budget was filled last; 0: never.
+  std::atomic<int64_t> filled_{0};
+};
+
+// Notices that another thread needs the core on which a thread polls.
+//
+// A thread that polls yields in between. If a yield takes long, another thread has computed on this core
+// meanwhile. A thread that yields gets the core back only after a whole time slice of the other one, while a
+// thread that wakes from sleep gets it at once. So on a busy core threads should not poll for a while; the
+// time doubles while the core stays busy. Thread-safe.
+class CoreDemand {
+ public:
+  // A yield took this long, until `now`.
+  void yielded(int64_t nanoseconds, int64_t now);
+  bool is_high(int64_t now) const { return now < until_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> until_{0};
+  std::atomic<int64_t> length_{0};
+};
+
+}  // namespace gradwire
