@@ -8,8 +8,9 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
+#include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -25,7 +26,9 @@
 #include "gradwire/base/version.h"
 #include "gradwire/tools/bench/collectives/collective_member.h"
 #include "gradwire/tools/bench/cuda/cuda_processes.h"
+#include "gradwire/tools/bench/report/comparison.h"
 #include "gradwire/tools/bench/report/html_page.h"
+#include "gradwire/tools/bench/report/machine.h"
 #include "gradwire/tools/bench/report/report.h"
 #include "gradwire/tools/bench/run/serve_process.h"
 #include "gradwire/tools/bench/runner.h"
@@ -48,10 +51,16 @@ ABSL_FLAG(int, rounds, 5, "number of rounds in a case; each system runs once in 
 ABSL_FLAG(bool, floors, true, "also measure the lower bounds that the machine itself sets");
 ABSL_FLAG(std::string, json, "", "a file to write, with one JSON object per figure and peer");
 ABSL_FLAG(std::string, html, "", "a file to write, with one page of plots");
+ABSL_FLAG(
+    std::string, against, "",
+    "an earlier --json file; print what is slower or faster than it, exit with 3 if something is slower");
 ABSL_FLAG(std::string, participant, "", "internal: the role of this process in a run");
 
 namespace gradwire::bench {
 namespace {
+
+// The exit status if --against finds a figure that is slower.
+constexpr int kSlowerStatus = 3;
 
 std::unique_ptr<BenchProcess> make_process(const std::string& role) {
   static const auto& factories = *new std::map<std::string, std::unique_ptr<BenchProcess> (*)()>{
@@ -92,19 +101,20 @@ std::string load() {
   return absl::StrFormat("%.2f", averages[0]);
 }
 
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
 // `bazel run` starts a program in another folder. Returns a path relative to the folder of the command
 // instead.
 std::string from_working_directory(const std::string& path) {
   const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
   return path.empty() || path[0] == '/' || folder == nullptr ? path : absl::StrCat(folder, "/", path);
+}
+
+// Reads the file of --against.
+absl::StatusOr<EarlierRun> read_earlier_run(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError("cannot read the file");
+  return parse_earlier_run(text.str());
 }
 
 int run_bench() {
@@ -125,6 +135,16 @@ int run_bench() {
       return 2;
     }
   }
+  std::optional<EarlierRun> earlier;
+  if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_against)); !path.empty()) {
+    auto read = read_earlier_run(path);
+    if (!read.ok()) {
+      std::cerr << "bench: --against=" << path << ": " << read.status().message() << "\n";
+      return 2;
+    }
+    earlier = *std::move(read);
+  }
+  const Machine machine = read_machine();
   std::ofstream json;
   if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_json)); !path.empty()) {
     json.open(path);
@@ -132,6 +152,7 @@ int run_bench() {
       std::cerr << "bench: cannot write " << path << "\n";
       return 2;
     }
+    json << machine_line(machine) << std::endl;
   }
 #ifndef NDEBUG
   std::cerr << "bench: this program was built without optimisation; build it with -c opt\n";
@@ -155,14 +176,14 @@ int run_bench() {
       report.skipped.push_back(absl::StrCat(peer, ": measured only in the suite collectives"));
     }
   }
-  report.about = {
-      {"machine", absl::StrCat(processor(), ", ", std::thread::hardware_concurrency(), " cores")},
-      {"when", absl::FormatTime("%Y-%m-%d %H:%M UTC", start, absl::UTCTimeZone())},
-      {"load average before and after", absl::StrCat(load_before, ", ", load_after)},
-      {"run",
-       absl::StrCat(options->rounds, " rounds, ", options->seconds, " s for each case and system; suites ",
-                    absl::StrJoin(options->suites, ", "), "; peers ", absl::StrJoin(options->peers, ", "))},
-  };
+  report.about = about_lines(machine);
+  report.about.insert(
+      report.about.end(),
+      {{"when", absl::FormatTime("%Y-%m-%d %H:%M UTC", start, absl::UTCTimeZone())},
+       {"load average before and after", absl::StrCat(load_before, ", ", load_after)},
+       {"run", absl::StrCat(options->rounds, " rounds, ", options->seconds,
+                            " s for each case and system; suites ", absl::StrJoin(options->suites, ", "),
+                            "; peers ", absl::StrJoin(options->peers, ", "))}});
   std::cout << text_table(report);
   if (const std::string path = from_working_directory(absl::GetFlag(FLAGS_html)); !path.empty()) {
     std::ofstream page(path);
@@ -172,7 +193,10 @@ int run_bench() {
       return 1;
     }
   }
-  return 0;
+  if (!earlier) return 0;
+  const RunComparison comparison = compare_runs(*earlier, machine.processor, report.rows);
+  std::cout << "\ncompared with " << absl::GetFlag(FLAGS_against) << ":\n" << comparison.text;
+  return comparison.slower > 0 ? kSlowerStatus : 0;
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
+#include <sys/wait.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,8 @@
 namespace gradwire::bench {
 namespace {
 
+using testing::AnyOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
@@ -26,28 +31,38 @@ int run_bench(const std::string& arguments) {
   return std::system(("tools/bench/bench " + arguments + " >/dev/null").c_str());
 }
 
+// Returns the figures of a --json file, and checks that its first line describes the machine.
+std::vector<nlohmann::json> figures(const std::string& path) {
+  std::vector<nlohmann::json> rows;
+  std::ifstream lines(path);
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line));
+  EXPECT_FALSE(rows.empty()) << path;
+  if (rows.empty()) return rows;
+  EXPECT_NE(rows[0].at("machine").at("processor").get<std::string>(), "") << rows[0];
+  rows.erase(rows.begin());
+  return rows;
+}
+
 TEST(Bench, MeasuresEverySystemOfEverySuite) {
   const std::string json = testing::TempDir() + "/figures.json";
   const std::string html = testing::TempDir() + "/figures.html";
-  ASSERT_EQ(
-      run_bench("--suite=rpc,rref,autograd,store,transport,scale --transports=tcp --peers=torch,grpc "
-                "--seconds=0.05 "
-                "--rounds=1 "
-                "--cases=add2,echo_64KiB,push_pull_1MiB,cycle,share,killed_peer,remote_add,chain_4,fanout_8,"
-                "mlp_2,set_get,ping,all_to_all_3 --json=" +
-                json + " --html=" + html),
-      0);
+  ASSERT_EQ(run_bench("--suite=rpc,rref,autograd,store,transport,scale --transports=tcp --peers=torch,grpc "
+                      "--seconds=0.05 "
+                      "--rounds=1 "
+                      "--cases=add2,echo_64KiB,"
+                      "push_pull_1MiB,cycle,share,killed_peer,remote_add,chain_4,fanout_8,"
+                      "mlp_2,set_get,ping,all_to_all_3 --json=" +
+                      json + " --html=" + html),
+            0);
   const std::set<std::string> kTails = {"p99_us", "p999_us", "cpu_us_per_call", "GB_per_s"};
   std::set<std::string> alone, compared;
-  std::ifstream lines(json);
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json row = nlohmann::json::parse(line);
-    EXPECT_GT(row.at("gradwire").get<double>(), 0) << line;
+  for (const nlohmann::json& row : figures(json)) {
+    EXPECT_GT(row.at("gradwire").get<double>(), 0) << row;
     const std::string metric = row.at("metric");
     const std::string name = row.at("case");
     if (row.at("peer").is_null()) alone.insert(name + " " + metric);
     if (row.at("peer").is_null() || kTails.count(metric) > 0) continue;
-    EXPECT_GT(row.at("ratio").get<double>(), 0) << line;
+    EXPECT_GT(row.at("ratio").get<double>(), 0) << row;
     compared.insert(
         absl::StrCat(name, metric == "p50_us" ? "" : " " + metric, " ", row.at("peer").get<std::string>()));
   }
@@ -76,9 +91,7 @@ TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
                       json),
             0);
   std::set<std::string> compared;
-  std::ifstream lines(json);
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json row = nlohmann::json::parse(line);
+  for (const nlohmann::json& row : figures(json)) {
     if (row.at("metric") != "p50_us" || row.at("peer").is_null()) continue;
     compared.insert(absl::StrCat(row.at("case").get<std::string>(), " ", row.at("peer").get<std::string>()));
   }
@@ -98,6 +111,29 @@ TEST(Bench, TheSuiteCudaWithoutAGpuIsOneErrorLine) {
   EXPECT_NE(run_bench("--suite=cuda 2>" + errors), 0);
   EXPECT_THAT(read(errors), HasSubstr("bench: the suite cuda needs a GPU: "));
   EXPECT_EQ(absl::c_count(read(errors), '\n'), 1);
+}
+
+TEST(Bench, ComparesWithAnEarlierRun) {
+  const std::string json = testing::TempDir() + "/earlier.json";
+  const std::string arguments = "--suite=store --seconds=0.03 --rounds=3 ";
+  ASSERT_EQ(run_bench(arguments + "--json=" + json), 0);
+  for (const nlohmann::json& row : figures(json)) EXPECT_LE(row.at("rounds").size(), 3u) << row;
+  const std::string table = testing::TempDir() + "/table";
+  const int status =
+      std::system(("tools/bench/bench " + arguments + "--against=" + json + " >" + table).c_str());
+  // Exit status 3: the later run was slower.
+  EXPECT_THAT(WEXITSTATUS(status), AnyOf(0, 3));
+  EXPECT_THAT(read(table), ContainsRegex("slower [0-9]+, faster [0-9]+, unchanged [0-9]+"));
+}
+
+TEST(Bench, RefusesAnEarlierRunThatIsNoJson) {
+  const std::string table = testing::TempDir() + "/table.json";
+  std::ofstream(table) << R"({"machine":{"processor":"Some CPU"}})"
+                       << "\nsuite case\n";
+  const std::string errors = testing::TempDir() + "/errors";
+  EXPECT_NE(run_bench("--suite=store --against=" + table + " 2>" + errors), 0);
+  EXPECT_THAT(read(errors), HasSubstr("line 2 is not a line that --json writes"));
+  EXPECT_NE(run_bench("--suite=store --against=/nowhere 2>/dev/null"), 0);
 }
 
 TEST(Bench, RefusesAnUnknownCase) { EXPECT_NE(run_bench("--suite=rpc --cases=nothing 2>/dev/null"), 0); }

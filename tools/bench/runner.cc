@@ -207,11 +207,11 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
         for (const Round& round : all[i]) {
           percents.push_back(round.cpu_us / round.members[0].seconds / 1e4 / systems[i]->role->members);
         }
-        result.figures = {{"cpu_percent", median(std::move(percents))}};
+        result.figures = {median_figure("cpu_percent", std::move(percents))};
         break;
       }
       case CaseKind::kFirstContact:
-        result.figures = {{"first_contact_ms", span_ms(all[i])}};
+        result.figures = {span_figure(all[i])};
         add_point(spec.plot, transport, result.name, spec.members, result.figures[0].value);
         for (Figure& own : own_figures(all[i])) result.figures.push_back(std::move(own));
         break;
@@ -298,7 +298,8 @@ void Runner::add_rows(const CaseSpec& spec, const std::string& transport,
             .case_name = spec.name,
             .transport = transport,
             .metric = ours.metric,
-            .gradwire = ours.value};
+            .gradwire = ours.value,
+            .rounds = ours.rounds};
     for (std::size_t i = 1; i < results.size(); ++i) {
       const double theirs = figure(results[i].figures, ours.metric);
       // A floor is a lower bound of the median and an upper bound of the bandwidth. Its other figures mean

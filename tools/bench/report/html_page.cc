@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/tools/bench/report/aims.h"
 #include "gradwire/tools/bench/report/svg_plot.h"
 
 namespace gradwire::bench {
@@ -81,8 +82,8 @@ std::string count_text(double count) {
 }
 
 PlotOptions plot_options(const std::string& plot, const std::string& transport) {
-  if (plot == "inflight_add2") {
-    return {absl::StrCat("Throughput against calls in flight, ", transport), "calls in flight",
+  if (absl::StartsWith(plot, "inflight_")) {
+    return {absl::StrCat("Throughput against calls in flight, ", plot, ", ", transport), "calls in flight",
             "calls a second", &count_text, &count_text};
   }
   if (plot == "all_to_all") {
@@ -123,7 +124,8 @@ std::string bars(const Report& report) {
   std::map<std::string, std::vector<BarGroup>> charts;
   for (const Row& row : report.rows) {
     const bool headline = row.metric == "p50_us" || row.metric == "calls_per_s" ||
-                          row.metric == "first_contact_ms" || row.metric == "in_flight_failed_ms";
+                          row.metric == "steps_per_s" || row.metric == "first_contact_ms" ||
+                          row.metric == "in_flight_failed_ms";
     if (!headline || row.peer.empty() || absl::StartsWith(row.peer, "floor_") || row.ratio <= 0) continue;
     // The headline of this case is its rate.
     if (row.metric == "p50_us" && row.case_name == "oversubscribed_add2") continue;
@@ -152,20 +154,18 @@ std::string bars(const Report& report) {
   return html.empty() ? "" : absl::StrCat("<h2>Compared with its peers</h2><div class=grid>", html, "</div>");
 }
 
-std::string aim_cell(const std::string& aim) {
-  if (aim.empty()) return "";
-  return absl::StrCat("<span class=", absl::StartsWith(aim, "ok") ? "ok" : "miss", ">", escape_html(aim),
-                      "</span>");
+std::string aim_text(const Aim& aim) {
+  if (aim.text.empty()) return "";
+  return absl::StrCat("<span class=", aim.met ? "ok" : "miss", ">", escape_html(aim.text), "</span> ");
 }
 
-std::string row_html(const Row& row, bool first) {
+std::string row_html(const Row& row, bool first, const std::string& aims) {
   const bool alone = row.peer.empty();
   return absl::StrCat("<tr", first ? " class=first" : "", "><td>", escape_html(row.suite), "<td>",
                       escape_html(row.case_name), "<td>", escape_html(row.transport), "<td>",
                       escape_html(row.metric), "<td class=n>", short_number(row.gradwire), "<td>",
                       escape_html(row.peer), "<td class=n>", alone ? "" : short_number(row.peer_value),
-                      "<td class=n>", alone ? "" : short_number(row.ratio) + "x", "<td>",
-                      aim_cell(aim_of(row)), "</tr>\n");
+                      "<td class=n>", alone ? "" : short_number(row.ratio) + "x", "<td>", aims, "</tr>\n");
 }
 
 constexpr absl::string_view kTableHead =
@@ -178,19 +178,18 @@ std::string tables(const Report& report) {
   const Row* last = nullptr;
   for (const Row& row : report.rows) {
     // A bound on Gradwire's own figure is printed once, not once for each peer.
-    const std::string aim = aim_of(row);
-    const bool repeated = last != nullptr && last->case_name == row.case_name &&
-                          last->transport == row.transport && last->metric == row.metric &&
-                          absl::StrContains(aim, "<=");
-    if (!aim.empty() && !repeated && row.metric != "p99_over_p50")
-      absl::StrAppend(&aims, row_html(row, false));
+    const bool repeated = last != nullptr && same_figure(*last, row);
+    const std::string cell = absl::StrCat(repeated ? "" : aim_text(own_aim_of(row)), aim_text(aim_of(row)));
+    if (!cell.empty() && row.metric != "p99_over_p50") absl::StrAppend(&aims, row_html(row, false, cell));
     const bool first =
         last == nullptr || last->case_name != row.case_name || last->transport != row.transport;
-    absl::StrAppend(&all, row_html(row, first));
+    absl::StrAppend(&all, row_html(row, first, cell));
     last = &row;
   }
   std::string html;
-  if (!aims.empty()) absl::StrAppend(&html, "<h2>Aims</h2>", kTableHead, aims, "</table></div>");
+  if (!aims.empty())
+    absl::StrAppend(&html, "<h2>Aims</h2><pre>", escape_html(aims_summary(report.rows)), "</pre>", kTableHead,
+                    aims, "</table></div>");
   absl::StrAppend(&html, "<details open><summary>Every figure</summary>", kTableHead, all,
                   "</table></div></details>");
   return html;

@@ -18,6 +18,8 @@ struct Row {
   double peer_value = 0;
   // How many times better Gradwire is; 0 without a peer.
   double ratio = 0;
+  // Gradwire's figure in each round; empty if it is not computed for each round.
+  std::vector<double> rounds = {};
 };
 
 // The points of one system in a plot.
@@ -38,18 +40,15 @@ struct Report {
 };
 
 // Returns the JSON object that --json writes for a row, without a newline:
-// {"suite":…,"case":…,"transport":…,"metric":…,"gradwire":…,"peer":…,"peer_value":…,"ratio":…}
-// The last three are null without a peer.
+// {"suite":…,"case":…,"transport":…,"metric":…,"gradwire":…,"peer":…,"peer_value":…,"ratio":…,"rounds":[…]}
+// The peer, its value and the ratio are null without a peer.
 std::string json_line(const Row& row);
 
 // Formats a number with about three significant digits and without an exponent: "0.35", "88.9", "250124".
 std::string short_number(double value);
 
-// Returns a readable table: one line for each case, transport and metric, with all peers and the aims.
+// Returns a readable table: one line for each case, transport and metric, with all peers and the aims. The
+// last lines count the aims.
 std::string text_table(const Report& report);
-
-// Returns the aim of a row and whether it is reached: "ok >= 20x", "MISS >= 20x". Empty if the row has no
-// aim.
-std::string aim_of(const Row& row);
 
 }  // namespace gradwire::bench

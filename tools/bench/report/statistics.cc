@@ -7,7 +7,7 @@
 namespace gradwire::bench {
 namespace {
 
-double cpu_per_call(const std::vector<Round>& rounds) {
+Figure cpu_per_call(const std::vector<Round>& rounds) {
   std::vector<double> values;
   for (const Round& round : rounds) {
     double cpu_us = round.cpu_us;
@@ -18,7 +18,24 @@ double cpu_per_call(const std::vector<Round>& rounds) {
     }
     if (calls > 0) values.push_back(std::max(0.0, cpu_us) / static_cast<double>(calls));
   }
-  return median(std::move(values));
+  return median_figure("cpu_us_per_call", std::move(values));
+}
+
+// Returns a percentile over the samples of all rounds; no figure if there are fewer than `min_samples`.
+void add_tail(std::vector<Figure>& figures, const char* metric, double q, std::size_t min_samples,
+              const std::vector<std::vector<float>>& rounds) {
+  std::vector<float> all;
+  bool enough = true;
+  for (const std::vector<float>& samples : rounds) {
+    all.insert(all.end(), samples.begin(), samples.end());
+    enough = enough && samples.size() >= min_samples;
+  }
+  if (all.size() < min_samples) return;
+  Figure figure{metric, percentile(std::move(all), q)};
+  for (const std::vector<float>& samples : rounds) {
+    if (enough) figure.rounds.push_back(percentile(samples, q));
+  }
+  figures.push_back(std::move(figure));
 }
 
 }  // namespace
@@ -39,7 +56,14 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-bool higher_is_better(absl::string_view metric) { return metric == "calls_per_s" || metric == "GB_per_s"; }
+Figure median_figure(std::string metric, std::vector<double> rounds) {
+  const double value = median(rounds);
+  return {std::move(metric), value, std::move(rounds)};
+}
+
+bool higher_is_better(absl::string_view metric) {
+  return metric == "calls_per_s" || metric == "steps_per_s" || metric == "GB_per_s";
+}
 
 double improvement(absl::string_view metric, double ours, double theirs) {
   if (ours <= 0 || theirs <= 0) return 0;
@@ -48,25 +72,29 @@ double improvement(absl::string_view metric, double ours, double theirs) {
 
 std::vector<Figure> latency_figures(const std::vector<Round>& rounds, int64_t bytes_per_call) {
   std::vector<double> medians;
-  std::vector<float> all;
+  std::vector<std::vector<float>> all;
   for (const Round& round : rounds) {
     std::vector<float> samples;
     for (const Measurement& member : round.members) {
       samples.insert(samples.end(), member.micros.begin(), member.micros.end());
     }
     if (samples.empty()) continue;
-    all.insert(all.end(), samples.begin(), samples.end());
-    medians.push_back(percentile(std::move(samples), 0.5));
+    medians.push_back(percentile(samples, 0.5));
+    all.push_back(std::move(samples));
   }
   if (all.empty()) return {};
-  const double p50 = median(std::move(medians));
-  std::vector<Figure> figures = {{"p50_us", p50}};
-  if (all.size() >= 100) figures.push_back({"p99_us", percentile(all, 0.99)});
-  if (all.size() >= 1000) figures.push_back({"p999_us", percentile(all, 0.999)});
-  if (bytes_per_call > 0 && p50 > 0) {
-    figures.push_back({"GB_per_s", static_cast<double>(bytes_per_call) / (p50 * 1000)});
+  std::vector<double> speeds;
+  for (const double p50 : medians) {
+    if (p50 > 0) speeds.push_back(static_cast<double>(bytes_per_call) / (p50 * 1000));
   }
-  figures.push_back({"cpu_us_per_call", cpu_per_call(rounds)});
+  std::vector<Figure> figures = {median_figure("p50_us", std::move(medians))};
+  const double p50 = figures[0].value;
+  add_tail(figures, "p99_us", 0.99, 100, all);
+  add_tail(figures, "p999_us", 0.999, 1000, all);
+  if (bytes_per_call > 0 && p50 > 0) {
+    figures.push_back({"GB_per_s", static_cast<double>(bytes_per_call) / (p50 * 1000), std::move(speeds)});
+  }
+  figures.push_back(cpu_per_call(rounds));
   return figures;
 }
 
@@ -80,10 +108,10 @@ std::vector<Figure> rate_figures(const std::vector<Round>& rounds) {
     rates.push_back(rate);
   }
   if (rates.empty()) return {};
-  return {{"calls_per_s", median(std::move(rates))}, {"cpu_us_per_call", cpu_per_call(rounds)}};
+  return {median_figure("calls_per_s", std::move(rates)), cpu_per_call(rounds)};
 }
 
-double span_ms(const std::vector<Round>& rounds) {
+Figure span_figure(const std::vector<Round>& rounds) {
   std::vector<double> spans;
   for (const Round& round : rounds) {
     if (round.members.empty()) continue;
@@ -95,23 +123,37 @@ double span_ms(const std::vector<Round>& rounds) {
     }
     spans.push_back(static_cast<double>(end - begin) / 1e6);
   }
-  return median(std::move(spans));
+  return median_figure("first_contact_ms", std::move(spans));
 }
 
 std::vector<Figure> own_figures(const std::vector<Round>& rounds) {
-  std::vector<std::pair<std::string, std::vector<double>>> values;
-  for (const Round& round : rounds) {
-    for (const Measurement& member : round.members) {
+  struct Values {
+    std::string metric;
+    std::vector<std::vector<double>> by_round;
+  };
+  std::vector<Values> metrics;
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    for (const Measurement& member : rounds[i].members) {
       for (const Figure& own : member.figures) {
-        auto found = std::find_if(values.begin(), values.end(),
-                                  [&](const auto& entry) { return entry.first == own.metric; });
-        if (found == values.end()) found = values.insert(values.end(), {own.metric, {}});
-        found->second.push_back(own.value);
+        auto found = std::find_if(metrics.begin(), metrics.end(),
+                                  [&](const Values& values) { return values.metric == own.metric; });
+        if (found == metrics.end()) found = metrics.insert(found, {own.metric, {}});
+        found->by_round.resize(rounds.size());
+        found->by_round[i].push_back(own.value);
       }
     }
   }
   std::vector<Figure> result;
-  for (auto& [metric, all] : values) result.push_back({metric, median(std::move(all))});
+  for (const Values& values : metrics) {
+    Figure figure{values.metric};
+    std::vector<double> all;
+    for (const std::vector<double>& round : values.by_round) {
+      all.insert(all.end(), round.begin(), round.end());
+      if (!round.empty()) figure.rounds.push_back(median(round));
+    }
+    figure.value = median(std::move(all));
+    result.push_back(std::move(figure));
+  }
   return result;
 }
 

@@ -12,6 +12,8 @@ namespace gradwire::bench {
 struct Figure {
   std::string metric;
   double value = 0;
+  // The values from which `value` was computed, one for each round. Empty if it was not computed so.
+  std::vector<double> rounds = {};
 };
 
 // The measurement of one member of one system in one round.
@@ -38,7 +40,10 @@ struct Measurement {
 double percentile(std::vector<float> samples, double q);
 double median(std::vector<double> values);
 
-// True for calls_per_s and GB_per_s. For all other metrics less is better.
+// Returns a figure with these values of the rounds, and with their median.
+Figure median_figure(std::string metric, std::vector<double> rounds);
+
+// True for calls_per_s, steps_per_s and GB_per_s. For all other metrics less is better.
 bool higher_is_better(absl::string_view metric);
 // Returns how many times better `ours` is than `theirs`; 0 if one of them is not positive.
 double improvement(absl::string_view metric, double ours, double theirs);
@@ -52,15 +57,15 @@ struct Round {
 // Returns these figures:
 // - p50_us: the median of the rounds' medians, so that one disturbed round does not decide;
 // - p99_us and p999_us: over all samples, because tails consist of disturbances. Left out with fewer than
-//   100 or 1000 samples, which would make them the maximum;
+//   100 or 1000 samples, which would make them the maximum. Figure::rounds is empty if this holds for a
+//   round;
 // - GB_per_s at p50, if `bytes_per_call` is not 0;
 // - cpu_us_per_call.
 std::vector<Figure> latency_figures(const std::vector<Round>& rounds, int64_t bytes_per_call);
 // Returns calls_per_s (the median over the rounds of the sum over the members) and cpu_us_per_call.
 std::vector<Figure> rate_figures(const std::vector<Round>& rounds);
-// Returns the time from the first member's start to the last member's end in milliseconds, the median of the
-// rounds.
-double span_ms(const std::vector<Round>& rounds);
+// Returns first_contact_ms, the time from the first member's start to the last member's end.
+Figure span_figure(const std::vector<Round>& rounds);
 
 // Returns the figures that the members computed themselves. The value of a metric is the median over all
 // members and rounds. The order is that of the first occurrence.
