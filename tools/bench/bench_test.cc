@@ -49,7 +49,7 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
   ASSERT_EQ(run_bench("--suite=rpc,rref,autograd,store,transport,scale --transports=tcp --peers=torch,grpc "
                       "--seconds=0.05 "
                       "--rounds=1 "
-                      "--cases=add2,echo_64KiB,"
+                      "--cases=null,inflight_null,add2,add2_every_500us_2_per_core,train_step,echo_64KiB,"
                       "push_pull_1MiB,cycle,share,killed_peer,remote_add,chain_4,fanout_8,"
                       "mlp_2,set_get,ping,all_to_all_3 --json=" +
                       json + " --html=" + html),
@@ -69,17 +69,32 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
   EXPECT_THAT(alone,
               IsSupersetOf({"killed_peer noticed_ms", "remote_add smart_over_fast", "chain_4 smart_over_fast",
                             "fanout_8 smart_over_fast", "mlp_2 smart_over_fast"}));
-  EXPECT_THAT(
-      compared,
-      IsSupersetOf(
-          {"add2 torch_tensorpipe", "add2 grpc", "add2 floor_tcp", "echo_64KiB grpc",
-           "echo_64KiB torch_tensorpipe", "push_pull_1MiB torch_tensorpipe", "cycle torch_tensorpipe",
-           "share torch_tensorpipe", "killed_peer in_flight_failed_ms torch_tensorpipe",
-           "all_to_all_3 first_contact_ms torch_tensorpipe",
-           "all_to_all_3 descriptors_per_peer torch_tensorpipe",
-           "all_to_all_3 memory_per_peer_kb torch_tensorpipe", "remote_add torch_tensorpipe",
-           "chain_4 torch_tensorpipe", "chain_4 overhead_per_hop_us torch_tensorpipe",
-           "fanout_8 torch_tensorpipe", "mlp_2 torch_tensorpipe", "set_get torch_store", "ping floor_tcp"}));
+  EXPECT_THAT(compared, IsSupersetOf({"null torch_tensorpipe",
+                                      "null grpc",
+                                      "null floor_tcp",
+                                      "inflight_null calls_per_s grpc",
+                                      "add2_every_500us_2_per_core grpc",
+                                      "add2_every_500us_2_per_core torch_tensorpipe",
+                                      "train_step steps_per_s torch_tensorpipe",
+                                      "add2 torch_tensorpipe",
+                                      "add2 grpc",
+                                      "add2 floor_tcp",
+                                      "echo_64KiB grpc",
+                                      "echo_64KiB torch_tensorpipe",
+                                      "push_pull_1MiB torch_tensorpipe",
+                                      "cycle torch_tensorpipe",
+                                      "share torch_tensorpipe",
+                                      "killed_peer in_flight_failed_ms torch_tensorpipe",
+                                      "all_to_all_3 first_contact_ms torch_tensorpipe",
+                                      "all_to_all_3 descriptors_per_peer torch_tensorpipe",
+                                      "all_to_all_3 memory_per_peer_kb torch_tensorpipe",
+                                      "remote_add torch_tensorpipe",
+                                      "chain_4 torch_tensorpipe",
+                                      "chain_4 overhead_per_hop_us torch_tensorpipe",
+                                      "fanout_8 torch_tensorpipe",
+                                      "mlp_2 torch_tensorpipe",
+                                      "set_get torch_store",
+                                      "ping floor_tcp"}));
   EXPECT_THAT(read(html), HasSubstr("torch_tensorpipe"));
 }
 

@@ -37,6 +37,7 @@ bool needs_fresh_system(const CaseSpec& spec) {
     case CaseKind::kCadence:
     case CaseKind::kOversubscribed:
     case CaseKind::kQueued:
+    case CaseKind::kTrainStep:
     case CaseKind::kFirstContact:
     case CaseKind::kKilledPeer:
     case CaseKind::kCutLink:
@@ -218,6 +219,10 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
       case CaseKind::kKilledPeer:
       case CaseKind::kCutLink:
         result.figures = own_figures(all[i]);
+        break;
+      case CaseKind::kTrainStep:
+        result.figures = rate_figures(all[i]);
+        if (!result.figures.empty()) result.figures[0].metric = "steps_per_s";
         break;
       case CaseKind::kOversubscribed:
         result.figures = rate_figures(all[i]);

@@ -114,7 +114,17 @@ TEST(Cases, ASystemSupportsACaseOnlyWithWhatItsCallersDoBetweenCalls) {
               UnorderedElementsAre("gradwire_rpc", "torch_rpc", "floor_handoff"));
   EXPECT_THAT(systems["push_pull_1MiB_every_2ms_2_per_core"],
               UnorderedElementsAre("gradwire_rpc", "torch_rpc"));
+  EXPECT_EQ(systems["null"], systems["add2"]);
+  EXPECT_THAT(systems["inflight_null"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "grpc"));
+  EXPECT_THAT(systems["train_step"], UnorderedElementsAre("gradwire_rpc", "torch_rpc"));
   EXPECT_THAT(systems["lend_64MiB"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "floor_memcpy"));
+}
+
+TEST(Cases, TwoTrainersShareAParameterServer) {
+  const auto options = complete_options({.suites = {"rpc"}, .cases = {"train_step"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->cases[0].members, 3);
+  EXPECT_EQ(options->cases[0].callers, 2);
 }
 
 TEST(Cases, TrainingCasesHaveOneTrainerMoreThanTheirNumberOfWorkers) {

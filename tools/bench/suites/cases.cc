@@ -81,6 +81,7 @@ std::vector<CaseSpec> make_cases() {
   add({.suite = "transport", .name = "ping"});
   for (const char* name : {"send_64KiB", "send_1MiB", "send_64MiB"}) sized("transport", name, 1);
 
+  add({.suite = "rpc", .name = "null"});
   add({.suite = "rpc", .name = "add2", .plot = "echo"});
   // One call every 10 ms. Run longer, so that there are enough calls for the tail.
   add({.suite = "rpc", .name = "add2_cold", .weight = 3});
@@ -94,12 +95,19 @@ std::vector<CaseSpec> make_cases() {
   }
   sized("rpc", "push_pull_1MiB", 2);
   add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
+  add({.suite = "rpc", .name = "inflight_null", .kind = CaseKind::kInFlight, .plot = "inflight_null"});
   add({.suite = "rpc",
        .name = "oversubscribed_add2",
        .kind = CaseKind::kOversubscribed,
        .members = 4,
        .callers = 0});
   add({.suite = "rpc", .name = "queued_add2", .kind = CaseKind::kQueued, .members = 3});
+  add({.suite = "rpc",
+       .name = "train_step",
+       .kind = CaseKind::kTrainStep,
+       .members = 3,
+       .callers = 2,
+       .weight = 2});
   add({.suite = "rpc", .name = "idle", .kind = CaseKind::kIdle});
 
   add({.suite = "rref", .name = "cycle"});
@@ -148,10 +156,10 @@ std::vector<RoleSpec> make_roles() {
        "grpc",
        "rpc",
        {"tcp"},
-       {"add2", "add2_cold", "add2_every", "add2_every_per_core", "echo", "push", "pull", "inflight_add2",
-        "oversubscribed_add2", "idle"},
+       {"null", "add2", "add2_cold", "add2_every", "add2_every_per_core", "echo", "push", "pull",
+        "inflight_null", "inflight_add2", "oversubscribed_add2", "idle"},
        2},
-      {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"add2", "add2_cold"}, 2},
+      {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"null", "add2", "add2_cold"}, 2},
       {"floor_wake",
        "floor_wake",
        floor,
@@ -159,9 +167,9 @@ std::vector<RoleSpec> make_roles() {
        {"shm"},
        {"add2_cold", "add2_every", "add2_every_per_core"},
        2},
-      {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"add2"}, 2},
-      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"add2", "add2_cold"}, 2},
-      {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"add2"}, 2},
+      {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"null", "add2"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"null", "add2", "add2_cold"}, 2},
+      {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"null", "add2"}, 2},
       {"floor_memcpy",
        "floor_memcpy",
        floor,

@@ -14,6 +14,7 @@ enum class CaseKind : uint8_t {
   kInFlight,        // The last member has several calls in flight, repeated with different numbers of calls.
   kCadence,         // Members on two cores: the upper half calls the lower half and computes between calls.
   kOversubscribed,  // Four members on two cores call one another.
+  kTrainStep,       // The last two members are trainers, the first is their parameter server.
   kQueued,          // The last member calls the first while many calls to another member are pending.
   kFirstContact,    // Every member of a new group calls every other once.
   kKilledPeer,      // The last member of a new group kills the second, and measures until this is detected.

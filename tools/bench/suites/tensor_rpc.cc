@@ -13,6 +13,7 @@
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/case_name.h"
 #include "gradwire/tools/bench/suites/case_timing.h"
+#include "gradwire/tools/bench/suites/train_step.h"
 
 namespace gradwire::bench {
 namespace {
@@ -122,6 +123,19 @@ Measurement run_in_flight(TensorRpc& rpc, int to, const Task& task) {
       });
 }
 
+Measurement run_nothing(TensorRpc& rpc, int to, const Task& task) {
+  const auto unchecked = [](int64_t) {};
+  return measure(
+      timing_of(task), unchecked, [&](int64_t) { rpc.nothing(to); }, unchecked);
+}
+
+Measurement run_nothing_in_flight(TensorRpc& rpc, int to, const Task& task) {
+  std::vector<absl::AnyInvocable<void()>> pending(static_cast<std::size_t>(task.depth));
+  return measure_in_flight(
+      task.seconds, task.depth, [&](int n) { pending[static_cast<std::size_t>(n)] = rpc.nothing_async(to); },
+      [&](int n) { pending[static_cast<std::size_t>(n)](); });
+}
+
 Measurement run_echo(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
   at::Tensor x = floats(bytes / 4);
   at::Tensor got;
@@ -204,6 +218,9 @@ Measurement run_tensor_case(TensorRpc& rpc, const Endpoint& endpoint, const Task
   // Callers that compute between calls have a callee each.
   const int server = name.compute_us > 0 ? endpoint.rank - endpoint.size / 2 : 0;
   if (operation == "add2") return run_add(rpc, server, task);
+  if (operation == "null") return run_nothing(rpc, server, task);
+  if (operation == "inflight_null") return run_nothing_in_flight(rpc, server, task);
+  if (operation == "train_step") return run_train_step(rpc, server, task);
   if (operation == "inflight_add2") return run_in_flight(rpc, server, task);
   if (operation == "queued_add2") return run_queued(rpc, server, endpoint, task);
   if (operation == "all_to_all") return run_all_to_all(rpc, endpoint);

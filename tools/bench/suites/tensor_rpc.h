@@ -15,6 +15,9 @@ namespace gradwire::bench {
 class TensorRpc {
  public:
   virtual ~TensorRpc() = default;
+  // A call without arguments and without a result.
+  virtual void nothing(int to) = 0;
+  virtual absl::AnyInvocable<void()> nothing_async(int to) = 0;
   // Calls aten::add on worker `to`.
   virtual at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) = 0;
   virtual absl::AnyInvocable<at::Tensor()> add_async(int to, const at::Tensor& x, const at::Tensor& y) = 0;
@@ -35,6 +38,9 @@ class TensorRpc {
   // pull_parameters() returns the parameters.
   virtual void push_gradient(int to, const at::Tensor& gradient) = 0;
   virtual at::Tensor pull_parameters(int to) = 0;
+  // The callee's functions model_parameters() and apply_model_gradient() (flat_mlp.h).
+  virtual at::Tensor pull_model(int to) = 0;
+  virtual void push_model(int to, const at::Tensor& gradient) = 0;
 };
 
 // Runs a case of the suites rpc and scale at member `endpoint.rank`, which calls the other members.

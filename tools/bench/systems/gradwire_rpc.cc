@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/suites/flat_mlp.h"
 #include "gradwire/tools/bench/suites/tensor_rpc.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
 #include "gradwire/tools/bench/systems/handlers.h"
@@ -31,6 +32,10 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
   }
 
  private:
+  void nothing(int to) override { agent()->rpc_sync<&bench::nothing>(worker(to)); }
+  absl::AnyInvocable<void()> nothing_async(int to) override {
+    return [future = agent()->rpc_async<&bench::nothing>(worker(to))] { future.wait(); };
+  }
   at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) override {
     return agent()->rpc_sync<at::Tensor>(worker(to), op_add_, x, y);
   }
@@ -59,6 +64,10 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
     server(to).rpc_sync<&ParameterServer::push>(gradient);
   }
   at::Tensor pull_parameters(int to) override { return server(to).rpc_sync<&ParameterServer::pull>(); }
+  at::Tensor pull_model(int to) override { return agent()->rpc_sync<&model_parameters>(worker(to)); }
+  void push_model(int to, const at::Tensor& gradient) override {
+    agent()->rpc_sync<&apply_model_gradient>(worker(to), gradient);
+  }
 
   const rpc::WorkerInfo& worker(int rank) const { return workers_.at(static_cast<std::size_t>(rank)); }
   const rpc::RRef<ParameterServer>& server(int to) {

@@ -22,6 +22,7 @@ namespace gradwire::bench {
 namespace {
 
 class Service final : public Echo::Service {
+  grpc::Status Null(grpc::ServerContext*, const Nothing*, Nothing*) override { return grpc::Status::OK; }
   grpc::Status Add(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
     float in[4];
     if (request->data().size() != sizeof in)
@@ -104,6 +105,8 @@ class GrpcMember final : public BenchProcess {
     if (name.operation == "add2") return run_add(timing, server);
     if (name.operation == "oversubscribed_add2") return run_add(timing, std::nullopt);
     if (name.operation == "inflight_add2") return run_in_flight(task);
+    if (name.operation == "null") return run_nothing(timing);
+    if (name.operation == "inflight_null") return run_nothing_in_flight(task);
     std::string source(size, '\0');
     Bytes reply;
     if (name.operation == "echo") {
@@ -193,12 +196,33 @@ class GrpcMember final : public BenchProcess {
         [&](int64_t) { add.check(); });
   }
 
+  // A call in flight.
+  struct Pending {
+    std::unique_ptr<grpc::ClientContext> context;
+    grpc::Status status;
+    std::binary_semaphore done{0};
+
+    grpc::ClientContext* begin() {
+      context = std::make_unique<grpc::ClientContext>();
+      context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      return context.get();
+    }
+    auto on_end() {
+      return [this](grpc::Status ended) {
+        status = std::move(ended);
+        done.release();
+      };
+    }
+    void finish() {
+      done.acquire();
+      check(status);
+    }
+  };
+
   Measurement run_in_flight(const Task& task) {
     struct Slot {
       Add2 add;
-      std::unique_ptr<grpc::ClientContext> context;
-      grpc::Status status;
-      std::binary_semaphore done{0};
+      Pending pending;
     };
     std::vector<Slot> slots(static_cast<std::size_t>(task.depth));
     int64_t next = 0;
@@ -207,20 +231,44 @@ class GrpcMember final : public BenchProcess {
         [&](int n) {
           Slot& slot = slots[static_cast<std::size_t>(n)];
           slot.add.change(next++);
-          slot.context = std::make_unique<grpc::ClientContext>();
-          slot.context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-          stubs_.at(0)->async()->Add(slot.context.get(), &slot.add.request, &slot.add.reply,
-                                     [&slot](grpc::Status status) {
-                                       slot.status = std::move(status);
-                                       slot.done.release();
-                                     });
+          stubs_.at(0)->async()->Add(slot.pending.begin(), &slot.add.request, &slot.add.reply,
+                                     slot.pending.on_end());
         },
         [&](int n) {
           Slot& slot = slots[static_cast<std::size_t>(n)];
-          slot.done.acquire();
-          check(slot.status);
+          slot.pending.finish();
           slot.add.check();
         });
+  }
+
+  Measurement run_nothing(const Timing& timing) {
+    const auto unchecked = [](int64_t) {};
+    return measure(
+        timing, unchecked,
+        [&](int64_t) {
+          const Nothing request;
+          Nothing reply;
+          grpc::ClientContext context;
+          context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+          check(stubs_.at(0)->Null(&context, request, &reply));
+        },
+        unchecked);
+  }
+
+  Measurement run_nothing_in_flight(const Task& task) {
+    struct Slot {
+      Nothing request, reply;
+      Pending pending;
+    };
+    std::vector<Slot> slots(static_cast<std::size_t>(task.depth));
+    return measure_in_flight(
+        task.seconds, task.depth,
+        [&](int n) {
+          Slot& slot = slots[static_cast<std::size_t>(n)];
+          stubs_.at(0)->async()->Null(slot.pending.begin(), &slot.request, &slot.reply,
+                                      slot.pending.on_end());
+        },
+        [&](int n) { slots[static_cast<std::size_t>(n)].pending.finish(); });
   }
 
   Service service_;

@@ -7,9 +7,12 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/suites/flat_mlp.h"
 #include "gradwire/tools/bench/suites/resident.h"
 
 namespace gradwire::bench {
+
+void nothing() {}
 
 int64_t nap(int64_t microseconds) { return sleep_for(microseconds); }
 
@@ -40,6 +43,9 @@ rpc::RRef<ParameterServer> parameter_server() {
   return server;
 }
 
+GRADWIRE_RPC(nothing)
+GRADWIRE_RPC(model_parameters)
+GRADWIRE_RPC(apply_model_gradient)
 GRADWIRE_RPC(nap)
 GRADWIRE_RPC(process_id)
 GRADWIRE_RPC(fetch)

@@ -10,6 +10,7 @@
 // The functions and classes that Gradwire's calls in the bench use. handlers.cc registers them.
 namespace gradwire::bench {
 
+void nothing();
 // Sleeps for the given time and returns it.
 int64_t nap(int64_t microseconds);
 // Returns the id of the process that serves this call.

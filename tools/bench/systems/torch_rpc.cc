@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradwire/tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/suites/flat_mlp.h"
 #include "gradwire/tools/bench/suites/resident.h"
 #include "gradwire/tools/bench/suites/tensor_rpc.h"
 #include "gradwire/tools/bench/systems/torch_agent.h"
@@ -19,7 +20,10 @@ at::Tensor echo_operator(const at::Tensor& x) { return x; }
 
 at::Tensor server_parameters() { return resident_parameter(kServerFloats); }
 
-// Returns a number because torch requires exactly one result of an operator that is called remotely.
+// The operators without a result return a number because torch requires exactly one result of an operator
+// that is called remotely.
+int64_t nothing_operator() { return 0; }
+
 int64_t push_operator(const at::Tensor& gradient) {
   server_parameters().sub_(gradient);
   return gradient.numel();
@@ -30,6 +34,9 @@ int64_t push_operator(const at::Tensor& gradient) {
 // Without Python a worker of torch serves only operators of the namespace aten, so the operators are
 // registered there.
 TORCH_LIBRARY_FRAGMENT(aten, library) {
+  library.def("gradwire_bench_nothing() -> int", &nothing_operator);
+  library.def("gradwire_bench_model() -> Tensor", &model_parameters);
+  library.def("gradwire_bench_push_model(Tensor gradient) -> int", &apply_model_gradient);
   library.def("gradwire_bench_nap(int microseconds) -> int", &sleep_for);
   library.def("gradwire_bench_process_id() -> int", &own_process);
   library.def("gradwire_bench_echo(Tensor x) -> Tensor", &echo_operator);
@@ -48,6 +55,9 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
     endpoint_ = endpoint;
     add_ = TorchAgent::operation("aten::add", "Tensor");
     sum_ = TorchAgent::operation("aten::sum");
+    nothing_ = TorchAgent::operation("aten::gradwire_bench_nothing");
+    model_ = TorchAgent::operation("aten::gradwire_bench_model");
+    push_model_ = TorchAgent::operation("aten::gradwire_bench_push_model");
     nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
     echo_ = TorchAgent::operation("aten::gradwire_bench_echo");
     resident_ = TorchAgent::operation("aten::gradwire_bench_resident");
@@ -62,6 +72,10 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
   }
 
  private:
+  void nothing(int to) override { TorchAgent::result(*torch_.call(to, nothing_, {})); }
+  absl::AnyInvocable<void()> nothing_async(int to) override {
+    return [future = torch_.call(to, nothing_, {})] { TorchAgent::result(*future); };
+  }
   at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) override {
     return tensor(to, add_, {x, y, 1});
   }
@@ -83,6 +97,10 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
     TorchAgent::result(*torch_.call(to, push_, {gradient}));
   }
   at::Tensor pull_parameters(int to) override { return tensor(to, pull_, {}); }
+  at::Tensor pull_model(int to) override { return tensor(to, model_, {}); }
+  void push_model(int to, const at::Tensor& gradient) override {
+    TorchAgent::result(*torch_.call(to, push_model_, {gradient}));
+  }
 
   at::Tensor tensor(int to, const std::shared_ptr<torch::jit::Operator>& op,
                     std::vector<c10::IValue> arguments) const {
@@ -93,6 +111,7 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
   Endpoint endpoint_;
   Footprint before_contact_;
   std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, resident_, push_, pull_;
+  std::shared_ptr<torch::jit::Operator> nothing_, model_, push_model_;
 };
 
 }  // namespace
