@@ -7,6 +7,7 @@
 #include "gradwire/base/threads/futex.h"
 #include "gradwire/tools/bench/suites/case_timing.h"
 #include "gradwire/tools/bench/suites/floors.h"
+#include "gradwire/tools/bench/suites/pinning.h"
 #include "gradwire/tools/bench/suites/shared_block.h"
 
 namespace gradwire::bench {
@@ -19,24 +20,6 @@ struct WakePage {
   // Whether the caller sleeps until the reply, instead of spinning.
   std::atomic<bool> caller_sleeps;
 };
-
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  std::vector<int> cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(i, &set)) cores.push_back(i);
-  }
-  return cores;
-}
-
-void pin_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
 
 // The lower half of the members sleep until a member of the upper half wakes them for a call.
 class Wake final : public BenchProcess {
@@ -65,9 +48,7 @@ class Wake final : public BenchProcess {
     const int other = cores[(pair_ + 1) % cores.size()];
     Timing timing = timing_of(task);
     timing.seconds /= 2;
-    cpu_set_t before;
-    sched_getaffinity(0, sizeof before, &before);
-    pin_to(own);
+    pin_to({own});
     Measurement on_same = call_on(own, timing);
     std::vector<Figure> figures = {{"wake_same_core_us", percentile(on_same.micros, 0.5)}};
     Measurement best = std::move(on_same);
@@ -76,7 +57,7 @@ class Wake final : public BenchProcess {
       figures.push_back({"wake_other_core_us", percentile(on_other.micros, 0.5)});
       if (figures[1].value < figures[0].value) best = std::move(on_other);
     }
-    sched_setaffinity(0, sizeof before, &before);
+    pin_to(cores);
     best.figures = std::move(figures);
     return best;
   }
@@ -109,7 +90,7 @@ class Wake final : public BenchProcess {
       // The calls of the warm-up move the callee.
       if (const int wanted = page_->core.load(std::memory_order_relaxed); wanted != core) {
         core = wanted;
-        pin_to(core);
+        pin_to({core});
       }
       page_->words.reply.store(seen, std::memory_order_release);
       if (page_->caller_sleeps.load(std::memory_order_relaxed)) futex_wake_all(page_->words.reply);

@@ -15,7 +15,8 @@ std::unique_ptr<BenchProcess> make_floor_spin();
 // Computes the figures wake_same_core_us and wake_other_core_us, the medians of both.
 std::unique_ptr<BenchProcess> make_floor_wake();
 // Tensors travel through shared memory that is warm in two processes: one copy for each direction, and a
-// hand-over, for which both processes spin. The callee does the work of the case on them.
+// hand-over. Both processes spin, or take turns on one core, whichever is faster. The callee does the work of
+// the case on the tensors.
 std::unique_ptr<BenchProcess> make_floor_handoff();
 // A round trip of eight bytes over TCP with blocking reads; or with non-blocking reads in a loop.
 std::unique_ptr<BenchProcess> make_floor_tcp();

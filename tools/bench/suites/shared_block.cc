@@ -16,8 +16,6 @@
 namespace gradwire::bench {
 namespace {
 
-constexpr int kPollsBeforeYield = 1000;
-
 [[noreturn]] void fail(const char* what, const std::string& address) {
   throw std::runtime_error(absl::StrCat("cannot ", what, " shared memory", address.empty() ? "" : " ",
                                         address, ": ", std::strerror(errno)));
@@ -47,13 +45,14 @@ void* open_shared_block(const std::string& address, std::size_t size) {
   return memory;
 }
 
-uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* active) {
-  for (int polls = 0;; ++polls) {
+uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* active,
+                      int polls) {
+  for (int polled = 0;; ++polled) {
     const uint32_t now = word.load(std::memory_order_acquire);
     if (now != seen) return now;
     if (active == nullptr || active->load(std::memory_order_relaxed) == 0) {
       futex_wait(word, seen, absl::InfiniteDuration());
-    } else if (polls < kPollsBeforeYield) {
+    } else if (polled < polls) {
       cpu_relax();
     } else {
       // Yield: the other process may be waiting for this core.

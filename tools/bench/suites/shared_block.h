@@ -19,8 +19,9 @@ struct HandOver {
 void* create_shared_block(std::size_t size, std::string& address);
 void* open_shared_block(const std::string& address, std::size_t size);
 
-// Waits until `word` differs from `seen`, and returns its value. Spins while `active` is set, and yields now
-// and then; sleeps on the futex if it is not set or is nullptr.
-uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* active);
+// Waits until `word` differs from `seen`, and returns its value. Spins while `active` is set, and yields
+// after `polls` polls; sleeps on the futex if it is not set or is nullptr.
+uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* active,
+                      int polls = 1000);
 
 }  // namespace gradwire::bench
