@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/polling/look_on.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"

@@ -1,7 +1,5 @@
 #include "gradwire/base/polling/look_on.h"
 
-#include <time.h>
-
 #include <algorithm>
 
 namespace gradwire {
@@ -24,17 +22,12 @@ constexpr int64_t kMinFree = 30'000;
 constexpr int64_t kMaxOversleep = 300'000;
 constexpr int64_t kWeight = 8;
 
+// The bound keeps sums in range; no message is awaited for that long.
 int64_t nanoseconds(absl::Duration duration) {
-  return std::max<int64_t>(0, absl::ToInt64Nanoseconds(duration));
+  return absl::ToInt64Nanoseconds(std::clamp(duration, absl::ZeroDuration(), absl::Hours(24)));
 }
 
 }  // namespace
-
-int64_t monotonic_nanoseconds() {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
 
 LookOn::LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand, Now now)
     : pause_(nanoseconds(policy.pause)),
@@ -94,14 +87,21 @@ void LookOn::plan(int64_t now) {
   poll_until_ = silence_begin_ + std::min(yield_ + pause_, free_ + budget);
 }
 
+// If the silence goes on, the thread does not begin to poll anew: it sleeps on if the next poll finds
+// nothing.
+void LookOn::resume() {
+  if (poll_begin_ == 0) return;
+  poll_begin_ = now_();
+  poll_until_ = poll_begin_;
+  last_yield_ = 0;
+}
+
 void LookOn::woke() {
   if (silence_begin_ == 0) return;
+  resume();
   const int64_t now = now_();
   const int64_t late = now - sleep_until_;
   const bool for_window = window_end_ != 0;
-  poll_begin_ = now;
-  poll_until_ = now;
-  last_yield_ = 0;
   // Woken before the time, by a message or for another reason: if the next poll finds nothing, the thread
   // sleeps on.
   if (sleep_until_ == kForever || late < 0) return;

@@ -2,14 +2,12 @@
 
 #include <cstdint>
 
+#include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/polling/arrival_forecast.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
-
-// Nanoseconds of CLOCK_MONOTONIC.
-int64_t monotonic_nanoseconds();
 
 // How a thread that waits spends the time between two polls.
 enum class Rest : uint8_t { kPause, kYield, kSleep };
@@ -36,6 +34,8 @@ class LookOn {
   // `budget` and `demand` must outlive this object.
   LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand, Now now = &monotonic_nanoseconds);
 
+  // The thread becomes the leader again, after other work.
+  void resume();
   // A poll found nothing: returns how to rest before the next one. kSleep: sleep until sleep_until() at the
   // latest, then call woke().
   Rest rest();

@@ -83,6 +83,14 @@ TEST(LookOn, PolicyOfZeroSleepsAtOnce) {
   }
 }
 
+TEST(LookOn, InfiniteTimesAndTheWholeCoreNeverSleepSoon) {
+  WaitPolicy policy{absl::ZeroDuration(), absl::InfiniteDuration()};
+  policy.share = 1;
+  Waiter waiter(policy);
+  EXPECT_LE(waiter.wait_for(now_ns + 900 * kMilli), kMicro);
+  EXPECT_EQ(waiter.sleeps(), 0);
+}
+
 TEST(LookOn, ShortSilenceIsPolledThrough) {
   Waiter waiter;
   waiter.settle();
@@ -186,6 +194,24 @@ TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
   EXPECT_LE(tried, 12);
 }
 
+TEST(LookOn, WorkDuringASilenceIsNotCharged) {
+  WaitPolicy policy;
+  policy.share = 0.001;
+  PollBudget budget(policy.share);
+  CoreDemand demand;
+  LookOn look_on(policy, budget, demand, [] { return now_ns; });
+  now_ns = kMilli;
+  const int64_t before = budget.left(now_ns);
+  while (look_on.rest() != Rest::kSleep) now_ns += kMicro;
+  for (int i = 0; i < 10; ++i) {
+    // A task that another thread has posted.
+    now_ns += kMilli;
+    look_on.resume();
+    EXPECT_EQ(look_on.rest(), Rest::kSleep);
+  }
+  EXPECT_GE(budget.left(now_ns), before);
+}
+
 TEST(LookOn, MessageAfterALongSilenceIsSoleIfItsSourceSentTheOnesBefore) {
   Waiter waiter;
   waiter.settle();
@@ -200,7 +226,7 @@ TEST(LookOn, MessageAfterALongSilenceIsSoleIfItsSourceSentTheOnesBefore) {
   EXPECT_TRUE(waiter.look_on().is_sole());
   // Sources that take turns may send at the same time.
   for (int i = 0; i < 10; ++i) {
-    waiter.wait_for(now_ns + kMilli, 1 + static_cast<uint64_t>(i % 2));
+    waiter.wait_for(now_ns + kMilli, 2 - static_cast<uint64_t>(i % 2));
     EXPECT_FALSE(waiter.look_on().is_sole());
   }
 }

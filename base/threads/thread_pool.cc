@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
@@ -89,7 +90,8 @@ bool is_asleep(pid_t thread_id) {
 // 2. post_clean() sets `startable`, then checks leader_asleep and wakes the leader if it is set.
 bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
   int64_t until = LookOn::kForever;
-  if (poller.try_enter()) {
+  const bool entered = poller.try_enter();
+  if (entered) {
     bool stay = true;
     while (stay) {
       const Poller::Found found = poller.poll();
@@ -108,7 +110,7 @@ bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
   if (!signal.startable.load()) {
     poller.sleep(until == LookOn::kForever ? absl::InfiniteDuration()
                                            : absl::Nanoseconds(until - monotonic_nanoseconds()));
-    look_on.woke();
+    if (entered) look_on.woke();
   }
   signal.leader_asleep.store(false);
   return !signal.startable.load();
@@ -260,6 +262,7 @@ void ThreadPool::lead_locked() {
   ++leader_terms_;
   mutex_.unlock();
   leading_pool = this;
+  polling_.leader().resume();
   while (drive(*options_.poller, polling_.leader(), signal_)) {
   }
   leading_pool = nullptr;

@@ -62,6 +62,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.name = name;
   if (runtime.options.num_worker_threads < 1)
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
+  if (const double share = runtime.options.wait.share; !(share >= 0 && share <= 1))
+    return absl::InvalidArgumentError(absl::StrCat("wait.share must be from 0 to 1, got ", share));
   if (runtime.options.rpc_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("rpc_timeout must be positive, got ",
                                                    absl::FormatDuration(runtime.options.rpc_timeout),

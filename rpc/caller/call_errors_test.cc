@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "gradwire/base/free_port.h"
@@ -221,6 +222,12 @@ TEST(CallErrors, BadOptionsAreNamed) {
   options.rpc_timeout = absl::ZeroDuration();
   EXPECT_THAT(error_of([&] { Agent::start("a", 0, 1, options); }).what(),
               HasSubstr("rpc_timeout must be positive, got 0"));
+  for (const double share : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
+    options = with_store();
+    options.wait.share = share;
+    EXPECT_THAT(error_of([&] { Agent::start("a", 0, 1, options); }).what(),
+                HasSubstr("wait.share must be from 0 to 1, got "));
+  }
   options = with_store();
   EXPECT_EQ(error_of([&] { Agent::start("", 0, 1, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -10,13 +10,13 @@
 
 #include "gradwire/transport/shm/shm_sender.h"
 
+#include <cstring>
 #include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/transport/shm/memory/copy.h"
 
 namespace gradwire::transport {
 namespace {
@@ -88,7 +88,7 @@ void ShmSender::prepare(Outgoing& outgoing) {
         counters.ring_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
         continue;
       }
-      copy_bytes(block->data, buffer.data(), buffer.size());
+      copy_.copy(block->data, buffer.data(), buffer.size());
       arena->commit(*block);
       counters.arena_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
     }
@@ -206,7 +206,7 @@ void ShmSender::capture(uint64_t ticket) {
                         absl::ZeroDuration());
       return;
     }
-    copy_bytes(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
+    std::memcpy(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
     copies.push_back({part.index, part.offset, *std::move(copy)});
   }
   context_.trim_pool();

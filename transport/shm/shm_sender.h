@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "gradwire/base/copy/adaptive_copy.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/shm/memory/arena_owner.h"
@@ -95,6 +96,9 @@ class ShmSender {
   // A thread is copying buffers of the queue's first message into the arena.
   bool preparing_ ABSL_GUARDED_BY(mutex_) = false;
   CondVar prepared_;
+
+  // Copies into the arena. The peer reads the copies.
+  AdaptiveCopy copy_;
 
   // Set once, when the connection is established. It lives as long as the connection.
   std::shared_ptr<ArenaOwner> arena_storage_;
