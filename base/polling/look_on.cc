@@ -7,6 +7,8 @@ namespace {
 
 // Reading the clock costs more than a pause.
 constexpr uint32_t kPausesPerClock = 8;
+// About the shortest time that the scheduler gives to a thread that computes.
+constexpr int64_t kTimeSlice = 1'500'000;
 // A message that arrives sooner than this after the last one belongs to the same burst.
 constexpr int64_t kBurst = 20'000;
 // The conditions of is_sole().
@@ -123,7 +125,9 @@ void LookOn::found(uint64_t source) {
       last_source_ = source;
       is_sole_ = now - silence_begin_ >= kLongSilence && from_last_source_ >= kMinFromSource;
     }
-    note_yield(now);
+    // A shorter yield may have been the sender's own time: it gave this thread the core when it began to
+    // wait.
+    if (last_yield_ != 0 && now - last_yield_ >= kTimeSlice) note_yield(now);
     end_polling(now);
   }
   silence_begin_ = 0;

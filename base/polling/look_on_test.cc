@@ -182,6 +182,14 @@ TEST(LookOn, BusyCoreIsGivenUp) {
   EXPECT_LE(waiter.wait_for(now_ns + 30 * kMicro), kMicro);
 }
 
+TEST(LookOn, CoreThatTheSenderHandsOverIsKept) {
+  Waiter waiter;
+  waiter.settle();
+  // The sender computes on the same core, and each yield ends when it has sent its next message.
+  waiter.yield = 500 * kMicro;
+  for (int i = 0; i < 20; ++i) EXPECT_LE(waiter.wait_for(now_ns + 500 * kMicro), 10 * kMicro);
+}
+
 TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
   Waiter waiter;
   waiter.settle();
