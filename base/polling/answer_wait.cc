@@ -9,11 +9,6 @@ constexpr uint32_t kPausesPerClock = 8;
 // The shortest extra time that is tried.
 constexpr int64_t kMinExtra = 60'000;
 
-// The time until a deadline may be negative. The upper bound keeps sums in range.
-int64_t nanoseconds(absl::Duration duration) {
-  return absl::ToInt64Nanoseconds(std::clamp(duration, absl::ZeroDuration(), absl::Hours(24)));
-}
-
 }  // namespace
 
 void AnswerTimes::learn(bool answered) {
@@ -23,7 +18,10 @@ void AnswerTimes::learn(bool answered) {
 }
 
 AnswerWait::AnswerWait(const WaitPolicy& policy, const AnswerWaitLimits& limits, Now now)
-    : pause_(nanoseconds(policy.pause)), yield_(nanoseconds(policy.yield)), limits_(limits), now_(now) {}
+    : pause_(bounded_nanoseconds(policy.pause)),
+      yield_(bounded_nanoseconds(policy.yield)),
+      limits_(limits),
+      now_(now) {}
 
 Rest AnswerWait::rest() {
   if (pause_ == 0 && yield_ == 0) return Rest::kSleep;

@@ -24,16 +24,15 @@ constexpr int64_t kMinFree = 30'000;
 constexpr int64_t kMaxOversleep = 300'000;
 constexpr int64_t kWeight = 8;
 
-// The bound keeps sums in range; no message is awaited for that long.
-int64_t nanoseconds(absl::Duration duration) {
+}  // namespace
+
+int64_t bounded_nanoseconds(absl::Duration duration) {
   return absl::ToInt64Nanoseconds(std::clamp(duration, absl::ZeroDuration(), absl::Hours(24)));
 }
 
-}  // namespace
-
 LookOn::LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand, Now now)
-    : pause_(nanoseconds(policy.pause)),
-      yield_(nanoseconds(policy.yield)),
+    : pause_(bounded_nanoseconds(policy.pause)),
+      yield_(bounded_nanoseconds(policy.yield)),
       budget_(budget),
       demand_(demand),
       now_(now),

@@ -2,12 +2,17 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/polling/arrival_forecast.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
+
+// Nanoseconds of a time in a WaitPolicy. A negative one, of a deadline that has passed, counts as 0. The
+// upper bound of a day keeps sums in range.
+int64_t bounded_nanoseconds(absl::Duration duration);
 
 // How a thread that waits spends the time between two polls.
 enum class Rest : uint8_t { kPause, kYield, kSleep };

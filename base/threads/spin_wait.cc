@@ -1,19 +1,14 @@
 #include "gradwire/base/threads/spin_wait.h"
 
 #include <sched.h>
-#include <time.h>
+
+#include "gradwire/base/monotonic_time.h"
 
 namespace gradwire {
 namespace {
 
 // Reading the clock costs more than a pause.
 constexpr int kPausesPerClock = 8;
-
-uint64_t now_nanos() {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 }  // namespace
 
@@ -24,14 +19,14 @@ void yield_core() { ::sched_yield(); }
 bool SpinWait::rest() {
   if (end_nanos_ == 0) return false;
   if (start_ == 0) {
-    start_ = now_nanos();
+    start_ = static_cast<uint64_t>(monotonic_nanoseconds());
     polls_ = 0;
   }
   if (polls_ >= 0 && ++polls_ % kPausesPerClock != 0) {
     cpu_relax();
     return true;
   }
-  const uint64_t waited = now_nanos() - start_;
+  const uint64_t waited = static_cast<uint64_t>(monotonic_nanoseconds()) - start_;
   if (waited >= end_nanos_) return false;
   if (waited < pause_nanos_) {
     cpu_relax();
