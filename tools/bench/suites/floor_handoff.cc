@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -87,8 +87,8 @@ class Handoff final : public BenchProcess {
     if (endpoint.rank != 0) return "";
     std::string address;
     blocks_ = static_cast<Blocks*>(create_shared_block(sizeof(Blocks), address));
-    // The thread ends with the process.
-    std::thread([this] { serve(); }).detach();
+    server_.emplace(
+        blocks_->words, true, [this] { return serve(); }, kPolls);
     return address;
   }
 
@@ -222,38 +222,31 @@ class Handoff final : public BenchProcess {
     if (!right) throw std::runtime_error("floor_handoff received wrong parameters");
   }
 
-  [[noreturn]] void serve() {
-    uint32_t seen = 0;
-    std::vector<float> parameters;
-    const std::vector<int> cores = allowed_cores();
-    for (;;) {
-      seen = await_change(blocks_->words.request, seen, &blocks_->words.active, kPolls);
-      const auto* floats = reinterpret_cast<const float*>(blocks_->request);
-      const std::size_t bytes = blocks_->bytes;
-      switch (blocks_->work) {
-        case Work::kEcho:
-          std::memcpy(blocks_->reply, blocks_->request, bytes);
-          break;
-        case Work::kSum:
-          blocks_->sum = sum_of(floats, bytes / sizeof(float));
-          break;
-        case Work::kPull:
-          std::memcpy(blocks_->reply, parameters.data(), bytes);
-          break;
-        case Work::kSubtract:
-          subtract(parameters, floats);
-          break;
-        case Work::kReset:
-          parameters.assign(bytes / sizeof(float), kInitial);
-          pin_to(blocks_->core < 0 ? cores : std::vector<int>{blocks_->core});
-          break;
-        case Work::kNothing:
-          break;
-      }
-      const bool caller_sleeps = blocks_->core >= 0;
-      blocks_->words.reply.store(seen, std::memory_order_release);
-      if (caller_sleeps) futex_wake_all(blocks_->words.reply);
+  // Does the work of a request at the callee. Returns whether the caller sleeps.
+  bool serve() {
+    const auto* floats = reinterpret_cast<const float*>(blocks_->request);
+    const std::size_t bytes = blocks_->bytes;
+    switch (blocks_->work) {
+      case Work::kEcho:
+        std::memcpy(blocks_->reply, blocks_->request, bytes);
+        break;
+      case Work::kSum:
+        blocks_->sum = sum_of(floats, bytes / sizeof(float));
+        break;
+      case Work::kPull:
+        std::memcpy(blocks_->reply, parameters_.data(), bytes);
+        break;
+      case Work::kSubtract:
+        subtract(parameters_, floats);
+        break;
+      case Work::kReset:
+        parameters_.assign(bytes / sizeof(float), kInitial);
+        pin_to(blocks_->core < 0 ? cores_ : std::vector<int>{blocks_->core});
+        break;
+      case Work::kNothing:
+        break;
     }
+    return blocks_->core >= 0;
   }
 
   Blocks* blocks_ = nullptr;
@@ -261,6 +254,10 @@ class Handoff final : public BenchProcess {
   std::size_t bytes_ = 0;
   Timing timing_;
   bool spin_ = true;
+  // At the callee.
+  const std::vector<int> cores_ = allowed_cores();
+  std::vector<float> parameters_;
+  std::optional<HandOverServer> server_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <thread>
+#include <optional>
 
 #include "gradwire/base/threads/futex.h"
 #include "gradwire/tools/bench/suites/case_timing.h"
@@ -16,8 +16,7 @@ class SharedPage final : public BenchProcess {
     if (endpoint.rank != 0) return "";
     std::string address;
     page_ = static_cast<HandOver*>(create_shared_block(sizeof(HandOver), address));
-    // The thread ends with the process.
-    std::thread([this] { serve(); }).detach();
+    server_.emplace(*page_, spin_, [this] { return !spin_; });
     return address;
   }
 
@@ -47,18 +46,10 @@ class SharedPage final : public BenchProcess {
   }
 
  private:
-  [[noreturn]] void serve() {
-    uint32_t seen = 0;
-    for (;;) {
-      seen = await_change(page_->request, seen, spin_ ? &page_->active : nullptr);
-      page_->reply.store(seen, std::memory_order_release);
-      if (!spin_) futex_wake_all(page_->reply);
-    }
-  }
-
   const bool spin_;
   bool awake_ = false;
   HandOver* page_ = nullptr;
+  std::optional<HandOverServer> server_;
 };
 
 }  // namespace

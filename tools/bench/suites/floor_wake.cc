@@ -1,7 +1,7 @@
 #include <sched.h>
 
 #include <atomic>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "gradwire/base/threads/futex.h"
@@ -29,8 +29,7 @@ class Wake final : public BenchProcess {
     std::string address;
     page_ = static_cast<WakePage*>(create_shared_block(sizeof(WakePage), address));
     page_->core.store(allowed_cores().at(0));
-    // The thread ends with the process.
-    std::thread([this] { serve(); }).detach();
+    server_.emplace(page_->words, false, [this] { return serve(); });
     return address;
   }
 
@@ -82,23 +81,20 @@ class Wake final : public BenchProcess {
         nothing);
   }
 
-  [[noreturn]] void serve() {
-    uint32_t seen = 0;
-    int core = -1;
-    for (;;) {
-      seen = await_change(page_->words.request, seen, nullptr);
-      // The calls of the warm-up move the callee.
-      if (const int wanted = page_->core.load(std::memory_order_relaxed); wanted != core) {
-        core = wanted;
-        pin_to({core});
-      }
-      page_->words.reply.store(seen, std::memory_order_release);
-      if (page_->caller_sleeps.load(std::memory_order_relaxed)) futex_wake_all(page_->words.reply);
+  // Moves to the core that the caller wants: the calls of its warm-up do. Returns whether the caller sleeps.
+  bool serve() {
+    if (const int wanted = page_->core.load(std::memory_order_relaxed); wanted != served_on_) {
+      served_on_ = wanted;
+      pin_to({wanted});
     }
+    return page_->caller_sleeps.load(std::memory_order_relaxed);
   }
 
   WakePage* page_ = nullptr;
   std::size_t pair_ = 0;
+  // The core of the serving thread; -1: not chosen yet.
+  int served_on_ = -1;
+  std::optional<HandOverServer> server_;
 };
 
 }  // namespace

@@ -6,11 +6,10 @@
 namespace gradwire::bench {
 namespace {
 
-// Returns what the last of two members measures. The members are not destroyed: their threads use them until
-// the process ends.
+// Returns what the last of two members measures.
 Measurement measured(std::unique_ptr<BenchProcess> (*make)(), const std::string& case_name) {
-  BenchProcess* callee = make().release();
-  BenchProcess* caller = make().release();
+  const std::unique_ptr<BenchProcess> callee = make();
+  const std::unique_ptr<BenchProcess> caller = make();
   Endpoint endpoint{.rank = 0, .size = 2};
   endpoint.addresses = {callee->listen(endpoint), ""};
   callee->join(endpoint);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/threads/futex.h"
@@ -58,6 +59,30 @@ uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::ato
       // Yield: the other process may be waiting for this core.
       sched_yield();
     }
+  }
+}
+
+HandOverServer::HandOverServer(HandOver& words, bool spins, std::function<bool()> serve, int polls)
+    : words_(words),
+      active_(spins ? &words.active : nullptr),
+      serve_(std::move(serve)),
+      polls_(polls),
+      thread_([this] { run(); }) {}
+
+HandOverServer::~HandOverServer() {
+  stopping_.store(true, std::memory_order_relaxed);
+  words_.request.fetch_add(1, std::memory_order_release);
+  futex_wake_all(words_.request);
+  thread_.join();
+}
+
+void HandOverServer::run() {
+  for (uint32_t seen = 0;;) {
+    seen = await_change(words_.request, seen, active_, polls_);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    const bool caller_sleeps = serve_();
+    words_.reply.store(seen, std::memory_order_release);
+    if (caller_sleeps) futex_wake_all(words_.reply);
   }
 }
 
