@@ -1,6 +1,7 @@
 #include "gradwire/base/polling/look_on.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace gradwire {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 constexpr uint32_t kPausesPerClock = 8;
 // About the shortest time that the scheduler gives to a thread that computes.
 constexpr int64_t kTimeSlice = 1'500'000;
+// A yield that takes longer has run a thread that computes.
+constexpr int64_t kSharedCore = 20'000;
 // A message that arrives sooner than this after the last one belongs to the same burst.
 constexpr int64_t kBurst = 20'000;
 // The conditions of is_sole().
@@ -19,6 +22,8 @@ constexpr int64_t kBriefPoll = 5'000;
 // Number of sleeps that are measured before the measurements count.
 constexpr int kMinOversleeps = 4;
 constexpr int64_t kMeasuredSleep = 200'000;
+// Work that takes longer is not done by the thread that polls.
+constexpr int64_t kMaxWork = 1'000'000;
 // The bounds of free_, and the weight of a new measurement.
 constexpr int64_t kMinFree = 30'000;
 constexpr int64_t kMaxOversleep = 300'000;
@@ -41,18 +46,13 @@ LookOn::LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand,
 
 Rest LookOn::rest() {
   if (pause_ == 0 && yield_ == 0) return Rest::kSleep;
-  if (silence_begin_ == 0) {
-    silence_begin_ = now_();
-    polls_ = 0;
-    is_sole_ = false;
-  }
+  if (silence_begin_ == 0) fall_silent();
+  if (poll_begin_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
+  const int64_t now = now_();
   if (poll_begin_ == 0) {
-    if (++polls_ % kPausesPerClock != 0) return Rest::kPause;
-    const int64_t now = now_();
     if (now - silence_begin_ < pause_) return Rest::kPause;
     plan(now);
   }
-  const int64_t now = now_();
   note_yield(now);
   if (now < poll_until_ && !demand_.is_high(now)) return Rest::kYield;
   end_polling(now);
@@ -65,17 +65,27 @@ Rest LookOn::rest() {
   return Rest::kSleep;
 }
 
+void LookOn::fall_silent() {
+  silence_begin_ = now_();
+  if (work_begin_ != 0) budget_.earn(std::min(silence_begin_ - work_begin_, kMaxWork));
+  work_begin_ = silence_begin_;
+  polls_ = 0;
+  is_sole_ = false;
+}
+
 void LookOn::plan(int64_t now) {
   poll_begin_ = now;
   poll_until_ = now;
+  away_ = 0;
   window_end_ = 0;
   sleep_until_ = kForever;
   if (demand_.is_high(now)) return;
   const int64_t budget = std::max<int64_t>(0, budget_.left(now));
-  if (const auto window = forecast_.next(now)) {
+  const auto window = handed_over_ ? std::nullopt : forecast_.next(now);
+  if (window.has_value()) {
     const int64_t begin = window->begin - lead_time();
     if (begin <= now + free_) {
-      poll_until_ = std::min(window->end, now + free_ + budget);
+      poll_until_ = std::clamp(window->end, now + free_, now + free_ + budget);
       forecast_used_ = window->end > now + free_;
     } else if (window->end - begin <= budget) {
       poll_until_ = now + kBriefPoll;
@@ -94,21 +104,21 @@ void LookOn::resume() {
   if (poll_begin_ == 0) return;
   poll_begin_ = now_();
   poll_until_ = poll_begin_;
+  away_ = 0;
   last_yield_ = 0;
 }
 
 void LookOn::woke() {
   if (silence_begin_ == 0) return;
   resume();
-  const int64_t now = now_();
-  const int64_t late = now - sleep_until_;
-  const bool for_window = window_end_ != 0;
   // Woken before the time, by a message or for another reason: if the next poll finds nothing, the thread
   // sleeps on.
-  if (sleep_until_ == kForever || late < 0) return;
-  note_oversleep(late);
-  if (for_window) poll_until_ = std::max(window_end_, now);
-  forecast_used_ = forecast_used_ || for_window;
+  if (poll_begin_ < sleep_until_) return;
+  note_oversleep(poll_begin_ - sleep_until_);
+  if (window_end_ != 0) {
+    poll_until_ = std::max(window_end_, poll_begin_);
+    forecast_used_ = true;
+  }
   window_end_ = 0;
   sleep_until_ = kForever;
 }
@@ -118,15 +128,19 @@ void LookOn::found(uint64_t source) {
   if (silence_begin_ == 0) return;
   if (polls_ >= kPausesPerClock || poll_begin_ != 0) {
     const int64_t now = now_();
+    work_begin_ = now;
     if (now - silence_begin_ >= kBurst) {
       forecast_.record(source, now);
       from_last_source_ = source == last_source_ ? from_last_source_ + 1 : 1;
       last_source_ = source;
       is_sole_ = now - silence_begin_ >= kLongSilence && from_last_source_ >= kMinFromSource;
     }
-    // A shorter yield may have been the sender's own time: it gave this thread the core when it began to
-    // wait.
-    if (last_yield_ != 0 && now - last_yield_ >= kTimeSlice) note_yield(now);
+    const int64_t last = last_yield_ == 0 ? 0 : now - last_yield_;
+    // A shorter yield was probably the sender's own time: it gave this thread the core when it began to wait.
+    if (last >= kTimeSlice) demand_.yielded(last, now);
+    if (last >= kSharedCore) away_ += last;
+    handed_over_ = last >= kSharedCore && last < kTimeSlice;
+    if (handed_over_) demand_.returned();
     end_polling(now);
   }
   silence_begin_ = 0;
@@ -139,16 +153,19 @@ void LookOn::found(uint64_t source) {
 
 void LookOn::end_polling(int64_t now) {
   if (poll_begin_ == 0) return;
-  const int64_t polled = now - poll_begin_;
-  const bool all = forecast_used_;
-  budget_.spend(std::max<int64_t>(0, all ? polled : polled - free_));
+  const int64_t polled = now - poll_begin_ - away_;
+  budget_.spend(std::max<int64_t>(0, forecast_used_ ? polled : polled - free_));
   poll_begin_ = now;
   poll_until_ = now;
+  away_ = 0;
   last_yield_ = 0;
 }
 
 void LookOn::note_yield(int64_t now) {
-  if (last_yield_ != 0) demand_.yielded(now - last_yield_, now);
+  if (last_yield_ != 0) {
+    demand_.yielded(now - last_yield_, now);
+    if (now - last_yield_ >= kSharedCore) away_ += now - last_yield_;
+  }
   last_yield_ = now;
 }
 

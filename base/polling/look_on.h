@@ -26,9 +26,13 @@ enum class Rest : uint8_t { kPause, kYield, kSleep };
 // 3. without a forecast, yields and polls for at most WaitPolicy::yield;
 // 4. sleeps until it is woken.
 // Polling for as long as a wake-up takes costs no more than the wake-up. Polling beyond that is limited to
-// the share WaitPolicy::share of one core on average (PollBudget).
+// the share WaitPolicy::share of one core on average, and to the time that the thread works between the
+// silences (PollBudget).
 //
-// The thread does not poll beyond the pauses while another thread needs its core (CoreDemand).
+// The thread does not poll beyond the pauses while another thread needs its core (CoreDemand). But if the
+// sender of the messages computes on the same core, a yield is the cheapest way to wait: the sender hands the
+// core over when it begins to wait for the answer. The time of such a yield is not charged, and the thread
+// does not sleep until a forecast.
 //
 // The calling thread executes the pauses, yields and sleeps. Not thread-safe.
 class LookOn {
@@ -56,6 +60,8 @@ class LookOn {
   int64_t free_nanoseconds() const { return free_; }
 
  private:
+  // The silence begins.
+  void fall_silent();
   // Begins to poll at `now`: decides until when.
   void plan(int64_t now);
   // Ends polling at `now`, and charges it to the budget.
@@ -71,6 +77,9 @@ class LookOn {
   CoreDemand& demand_;
   const Now now_;
 
+  // Since when the thread has worked: the end of the last silence, unless that one was too short to read the
+  // clock. 0: not known.
+  int64_t work_begin_ = 0;
   // The begin of the silence; 0: no poll has failed since the last message.
   int64_t silence_begin_ = 0;
   uint32_t polls_ = 0;
@@ -97,6 +106,10 @@ class LookOn {
 
   // Time of the last yield in this silence; 0: none.
   int64_t last_yield_ = 0;
+  // How long other threads have computed on this core while the thread polled.
+  int64_t away_ = 0;
+  // Whether the last silence ended when a thread that computed handed this core over.
+  bool handed_over_ = false;
 };
 
 }  // namespace gradwire

@@ -100,6 +100,25 @@ TEST(LookOn, ShortSilenceIsPolledThrough) {
   EXPECT_EQ(waiter.sleeps(), 0);
 }
 
+// Such as the messages of a training step, which follow one another.
+TEST(LookOn, ThreadThatWorksMayPollAsLongAsItWorks) {
+  for (const int64_t work : {2 * kMicro, 60 * kMicro}) {
+    Waiter waiter;
+    waiter.settle();
+    waiter.sleeps();
+    for (int i = 0; i < 10'000; ++i) {
+      waiter.wait_for(now_ns + (i % 2 == 0 ? 50 : 70) * kMicro);
+      now_ns += work;
+    }
+    if (work > 50 * kMicro) {
+      EXPECT_EQ(waiter.sleeps(), 0);
+    } else {
+      // The polling would cost more than the share and the work allow.
+      EXPECT_GT(waiter.sleeps(), 5'000);
+    }
+  }
+}
+
 TEST(LookOn, FirstSleepsMeasureHowLongAWakeUpTakes) {
   Waiter waiter;
   waiter.wake_up = 60 * kMicro;
@@ -183,11 +202,38 @@ TEST(LookOn, BusyCoreIsGivenUp) {
 }
 
 TEST(LookOn, CoreThatTheSenderHandsOverIsKept) {
-  Waiter waiter;
+  WaitPolicy policy;
+  policy.share = 0.001;
+  Waiter waiter(policy);
   waiter.settle();
   // The sender computes on the same core, and each yield ends when it has sent its next message.
+  for (int i = 0; i < 1'000; ++i) {
+    const int64_t arrival = now_ns + (i % 3 == 0 ? 700 : 500) * kMicro;
+    waiter.yield = arrival - now_ns;
+    EXPECT_LE(waiter.wait_for(arrival), 10 * kMicro);
+    if (i == 0) waiter.sleeps();
+  }
+  EXPECT_EQ(waiter.sleeps(), 0);
+}
+
+TEST(LookOn, HandedOverCoreReplacesTheForecast) {
+  Waiter waiter;
+  waiter.settle();
+  waiter.wait_for_each(500 * kMicro, 20);
+  waiter.sleeps();
+  waiter.wait_for_each(500 * kMicro, 1);
+  EXPECT_EQ(waiter.sleeps(), 1);
   waiter.yield = 500 * kMicro;
-  for (int i = 0; i < 20; ++i) EXPECT_LE(waiter.wait_for(now_ns + 500 * kMicro), 10 * kMicro);
+  waiter.wait_for_each(500 * kMicro, 2);
+  waiter.sleeps();
+  waiter.wait_for_each(500 * kMicro, 10);
+  EXPECT_EQ(waiter.sleeps(), 0);
+  // The sender moves to another core.
+  waiter.yield = kMicro;
+  waiter.wait_for_each(500 * kMicro, 2);
+  waiter.sleeps();
+  waiter.wait_for_each(500 * kMicro, 1);
+  EXPECT_EQ(waiter.sleeps(), 1);
 }
 
 TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {

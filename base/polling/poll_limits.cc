@@ -7,9 +7,9 @@ namespace {
 
 // The budget is a bucket that holds what this time of the past allows.
 constexpr int64_t kSavedTime = 1'000'000'000;
-// A yield that takes longer has run a thread that computes. Two threads that only yield to each other take 1
-// to 2 us.
-constexpr int64_t kLongYield = 100'000;
+// A yield that takes longer has run a thread that computes for most of its time slice. Shorter ones are
+// common when more processes than cores work on one task: there the yields are what makes it advance.
+constexpr int64_t kLongYield = 1'000'000;
 constexpr int64_t kMinBusy = 8'000'000;
 constexpr int64_t kMaxBusy = 256'000'000;
 

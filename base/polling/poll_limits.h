@@ -6,15 +6,20 @@
 namespace gradwire {
 
 // How much the threads of one pool may poll in silences that are longer than a wake-up takes: a share of one
-// core on average. What was not used in the last second is saved. Times are nanoseconds of one monotonic
-// clock. Thread-safe.
+// core on average, and as long as the pool works. What was not used is saved, up to the share of one second.
+// Times are nanoseconds of one monotonic clock. Thread-safe.
 class PollBudget {
  public:
-  // `share`: from 0 to 1.
+  // `share`: from 0 to 1. If it is 0, the budget stays empty.
   explicit PollBudget(double share) : share_(share) {}
 
   // Nanoseconds that may be polled now; not positive if none are left.
   int64_t left(int64_t now);
+  // The pool worked for this long: calls that follow one another at short intervals are worth polling for.
+  // A sleep between them would take more processor time, that of the wake-up.
+  void earn(int64_t nanoseconds) {
+    if (share_ > 0) left_.fetch_add(nanoseconds, std::memory_order_relaxed);
+  }
   void spend(int64_t nanoseconds) { left_.fetch_sub(nanoseconds, std::memory_order_relaxed); }
 
  private:
@@ -34,6 +39,8 @@ class CoreDemand {
  public:
   // A yield took this long, until `now`.
   void yielded(int64_t nanoseconds, int64_t now);
+  // A thread that computed gave the core back in time: the next long yield counts as the first one.
+  void returned() { length_.store(0, std::memory_order_relaxed); }
   bool is_high(int64_t now) const { return now < until_.load(std::memory_order_relaxed); }
 
  private:

@@ -39,16 +39,27 @@ TEST(PollBudget, TimeThatGoesBackGivesNothing) {
   EXPECT_EQ(budget.left(kSecond), 0);
 }
 
+TEST(PollBudget, EarnsTheTimeOfWorkUpToTheSavedTime) {
+  PollBudget budget(0.1);
+  (void)budget.left(kSecond);
+  budget.spend(100 * kMilli);
+  budget.earn(3 * kMilli);
+  EXPECT_EQ(budget.left(kSecond), 3 * kMilli);
+  budget.earn(kSecond);
+  EXPECT_EQ(budget.left(kSecond), 100 * kMilli);
+}
+
 TEST(PollBudget, ShareOfZeroIsAlwaysEmpty) {
   PollBudget budget(0);
+  budget.earn(kMilli);
   EXPECT_EQ(budget.left(kSecond), 0);
   EXPECT_EQ(budget.left(2 * kSecond), 0);
 }
 
 TEST(CoreDemand, ShortYieldsAreNoDemand) {
   CoreDemand demand;
-  for (int64_t now = kSecond; now < 2 * kSecond; now += 50 * kMicro) {
-    demand.yielded(50 * kMicro, now);
+  for (int64_t now = kSecond; now < 2 * kSecond; now += 500 * kMicro) {
+    demand.yielded(500 * kMicro, now);
     ASSERT_FALSE(demand.is_high(now));
   }
 }
@@ -75,6 +86,17 @@ TEST(CoreDemand, DemandThatStaysLastsTwiceAsLongEachTimeUpToALimit) {
   // After a long time without demand it begins anew.
   now += 2 * kSecond;
   demand.yielded(3 * kMilli, now);
+  EXPECT_FALSE(demand.is_high(now + 8 * kMilli));
+}
+
+TEST(CoreDemand, CoreThatWasReturnedEndsTheDoubling) {
+  CoreDemand demand;
+  int64_t now = kSecond;
+  demand.yielded(3 * kMilli, now);
+  demand.yielded(3 * kMilli, now += 9 * kMilli);
+  EXPECT_TRUE(demand.is_high(now + 15 * kMilli));
+  demand.returned();
+  demand.yielded(3 * kMilli, now += 17 * kMilli);
   EXPECT_FALSE(demand.is_high(now + 8 * kMilli));
 }
 

@@ -13,7 +13,8 @@ struct WaitPolicy {
   absl::Duration pause = absl::Microseconds(3);
   absl::Duration yield = absl::Microseconds(150);
   // The part of one core that a thread of a pool may use on average to poll for messages in silences that are
-  // longer than a wake-up takes. From 0 to 1.
+  // longer than a wake-up takes, in addition to as much time as it works. From 0 to 1; 0: it does not poll
+  // in such silences.
   double share = 0.1;
 };
 

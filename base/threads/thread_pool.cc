@@ -17,6 +17,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/monotonic_time.h"
+#include "gradwire/base/polling/pool_polling.h"
 #include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
@@ -118,7 +119,8 @@ bool drive(Poller& poller, LookOn& look_on, LeaderSignal& signal) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(Options options) : options_(checked(std::move(options))), polling_(options_.wait) {
+ThreadPool::ThreadPool(Options options)
+    : options_(checked(std::move(options))), polling_(std::make_unique<PoolPolling>(options_.wait)) {
   supervisor_ = std::thread([this] { supervise(); });
   if (options_.poller != nullptr) {
     MutexLock lock(mutex_);
@@ -262,11 +264,11 @@ void ThreadPool::lead_locked() {
   ++leader_terms_;
   mutex_.unlock();
   leading_pool = this;
-  polling_.leader().resume();
-  while (drive(*options_.poller, polling_.leader(), signal_)) {
+  polling_->leader().resume();
+  while (drive(*options_.poller, polling_->leader(), signal_)) {
   }
   leading_pool = nullptr;
-  found_sole_message = polling_.leader().is_sole();
+  found_sole_message = polling_->leader().is_sole();
   mutex_.lock();
   leading_ = false;
   // No thread leads until this thread is back: the supervisor must check that.
@@ -279,8 +281,7 @@ void ThreadPool::run(Queued task) {
     MutexLock lock(mutex_);
     ensure_leader_locked();
   }
-  const auto started =
-      task.cost == nullptr ? std::chrono::steady_clock::time_point() : std::chrono::steady_clock::now();
+  const int64_t started = task.cost == nullptr ? 0 : monotonic_nanoseconds();
   ExecutionState().restore();
   short_task_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
   task.task();
@@ -288,10 +289,10 @@ void ThreadPool::run(Queued task) {
   short_task_pool = nullptr;
   ExecutionState().restore();
   if (task.cost == nullptr) return;
-  const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - started);
-  task.cost->record(took.count());
+  const int64_t took = monotonic_nanoseconds() - started;
+  task.cost->record(took);
   // The next tasks may take as long: send the held-back messages now, so that their receivers need not wait.
-  if (took > kShortTask && options_.poller != nullptr) options_.poller->flush();
+  if (took > kShortTask.count() && options_.poller != nullptr) options_.poller->flush();
 }
 
 // The entry of the thread stays at its address until the end: it is only moved from one list to another.
@@ -337,7 +338,7 @@ bool ThreadPool::drive_until(const std::atomic<bool>& done, absl::Time deadline)
   Poller& poller = *options_.poller;
   bool driving = false;
   bool wanting = false;
-  AnswerWait wait = polling_.wait_for_answer(deadline);
+  AnswerWait wait = polling_->wait_for_answer(deadline);
   // Work for others must not see the ExecutionState of this thread.
   std::optional<ScopedExecutionState> clean;
   uint32_t busy_polls = 0;

@@ -12,13 +12,15 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/polling/pool_polling.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/poller.h"
 #include "gradwire/base/threads/sleeper.h"
+#include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/base/threads/task_queue.h"
 
 namespace gradwire {
+
+class PoolPolling;
 
 // State of a pool that its leader reads without the pool's mutex.
 struct LeaderSignal {
@@ -153,8 +155,8 @@ class ThreadPool : public Executor {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   LeaderSignal signal_;
-  // The leaders hand polling_.leader() over under mutex_.
-  PoolPolling polling_;
+  // The leaders hand polling_->leader() over under mutex_.
+  const std::unique_ptr<PoolPolling> polling_;
 
   std::once_flag joined_;
   std::thread supervisor_;
