@@ -1,44 +1,53 @@
 #include "gradwire/base/copy/adaptive_copy.h"
 
-#include <cstring>
+#include <array>
+#include <cstdint>
 
+#include "gradwire/base/copy/copy_methods.h"
 #include "gradwire/base/monotonic_time.h"
 
 namespace gradwire {
 namespace {
 
-// The clock and the lock cost more than smaller copies.
-constexpr std::size_t kMinBytes = std::size_t{4} << 10;
+std::array<bool, kCopyMethods> supported_methods() {
+  return {true, is_supported(CopyMethod::kString), is_supported(CopyMethod::kStream)};
+}
 
-CopyChoice first_choice() {
-  return CopyChoice({true, is_supported(CopyMethod::kString), is_supported(CopyMethod::kStream)});
+// Returns the time that the copy took.
+int64_t timed_copy(CopyMethod method, void* to, const void* from, std::size_t bytes) {
+  const int64_t begin = monotonic_nanoseconds();
+  copy_with(method, to, from, bytes);
+  return monotonic_nanoseconds() - begin;
 }
 
 }  // namespace
 
-AdaptiveCopy::AdaptiveCopy() : choices_{first_choice(), first_choice(), first_choice(), first_choice()} {}
+AdaptiveCopy::AdaptiveCopy() : choice_(supported_methods()) {}
 
-void AdaptiveCopy::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes < kMinBytes) {
-    std::memcpy(to, from, bytes);
-    return;
+void AdaptiveCopy::copy_chosen(void* to, const void* from, std::size_t bytes) {
+  const CopyOrder order = choice_.next(bytes);
+  if (order.timed) {
+    choice_.record(order.method, bytes, timed_copy(order.method, to, from, bytes));
+  } else {
+    copy_with(order.method, to, from, bytes);
   }
-  const std::size_t size = size_class(bytes);
-  CopyMethod method;
-  {
-    MutexLock lock(mutex_);
-    method = choices_[size].next();
-  }
-  const int64_t begin = monotonic_nanoseconds();
-  copy_with(method, to, from, bytes);
-  const auto took = static_cast<double>(monotonic_nanoseconds() - begin);
-  MutexLock lock(mutex_);
-  choices_[size].record(method, took * 1024 / static_cast<double>(bytes));
 }
 
-std::size_t AdaptiveCopy::size_class(std::size_t bytes) {
-  constexpr std::size_t kKib = 1024;
-  return bytes < 64 * kKib ? 0 : bytes < 512 * kKib ? 1 : bytes < 4096 * kKib ? 2 : 3;
+SharedAdaptiveCopy::SharedAdaptiveCopy() : choice_(supported_methods()) {}
+
+void SharedAdaptiveCopy::copy(void* to, const void* from, std::size_t bytes) {
+  CopyOrder order;
+  if (bytes >= SizedCopyChoice::kMinBytes) {
+    MutexLock lock(mutex_);
+    order = choice_.next(bytes);
+  }
+  if (!order.timed) {
+    copy_with(order.method, to, from, bytes);
+    return;
+  }
+  const int64_t nanoseconds = timed_copy(order.method, to, from, bytes);
+  MutexLock lock(mutex_);
+  choice_.record(order.method, bytes, nanoseconds);
 }
 
 }  // namespace gradwire

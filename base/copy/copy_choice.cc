@@ -5,65 +5,120 @@
 namespace gradwire {
 namespace {
 
-// Number of first copies with each method. The first one may touch new pages.
-constexpr int kFirstSamples = 2;
+// Number of costs of a method before it is chosen or rejected. The first one may contain page faults.
+constexpr std::size_t kDecisiveCosts = 3;
+static_assert(kDecisiveCosts <= RecentCosts::kKept);
 constexpr int kMinTrialInterval = 32;
 constexpr int kMaxTrialInterval = 2048;
 // The best method has become slow if its cost exceeds its usual cost by this factor.
 constexpr double kSlow = 1.5;
-// The weight of a new sample.
-constexpr double kWeight = 0.25;
 
 }  // namespace
 
-CopyChoice::CopyChoice(const std::array<bool, kCopyMethods>& usable) : trial_interval_(kMinTrialInterval) {
-  for (std::size_t i = 0; i < kCopyMethods; ++i) known_[i].usable = usable[i];
+CopyChoice::CopyChoice(const Options& options)
+    : copies_per_timed_(options.copies_per_timed), trial_interval_(kMinTrialInterval) {
+  for (std::size_t i = 0; i < kCopyMethods; ++i) methods_[i].usable = options.usable[i];
   at(CopyMethod::kMemcpy).usable = true;
+  for (const Method& method : methods_) others_ += method.usable ? 1 : 0;
 }
 
-CopyMethod CopyChoice::next() {
-  for (std::size_t i = 0; i < kCopyMethods; ++i) {
-    if (known_[i].usable && known_[i].samples < kFirstSamples) return static_cast<CopyMethod>(i);
+CopyOrder CopyChoice::next() {
+  // There is nothing to choose, so nothing is measured.
+  if (others_ == 0) return {};
+  // 1. Measure all methods in turn, so that page faults of the first copies count the same for all.
+  if (!all_known_) return {least_known().value_or(best_), true};
+  // 2. Use the method on trial once more when the cost of the last time is known.
+  if (!trial_.has_value() && (due_trials_ > 0 || since_trial_ >= trial_interval_)) begin_trial();
+  if (trial_.has_value() && !ordered_) {
+    ordered_ = true;
+    return {*trial_, true};
   }
-  if (++since_trial_ < trial_interval_) return best_;
-  since_trial_ = 0;
-  for (std::size_t i = 0; i < kCopyMethods; ++i) {
-    last_tried_ = (last_tried_ + 1) % kCopyMethods;
-    if (known_[last_tried_].usable && static_cast<CopyMethod>(last_tried_) != best_) break;
-  }
-  return known_[last_tried_].usable ? static_cast<CopyMethod>(last_tried_) : best_;
+  // 3. Use the best method.
+  ++since_trial_;
+  const bool timed = ++since_timed_ >= copies_per_timed_;
+  if (timed) since_timed_ = 0;
+  return {best_, timed};
 }
 
-// A first sample may contain page faults, so it is replaced and not averaged. A trial after a long time says
-// more than an old average: it counts half, and alone if it was faster than the best method.
-void CopyChoice::record(CopyMethod method, double nanoseconds_per_kib) {
-  Known& known = at(method);
-  double weight = method == best_ ? kWeight : 0.5;
-  if (known.samples < kFirstSamples || (method != best_ && nanoseconds_per_kib < at(best_).cost)) weight = 1;
-  known.cost += weight * (nanoseconds_per_kib - known.cost);
-  ++known.samples;
-  const CopyMethod before = best_;
-  choose_best();
-  if (best_ != before) {
-    trial_interval_ = kMinTrialInterval;
-    usual_cost_ = at(best_).cost;
-  } else if (method != best_) {
-    trial_interval_ = std::min(2 * trial_interval_, kMaxTrialInterval);
-  } else if (usual_cost_ == 0 || known.cost < usual_cost_) {
-    usual_cost_ = known.cost;
-  } else if (known.cost > kSlow * usual_cost_) {
+absl::optional<CopyMethod> CopyChoice::least_known() const {
+  std::size_t fewest = kDecisiveCosts;
+  absl::optional<CopyMethod> result;
+  for (std::size_t i = 0; i < kCopyMethods; ++i) {
+    if (!methods_[i].usable || methods_[i].costs.count() >= fewest) continue;
+    fewest = methods_[i].costs.count();
+    result = static_cast<CopyMethod>(i);
+  }
+  return result;
+}
+
+void CopyChoice::record(CopyMethod method, double cost) {
+  if (!all_known_) {
+    record_first(method, cost);
+  } else if (method == trial_) {
+    record_trial(cost);
+  } else if (method == best_) {
+    record_best(cost);
+  }
+}
+
+void CopyChoice::record_first(CopyMethod method, double cost) {
+  at(method).costs.add(cost);
+  if (least_known().has_value()) return;
+  all_known_ = true;
+  CopyMethod best = CopyMethod::kMemcpy;
+  for (std::size_t i = 0; i < kCopyMethods; ++i) {
+    if (methods_[i].usable && methods_[i].costs.expected() < at(best).costs.expected()) {
+      best = static_cast<CopyMethod>(i);
+    }
+  }
+  choose(best);
+}
+
+void CopyChoice::record_best(double cost) {
+  at(best_).costs.add(cost);
+  const double expected = at(best_).costs.expected();
+  if (expected < usual_cost_) {
+    usual_cost_ = expected;
+  } else if (expected > kSlow * usual_cost_) {
     // The reader may have moved to another core: try the others now.
-    usual_cost_ = known.cost;
+    usual_cost_ = expected;
     trial_interval_ = kMinTrialInterval;
-    since_trial_ = kMinTrialInterval;
+    due_trials_ = others_;
   }
 }
 
-void CopyChoice::choose_best() {
-  for (std::size_t i = 0; i < kCopyMethods; ++i) {
-    if (known_[i].samples >= kFirstSamples && known_[i].cost < at(best_).cost)
-      best_ = static_cast<CopyMethod>(i);
+void CopyChoice::begin_trial() {
+  since_trial_ = 0;
+  due_trials_ = std::max(0, due_trials_ - 1);
+  do {
+    last_tried_ = (last_tried_ + 1) % kCopyMethods;
+  } while (!methods_[last_tried_].usable || static_cast<CopyMethod>(last_tried_) == best_);
+  trial_ = static_cast<CopyMethod>(last_tried_);
+  // Its old costs may be from another place of the reader.
+  at(*trial_).costs.clear();
+}
+
+// One copy is enough to end a trial: most methods that are on trial are slow, and a copy with them costs
+// time. A method is chosen only after several copies.
+void CopyChoice::record_trial(double cost) {
+  ordered_ = false;
+  const CopyMethod method = *trial_;
+  RecentCosts& costs = at(method).costs;
+  costs.add(cost);
+  if (costs.expected() >= at(best_).costs.expected()) {
+    trial_.reset();
+    trial_interval_ = std::min(2 * trial_interval_, kMaxTrialInterval);
+  } else if (costs.count() >= kDecisiveCosts) {
+    choose(method);
   }
+}
+
+void CopyChoice::choose(CopyMethod method) {
+  best_ = method;
+  usual_cost_ = at(method).costs.expected();
+  trial_.reset();
+  trial_interval_ = kMinTrialInterval;
+  since_trial_ = 0;
 }
 
 }  // namespace gradwire

@@ -15,10 +15,11 @@ enum class CopyMethod : uint8_t {
 inline constexpr std::size_t kCopyMethods = 3;
 
 const char* to_string(CopyMethod method);
-// Whether this processor has the method.
+// Whether this processor has the method, and this build may use it.
 bool is_supported(CopyMethod method);
-// Copies `bytes` bytes, as memcpy(). An unsupported method is replaced by kMemcpy. When the function returns,
-// a release store publishes the copy to other threads and processes, whatever the method.
+// Copies `bytes` bytes, as memcpy(). Null pointers are allowed if `bytes` is 0. An unsupported method is
+// replaced by kMemcpy. When the function returns, a release store publishes the copy to other threads and
+// processes, whatever the method.
 void copy_with(CopyMethod method, void* to, const void* from, std::size_t bytes);
 
 }  // namespace gradwire

@@ -26,6 +26,12 @@ TEST(CopyWith, EachMethodCopiesEachSizeAtEachAlignment) {
   }
 }
 
+TEST(CopyWith, NothingNeedsNoMemory) {
+  for (std::size_t method = 0; method < kCopyMethods; ++method) {
+    copy_with(static_cast<CopyMethod>(method), nullptr, nullptr, 0);
+  }
+}
+
 TEST(CopyWith, MemcpyIsAlwaysSupported) { EXPECT_TRUE(is_supported(CopyMethod::kMemcpy)); }
 
 }  // namespace

@@ -98,7 +98,7 @@ class ShmSender {
   CondVar prepared_;
 
   // Copies into the arena. The peer reads the copies.
-  AdaptiveCopy copy_;
+  SharedAdaptiveCopy copy_;
 
   // Set once, when the connection is established. It lives as long as the connection.
   std::shared_ptr<ArenaOwner> arena_storage_;
