@@ -15,7 +15,6 @@ namespace {
 // Sizes at which the algorithm changes. Measured on two cores, with two ranks and with four (bench suite
 // collectives).
 constexpr std::size_t kFlatBytes = std::size_t{2} << 10;
-constexpr std::size_t kNearBytes = std::size_t{16} << 10;
 constexpr std::size_t kFlatBytesOfTwo = std::size_t{8} << 10;
 
 }  // namespace
@@ -32,7 +31,7 @@ absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::join(Options options) {
   // slot_bytes may come from the options of a user, so it is clamped and rounded up to whole pages.
   constexpr std::size_t kPage = 4096, kMostSlotBytes = std::size_t{64} << 20;
   // A slot has a part for each member, and each part needs this many bytes at least.
-  constexpr std::size_t kLeastPart = 64;
+  constexpr std::size_t kLeastPart = kLineBytes;
   const std::size_t least = std::max(kPage, kLeastPart * static_cast<std::size_t>(options.memory.size));
   options.memory.slot_bytes =
       (std::clamp(options.memory.slot_bytes, least, std::max(least, kMostSlotBytes)) + kPage - 1) / kPage *
@@ -76,7 +75,8 @@ absl::Status HostGroup::broadcast(Span data, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-                     if (rank_ == root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     if (rank_ == root)
+                       phases_.copy_for_all(phases_.slot(rank_), data.part(offset, 0).data, length);
                      phases_.publish();
                      if (rank_ == root) return absl::OkStatus();
                      GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
@@ -94,7 +94,7 @@ absl::Status HostGroup::reduce(Span data, int root, const Reducer& reducer, absl
   const std::size_t room = memory_->slot_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-    if (rank_ != root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+    if (rank_ != root) phases_.copy_for_all(phases_.slot(rank_), data.part(offset, 0).data, length);
     phases_.publish();
     if (rank_ != root) return absl::OkStatus();
     for (int member : others) {
@@ -139,7 +139,7 @@ absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, abs
 // partial result, so a member's own input is then read from its slot.
 absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline) {
   if (absl::Status status = phases_.begin(deadline); !status.ok()) return status;
-  copy_bytes(phases_.slot(rank_), data.data, data.size);
+  phases_.copy_for_all(phases_.slot(rank_), data.data, data.size);
   phases_.publish();
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) {
@@ -152,6 +152,20 @@ absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl:
   return absl::OkStatus();
 }
 
+// The sum is made in memory of this member and copied from there. The reducer could write to the slot itself,
+// but its stores would first fetch the lines of the slot from the members that read them.
+void HostGroup::reduce_parts(
+    const Reducer& reducer, std::size_t bytes, absl::FunctionRef<const char*(int, std::size_t)> part,
+    absl::FunctionRef<void(std::size_t at, const char* sum, std::size_t length)> take) {
+  const std::size_t step = kNearBytes / reducer.element_size() * reducer.element_size();
+  for (std::size_t at = 0; at < bytes; at += step) {
+    const std::size_t length = std::min(step, bytes - at);
+    reducer.combine(near_.data(), part(0, at), part(1, at), length);
+    for (int member = 2; member < size_; ++member) reducer.reduce(near_.data(), part(member, at), length);
+    take(at, near_.data(), length);
+  }
+}
+
 // Two phases:
 // 1. Every member publishes its data, and reduces its share of all members' data into its slot of the next
 //    phase.
@@ -162,9 +176,13 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
   const auto first_of = [&](int member) { return count * member / size_ * element; };
   const std::size_t mine = first_of(rank_), end = first_of(rank_ + 1);
   GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-  // No other member reads this member's own share, so it is not copied.
-  copy_bytes(phases_.slot(rank_), data.data, mine);
-  copy_bytes(phases_.slot(rank_) + end, data.part(end, 0).data, data.size - end);
+  // Each share is read by one member. Nobody reads this member's own, so it is not copied.
+  for (int member = 0; member < size_; ++member) {
+    if (member == rank_) continue;
+    const std::size_t first = first_of(member);
+    phases_.copy_for(member, phases_.slot(rank_) + first, data.part(first, 0).data,
+                     first_of(member + 1) - first);
+  }
   phases_.publish();
   // The slot of the next phase is free: when this share is reduced, all members have published in this phase,
   // so they have finished the one before, which used that slot.
@@ -172,18 +190,13 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
   GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
   // With one member, `data` is the result already, and part(1) does not exist.
   if (size_ == 1) return absl::OkStatus();
-  const auto part = [&](int member, std::size_t offset) {
-    return (member == rank_ ? static_cast<char*>(data.data) : phases_.slot(member)) + offset;
+  const auto part = [&](int member, std::size_t at) {
+    return (member == rank_ ? static_cast<char*>(data.data) : phases_.slot(member)) + mine + at;
   };
-  // Works in parts that stay in the nearest cache between the reduction and the copy.
-  const std::size_t step = kNearBytes / element * element;
-  for (std::size_t at = mine; at < end; at += step) {
-    const std::size_t length = std::min(step, end - at);
-    char* const to = reduced + (at - mine);
-    reducer.combine(to, part(0, at), part(1, at), length);
-    for (int member = 2; member < size_; ++member) reducer.reduce(to, part(member, at), length);
-    copy_bytes(data.part(at, 0).data, to, length);
-  }
+  reduce_parts(reducer, end - mine, part, [&](std::size_t at, const char* sum, std::size_t length) {
+    phases_.copy_for_all(reduced + at, sum, length);
+    copy_bytes(part(rank_, at), sum, length);
+  });
   GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
   phases_.publish();
   for (int distance = 1; distance < size_; ++distance) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,9 +20,9 @@ namespace gradwire::collectives::cpu {
 // One member's end of the collectives between ranks of one host, through shared memory.
 //
 // Every operation is a sequence of phases (HostPhases). Short data is in the same cache line as the number of
-// the phase. Long data is copied in pieces that fit a slot. Reading the other ranks' own memory instead
-// (process_vm_readv) was slower, at every size that was measured, than two copies through slots that stay in
-// the caches, and many systems forbid it.
+// the phase. Long data is copied in pieces that fit a slot, with the method that costs the least
+// (AdaptiveCopy). Reading the other ranks' own memory instead (process_vm_readv) was slower, at every size
+// that was measured, than two copies through slots, and many systems forbid it.
 //
 // Not thread-safe, except abort().
 class HostGroup final : public ByteCollectives {
@@ -44,6 +45,11 @@ class HostGroup final : public ByteCollectives {
   void abort(const std::string& reason) { (void)phases_.fail(absl::AbortedError(reason)); }
 
  private:
+  // The alignment of each part of a slot.
+  static constexpr std::size_t kLineBytes = 64;
+  // Size of the parts in which data is reduced.
+  static constexpr std::size_t kNearBytes = std::size_t{16} << 10;
+
   HostGroup(Options options, std::unique_ptr<HostMemory> memory);
 
   // The algorithms of all_reduce, chosen by the size of the data.
@@ -57,12 +63,23 @@ class HostGroup final : public ByteCollectives {
       absl::FunctionRef<absl::Status(std::size_t offset, std::size_t length)> piece);
   // Returns the maximum of all members' values.
   absl::StatusOr<uint64_t> largest(uint64_t mine, absl::Time deadline);
+  // A slot that is divided among its readers has this much for each of them.
+  std::size_t part_bytes() const { return memory_->slot_bytes() / size_ / kLineBytes * kLineBytes; }
+  // Where `writer` puts a piece for `reader`.
+  char* part_of(int writer, int reader) const { return phases_.slot(writer) + part_bytes() * reader; }
+  // Combines the parts of all members, ranks ascending, in steps that stay in the nearest cache. `part`: the
+  // rest of a member's part from an offset on. `take` gets each piece of the sum. REQUIRES: size() > 1
+  void reduce_parts(const Reducer& reducer, std::size_t bytes,
+                    absl::FunctionRef<const char*(int member, std::size_t at)> part,
+                    absl::FunctionRef<void(std::size_t at, const char* sum, std::size_t length)> take);
 
   const Options options_;
   const std::unique_ptr<HostMemory> memory_;
   const int rank_;
   const int size_;
   HostPhases phases_;
+  // Where reduce_parts() makes its sums.
+  alignas(kLineBytes) std::array<char, kNearBytes> near_;
 };
 
 }  // namespace gradwire::collectives::cpu

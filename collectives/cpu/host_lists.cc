@@ -16,14 +16,19 @@ Span piece_of(const Span& data, std::size_t offset, std::size_t room) {
 
 }  // namespace
 
+// Each operation copies this member's part for itself after it has published: the other members do not need
+// it.
+
 absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
-  if (rank_ == root) copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-                     if (rank_ != root) copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     const Span piece = data.part(offset, length);
+                     if (rank_ != root) phases_.copy_for_all(phases_.slot(rank_), piece.data, length);
                      phases_.publish();
-                     for (int member = 0; rank_ == root && member < size_; ++member) {
+                     if (rank_ != root) return absl::OkStatus();
+                     copy_bytes(outputs[rank_].part(offset, 0).data, piece.data, length);
+                     for (int member = 0; member < size_; ++member) {
                        if (member == rank_) continue;
                        GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
                        copy_bytes(outputs[member].part(offset, 0).data, phases_.slot(member), length);
@@ -33,12 +38,13 @@ absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int ro
 }
 
 absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
-  copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-                     copy_bytes(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     const Span piece = data.part(offset, length);
+                     phases_.copy_for_all(phases_.slot(rank_), piece.data, length);
                      phases_.publish();
+                     copy_bytes(outputs[rank_].part(offset, 0).data, piece.data, length);
                      for (int step = 1; step < size_; ++step) {
                        // Each reader begins with the member after it, so that not all of them read the same
                        // slot at once.
@@ -51,37 +57,45 @@ absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
 }
 
 absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(
+      in_pieces(data.size, part_bytes(), [&](std::size_t offset, std::size_t length) -> absl::Status {
+        GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
+        for (int member = 0; rank_ == root && member < size_; ++member) {
+          if (member != rank_)
+            phases_.copy_for(member, part_of(rank_, member), inputs[member].part(offset, 0).data, length);
+        }
+        phases_.publish();
+        if (rank_ == root) return absl::OkStatus();
+        GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
+        copy_bytes(data.part(offset, 0).data, part_of(root, rank_), length);
+        return absl::OkStatus();
+      }));
   if (rank_ == root) copy_bytes(data.data, inputs[rank_].data, data.size);
-  // The slot of the root has one part for each reader.
-  const std::size_t room = memory_->slot_bytes() / size_;
-  return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-    for (int member = 0; rank_ == root && member < size_; ++member) {
-      if (member != rank_)
-        copy_bytes(phases_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
-    }
-    phases_.publish();
-    if (rank_ == root) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
-    copy_bytes(data.part(offset, 0).data, phases_.slot(root) + rank_ * room, length);
-    return absl::OkStatus();
-  });
+  return absl::OkStatus();
 }
 
 absl::Status HostGroup::reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
                                        absl::Time deadline) {
-  const std::size_t room = memory_->slot_bytes() / size_ / reducer.element_size() * reducer.element_size();
+  const std::size_t room = part_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(output.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
     for (int member = 0; member < size_; ++member) {
-      copy_bytes(phases_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
+      if (member != rank_)
+        phases_.copy_for(member, part_of(rank_, member), inputs[member].part(offset, 0).data, length);
     }
     phases_.publish();
+    const Span mine = inputs[rank_].part(offset, length), into = output.part(offset, length);
+    if (size_ == 1) {
+      copy_bytes(into.data, mine.data, length);
+      return absl::OkStatus();
+    }
     GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
-    char* const into = static_cast<char*>(output.part(offset, 0).data);
-    const auto part = [&](int member) { return phases_.slot(member) + rank_ * room; };
-    copy_bytes(into, part(0), length);
-    for (int member = 1; member < size_; ++member) reducer.reduce(into, part(member), length);
+    const auto part = [&](int member, std::size_t at) -> const char* {
+      return (member == rank_ ? static_cast<char*>(mine.data) : part_of(member, rank_)) + at;
+    };
+    reduce_parts(reducer, length, part, [&](std::size_t at, const char* sum, std::size_t bytes) {
+      copy_bytes(into.part(at, 0).data, sum, bytes);
+    });
     return absl::OkStatus();
   });
 }
@@ -113,7 +127,7 @@ absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
       char* const part = phases_.slot(rank_) + member * stride;
       std::memcpy(part, &size, sizeof size);
       const Span piece = piece_of(inputs[member], offset, room);
-      copy_bytes(part + sizeof size, piece.data, piece.size);
+      phases_.copy_for(member, part + sizeof size, piece.data, piece.size);
     }
     phases_.publish();
     for (int step = 0; step < size_; ++step) {

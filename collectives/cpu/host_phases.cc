@@ -30,6 +30,7 @@ HostPhases::HostPhases(HostMemory& memory, int rank, int size, std::vector<int> 
       size_(size),
       names_(std::move(names)),
       sharing_(size),
+      copies_(static_cast<std::size_t>(size)),
       known_published_(size, 0) {}
 
 std::string HostPhases::name_of(int member) const {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/copy/adaptive_copy.h"
 #include "gradwire/base/polling/core_wait.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 
@@ -31,6 +33,11 @@ class HostPhases {
   // Begins the next phase. Waits until all members have published in the one before. The functions below
   // refer to this phase.
   absl::Status begin(absl::Time deadline);
+  // Copies data for all members, or for one of them, to an address in a slot of this member.
+  void copy_for_all(char* to, const void* from, std::size_t bytes) { copy_.copy(to, from, bytes); }
+  void copy_for(int reader, char* to, const void* from, std::size_t bytes) {
+    copies_[static_cast<std::size_t>(reader)].copy(to, from, bytes);
+  }
   // Publishes the data that this member has written.
   void publish();
   // Waits until the member has published.
@@ -68,6 +75,10 @@ class HostPhases {
   uint64_t phase_ = 0;
   // Core on which this member published last, as stored for the others.
   int core_ = -1;
+  // Copy into this member's slots for all members, and for each of them. The method that costs the least
+  // depends on the core of the reader.
+  AdaptiveCopy copy_;
+  std::vector<AdaptiveCopy> copies_;
   // For each member, the newest phase in which it is known to have published. Saves reading its line again.
   std::vector<uint64_t> known_published_;
 };

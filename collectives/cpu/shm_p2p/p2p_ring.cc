@@ -82,7 +82,7 @@ void P2pRingWriter::write(const RingRecord& record) {
     if (bytes > 0) {
       const uint64_t position = position_of(bytes);
       next_ = position + to_lines(bytes);
-      std::memcpy(data_ + position % data_bytes_, record.payload, bytes);
+      copy_.copy(data_ + position % data_bytes_, record.payload, bytes);
       to.words[5].store(position % data_bytes_, relaxed);
     }
     to.words[3].store(record.size, relaxed);

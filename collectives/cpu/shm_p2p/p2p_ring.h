@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "gradwire/base/copy/adaptive_copy.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
 
 // A ring: a single-producer, single-consumer queue of records from one rank to another of its host, in memory
@@ -111,6 +112,7 @@ class P2pRingWriter : public P2pRing {
   std::array<uint64_t, kRingCells> ends_{};
   bool wants_room_ = false;
   bool corrupt_ = false;
+  AdaptiveCopy copy_;
 };
 
 // Not thread-safe, except Probe.
