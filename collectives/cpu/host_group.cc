@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::join(Options options) {
   // slot_bytes may come from the options of a user, so it is clamped and rounded up to whole pages.
   constexpr std::size_t kPage = 4096, kMostSlotBytes = std::size_t{64} << 20;
   // A slot has a part for each member, and each part needs this many bytes at least.
-  constexpr std::size_t kLeastPart = kLineBytes;
+  constexpr std::size_t kLeastPart = 2 * kLineBytes;
   const std::size_t least = std::max(kPage, kLeastPart * static_cast<std::size_t>(options.memory.size));
   options.memory.slot_bytes =
       (std::clamp(options.memory.slot_bytes, least, std::max(least, kMostSlotBytes)) + kPage - 1) / kPage *
@@ -57,49 +57,31 @@ absl::Status HostGroup::barrier(absl::Time deadline) {
   return phases_.wait_all_published(deadline);
 }
 
-absl::StatusOr<uint64_t> HostGroup::largest(uint64_t mine, absl::Time deadline) {
-  GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-  std::memcpy(phases_.line(rank_).bytes, &mine, sizeof mine);
-  phases_.publish();
-  GRADWIRE_RETURN_IF_ERROR(phases_.wait_all_published(deadline));
-  uint64_t most = mine;
-  for (int member = 0; member < size_; ++member) {
-    uint64_t theirs = 0;
-    std::memcpy(&theirs, phases_.line(member).bytes, sizeof theirs);
-    most = std::max(most, theirs);
-  }
-  return most;
-}
-
 absl::Status HostGroup::broadcast(Span data, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-                     if (rank_ == root)
-                       phases_.copy_for_all(phases_.slot(rank_), data.part(offset, 0).data, length);
+                     if (rank_ == root) phases_.write(data.part(offset, length));
                      phases_.publish();
                      if (rank_ == root) return absl::OkStatus();
                      GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(root, deadline));
-                     copy_bytes(data.part(offset, 0).data, phases_.slot(root), length);
+                     copy_bytes(data.part(offset, 0).data, phases_.data(root, length), length);
                      return absl::OkStatus();
                    });
 }
 
 absl::Status HostGroup::reduce(Span data, int root, const Reducer& reducer, absl::Time deadline) {
-  std::vector<int> others;
-  for (int member = 0; member < size_; ++member) {
-    if (member != root) others.push_back(member);
-  }
   // A piece must not split an element.
   const std::size_t room = memory_->slot_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-    if (rank_ != root) phases_.copy_for_all(phases_.slot(rank_), data.part(offset, 0).data, length);
+    if (rank_ != root) phases_.write(data.part(offset, length));
     phases_.publish();
     if (rank_ != root) return absl::OkStatus();
-    for (int member : others) {
+    for (int member = 0; member < size_; ++member) {
+      if (member == root) continue;
       GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
-      reducer.reduce(data.part(offset, 0).data, phases_.slot(member), length);
+      reducer.reduce(data.part(offset, 0).data, phases_.data(member, length), length);
     }
     return absl::OkStatus();
   });
@@ -139,7 +121,7 @@ absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, abs
 // partial result, so a member's own input is then read from its slot.
 absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline) {
   if (absl::Status status = phases_.begin(deadline); !status.ok()) return status;
-  phases_.copy_for_all(phases_.slot(rank_), data.data, data.size);
+  phases_.write(data);
   phases_.publish();
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) {

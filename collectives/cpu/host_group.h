@@ -61,12 +61,14 @@ class HostGroup final : public ByteCollectives {
   static absl::Status in_pieces(
       std::size_t bytes, std::size_t room,
       absl::FunctionRef<absl::Status(std::size_t offset, std::size_t length)> piece);
-  // Returns the maximum of all members' values.
-  absl::StatusOr<uint64_t> largest(uint64_t mine, absl::Time deadline);
   // A slot that is divided among its readers has this much for each of them.
   std::size_t part_bytes() const { return memory_->slot_bytes() / size_ / kLineBytes * kLineBytes; }
-  // Where `writer` puts a piece for `reader`.
-  char* part_of(int writer, int reader) const { return phases_.slot(writer) + part_bytes() * reader; }
+  // Where `writer` puts a piece of `bytes` bytes for `reader`, if every reader's piece has this size.
+  char* part_of(int writer, int reader, std::size_t bytes) const {
+    const bool in_line = bytes * size_ <= HostMemory::kInlineBytes;
+    return in_line ? phases_.line(writer).bytes + bytes * reader
+                   : phases_.slot(writer) + part_bytes() * reader;
+  }
   // Combines the parts of all members, ranks ascending, in steps that stay in the nearest cache. `part`: the
   // rest of a member's part from an offset on. `take` gets each piece of the sum. REQUIRES: size() > 1
   void reduce_parts(const Reducer& reducer, std::size_t bytes,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -102,21 +103,24 @@ TEST(HostGroup, AbortWithoutAReasonIsACompleteReason) {
 
 TEST(HostGroup, AllToAllRefusesMismatchedSizes) {
   in_group(1, kAlgorithmSizes[0], [](HostGroup&) {});
-  for (const AlgorithmSizes& sizes : {kAlgorithmSizes[0], kAlgorithmSizes[2]}) {
+  // Blocks of 4 elements go through slots, those of 2 through lines.
+  for (const auto& [sizes, elements] : {std::pair(kAlgorithmSizes[0], 4), std::pair(kAlgorithmSizes[2], 4),
+                                        std::pair(kAlgorithmSizes[2], 2)}) {
+    const std::string message =
+        absl::StrCat("rank 0 sends ", 8 * elements, " bytes to rank 1, which expects ", 8 * elements - 8);
     const auto store = std::make_shared<store::HashStore>();
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
-      threads.emplace_back([&, i] {
+      threads.emplace_back([&, i, &sizes = sizes, elements = static_cast<std::size_t>(elements)] {
         auto group = HostGroup::join(options_for(sizes, i, 2, store));
         ASSERT_TRUE(group.ok());
-        std::vector<std::vector<int64_t>> inputs(2, std::vector<int64_t>(4)),
-            outputs(2, std::vector<int64_t>(4));
-        if (i == 1) outputs[0].resize(3);
+        std::vector<std::vector<int64_t>> inputs(2, std::vector<int64_t>(elements)),
+            outputs(2, std::vector<int64_t>(elements));
+        if (i == 1) outputs[0].resize(elements - 1);
         const absl::Status status = (*group)->all_to_all(spans(outputs), spans(inputs), deadline());
         const absl::Status then = (*group)->barrier(deadline());
         EXPECT_FALSE(then.ok());
-        EXPECT_TRUE(absl::StrContains(then.message(), "rank 0 sends 32 bytes to rank 1, which expects 24"))
-            << then;
+        EXPECT_TRUE(absl::StrContains(then.message(), message)) << then;
         if (i == 1) {
           EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
         }

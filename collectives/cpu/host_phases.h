@@ -11,6 +11,7 @@
 #include "gradwire/base/copy/adaptive_copy.h"
 #include "gradwire/base/polling/core_wait.h"
 #include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 
@@ -30,9 +31,14 @@ class HostPhases {
   // `names`: ranks of the members in error messages. Empty: 0, 1, ...
   HostPhases(HostMemory& memory, int rank, int size, std::vector<int> names);
 
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
   // Begins the next phase. Waits until all members have published in the one before. The functions below
   // refer to this phase.
   absl::Status begin(absl::Time deadline);
+  // Copies data of this phase to where the others find it: data(rank, data.size).
+  void write(const Span& data) { copy_for_all(this->data(rank_, data.size), data.data, data.size); }
   // Copies data for all members, or for one of them, to an address in a slot of this member.
   void copy_for_all(char* to, const void* from, std::size_t bytes) { copy_.copy(to, from, bytes); }
   void copy_for(int reader, char* to, const void* from, std::size_t bytes) {
@@ -47,6 +53,10 @@ class HostPhases {
   // The member's line and slot in this phase, and this member's slot in the next phase.
   HostMemory::Line& line(int member) const { return memory_.line(member, phase_ & 1); }
   char* slot(int member) const { return memory_.slot(member, phase_ & 1); }
+  // Where the member's data of this size is: in the line, with the number of the phase, or in the slot.
+  char* data(int member, std::size_t bytes) const {
+    return bytes <= HostMemory::kInlineBytes ? line(member).bytes : slot(member);
+  }
   char* next_slot() const { return memory_.slot(rank_, (phase_ + 1) & 1); }
 
   // Breaks the group for every member, and returns `status`. The first reason stays. Thread-safe.
