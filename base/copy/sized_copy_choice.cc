@@ -7,11 +7,10 @@
 namespace gradwire {
 namespace {
 
-// A reader loses by streaming stores one access to memory, and this many times what the writer needs. On an
-// AMD EPYC whose cores were far apart it lost half a writer's time. Where the cores share a cache, it loses
-// more.
+// A reader loses by streaming stores one access to memory, and the difference between reading memory and
+// reading a cache. It is not a multiple of the writer's time, which also contains reading the source.
 constexpr double kAccessNanoseconds = 500;
-constexpr double kReaderOverWriter = 1.5;
+constexpr double kReadNanosecondsPerKib = 50;
 // A core's own cache has 1 or 2 MiB on the processors that this was measured on.
 constexpr std::size_t kCachedBytes = std::size_t{2} << 20;
 
@@ -41,7 +40,7 @@ void SizedCopyChoice::record(CopyMethod method, std::size_t bytes, int64_t nanos
   if (bytes < kMinBytes) return;
   auto cost = static_cast<double>(nanoseconds);
   if (method == CopyMethod::kStream && bytes < kCachedBytes) {
-    cost += kReaderOverWriter * cost + kAccessNanoseconds;
+    cost += kAccessNanoseconds + kReadNanosecondsPerKib * static_cast<double>(bytes) / 1024;
   }
   choices_[class_of(bytes)].record(method, cost / static_cast<double>(bytes));
 }

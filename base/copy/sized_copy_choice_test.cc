@@ -53,6 +53,12 @@ TEST(SizedCopyChoice, DoesNotStreamIfTheReaderLosesMore) {
   EXPECT_GT(copies(choice, 64 * kKib, 10'000, {2'500, 2'600, 1'500}).memcpys(), 9'960);
 }
 
+TEST(SizedCopyChoice, StreamsIfTheSourceIsSlowToo) {
+  SizedCopyChoice choice(kAll);
+  copies(choice, 1024 * kKib, 9, {500'000, 500'000, 250'000});
+  EXPECT_GT(copies(choice, 1024 * kKib, 1'000, {500'000, 500'000, 250'000}).streams(), 980);
+}
+
 TEST(SizedCopyChoice, OneAccessToMemoryDecidesForShortCopies) {
   SizedCopyChoice choice(kAll);
   copies(choice, 2 * kKib, 9, {280, 290, 50});
