@@ -168,7 +168,7 @@ std::vector<RoleSpec> make_roles() {
        {"add2_cold", "add2_every", "add2_every_per_core"},
        2},
       {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"null", "add2"}, 2},
-      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"null", "add2", "add2_cold"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"null", "add2", "add2_cold", "echo"}, 2},
       {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"null", "add2"}, 2},
       {"floor_memcpy",
        "floor_memcpy",

@@ -18,7 +18,8 @@ std::unique_ptr<BenchProcess> make_floor_wake();
 // hand-over. Both processes spin, or take turns on one core, whichever is faster. The callee does the work of
 // the case on the tensors.
 std::unique_ptr<BenchProcess> make_floor_handoff();
-// A round trip of eight bytes over TCP with blocking reads; or with non-blocking reads in a loop.
+// A round trip of eight bytes over TCP with blocking reads; or with non-blocking reads in a loop. The former
+// also sends a tensor to the other process and back, between warm buffers.
 std::unique_ptr<BenchProcess> make_floor_tcp();
 std::unique_ptr<BenchProcess> make_floor_tcp_spin();
 // Copies between warm buffers: one copy for each direction in which the bytes of a case are sent.

@@ -44,6 +44,12 @@ TEST(FloorWake, TheBetterOfBothCoresCounts) {
   }
 }
 
+TEST(FloorTcp, ReturnsMessagesAndTensors) {
+  EXPECT_GE(measured(&make_floor_tcp_spin, "add2").timed_calls, 3);
+  EXPECT_GE(measured(&make_floor_tcp, "add2_cold").timed_calls, 3);
+  EXPECT_GE(measured(&make_floor_tcp, "echo_1MiB").timed_calls, 3);
+}
+
 TEST(FloorFutexAndSpin, AnswerEveryCall) {
   EXPECT_GE(measured(&make_floor_futex, "add2").timed_calls, 3);
   EXPECT_GE(measured(&make_floor_spin, "add2").timed_calls, 3);
