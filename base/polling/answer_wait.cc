@@ -1,6 +1,7 @@
 #include "gradwire/base/polling/answer_wait.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradwire {
 namespace {
@@ -29,7 +30,7 @@ Rest AnswerWait::rest() {
   if (last_yield_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
   const int64_t now = now_();
   if (last_yield_ == 0 && now - begin_ < pause_) return Rest::kPause;
-  if (last_yield_ != 0) limits_.demand.yielded(now - last_yield_, now);
+  limits_.demand.yielded(std::exchange(yield_took_, 0), now);
   last_yield_ = now;
   if (limits_.demand.is_high(now)) return Rest::kSleep;
   const int64_t free_until = begin_ + pause_ + yield_;
@@ -43,11 +44,14 @@ Rest AnswerWait::rest() {
   return Rest::kSleep;
 }
 
+void AnswerWait::yielded() { yield_took_ = now_() - last_yield_; }
+
 void AnswerWait::renew() {
   if (extra_until_ != 0) charge(now_());
   begin_ = 0;
   polls_ = 0;
   last_yield_ = 0;
+  yield_took_ = 0;
   extra_until_ = 0;
 }
 

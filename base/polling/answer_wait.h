@@ -42,8 +42,9 @@ class AnswerWait {
 
   AnswerWait(const WaitPolicy& policy, const AnswerWaitLimits& limits, Now now = &monotonic_nanoseconds);
 
-  // A poll found nothing: returns how to rest before the next one.
+  // A poll found nothing: returns how to rest before the next one. kYield: call yielded() after the yield.
   Rest rest();
+  void yielded();
   // A poll found something: the wait begins anew.
   void renew();
   // The wait ends. `answered`: the answer has arrived.
@@ -60,8 +61,9 @@ class AnswerWait {
 
   int64_t begin_ = 0;
   uint32_t polls_ = 0;
-  // Time of the last yield; 0: none yet.
+  // The begin of the last yield; 0: none yet. And how long it took, until the next rest.
   int64_t last_yield_ = 0;
+  int64_t yield_took_ = 0;
   // The end of polling, set when the time for yields is over; 0 before.
   int64_t extra_until_ = 0;
   bool used_extra_ = false;

@@ -25,6 +25,7 @@ class AnswerWaitTest : public ::testing::Test {
       const Rest rest = wait.rest();
       if (rest == Rest::kSleep) break;
       now_ns += rest == Rest::kPause ? 100 : yield_;
+      if (rest == Rest::kYield) wait.yielded();
       answered = now_ns - begin >= nanoseconds;
     }
     wait.end(answered);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace gradwire {
 namespace {
@@ -47,14 +48,18 @@ LookOn::LookOn(const WaitPolicy& policy, PollBudget& budget, CoreDemand& demand,
 Rest LookOn::rest() {
   if (pause_ == 0 && yield_ == 0) return Rest::kSleep;
   if (silence_begin_ == 0) fall_silent();
+  woke_at_ = 0;
   if (poll_begin_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
   const int64_t now = now_();
   if (poll_begin_ == 0) {
     if (now - silence_begin_ < pause_) return Rest::kPause;
     plan(now);
   }
-  note_yield(now);
-  if (now < poll_until_ && !demand_.is_high(now)) return Rest::kYield;
+  demand_.yielded(take_yield(), now);
+  if (now < poll_until_ && !demand_.is_high(now)) {
+    yield_begin_ = now;
+    return Rest::kYield;
+  }
   end_polling(now);
   if (sleep_until_ <= now) {
     sleep_until_ = kForever;
@@ -63,6 +68,14 @@ Rest LookOn::rest() {
   // A short sleep measures how long a wake-up takes on this machine.
   if (sleep_until_ == kForever && oversleeps_ < kMinOversleeps) sleep_until_ = now + kMeasuredSleep;
   return Rest::kSleep;
+}
+
+void LookOn::yielded() { yield_took_ = std::max<int64_t>(1, now_() - yield_begin_); }
+
+int64_t LookOn::take_yield() {
+  const int64_t took = std::exchange(yield_took_, 0);
+  if (took >= kSharedCore) away_ += took;
+  return took;
 }
 
 void LookOn::fall_silent() {
@@ -105,12 +118,17 @@ void LookOn::resume() {
   poll_begin_ = now_();
   poll_until_ = poll_begin_;
   away_ = 0;
-  last_yield_ = 0;
+  yield_took_ = 0;
 }
 
 void LookOn::woke() {
-  if (silence_begin_ == 0) return;
+  if (silence_begin_ == 0) {
+    // The thread has slept without a silence, because another one wanted to drive. That is not work.
+    work_begin_ = 0;
+    return;
+  }
   resume();
+  woke_at_ = poll_begin_;
   // Woken before the time, by a message or for another reason: if the next poll finds nothing, the thread
   // sleeps on.
   if (poll_begin_ < sleep_until_) return;
@@ -127,7 +145,8 @@ void LookOn::found(uint64_t source) {
   is_sole_ = false;
   if (silence_begin_ == 0) return;
   if (polls_ >= kPausesPerClock || poll_begin_ != 0) {
-    const int64_t now = now_();
+    // The poll that found the message has also handled it. So the time before that poll counts.
+    const int64_t now = yield_took_ != 0 ? yield_begin_ + yield_took_ : woke_at_ != 0 ? woke_at_ : now_();
     work_begin_ = now;
     if (now - silence_begin_ >= kBurst) {
       forecast_.record(source, now);
@@ -135,20 +154,20 @@ void LookOn::found(uint64_t source) {
       last_source_ = source;
       is_sole_ = now - silence_begin_ >= kLongSilence && from_last_source_ >= kMinFromSource;
     }
-    const int64_t last = last_yield_ == 0 ? 0 : now - last_yield_;
+    const int64_t took = take_yield();
     // A shorter yield was probably the sender's own time: it gave this thread the core when it began to wait.
-    if (last >= kTimeSlice) demand_.yielded(last, now);
-    if (last >= kSharedCore) away_ += last;
-    handed_over_ = last >= kSharedCore && last < kTimeSlice;
+    if (took >= kTimeSlice) demand_.yielded(took, now);
+    handed_over_ = took >= kSharedCore && took < kTimeSlice;
     if (handed_over_) demand_.returned();
     end_polling(now);
   }
   silence_begin_ = 0;
   poll_begin_ = 0;
+  woke_at_ = 0;
   window_end_ = 0;
   sleep_until_ = kForever;
   forecast_used_ = false;
-  last_yield_ = 0;
+  yield_took_ = 0;
 }
 
 void LookOn::end_polling(int64_t now) {
@@ -158,15 +177,7 @@ void LookOn::end_polling(int64_t now) {
   poll_begin_ = now;
   poll_until_ = now;
   away_ = 0;
-  last_yield_ = 0;
-}
-
-void LookOn::note_yield(int64_t now) {
-  if (last_yield_ != 0) {
-    demand_.yielded(now - last_yield_, now);
-    if (now - last_yield_ >= kSharedCore) away_ += now - last_yield_;
-  }
-  last_yield_ = now;
+  yield_took_ = 0;
 }
 
 void LookOn::note_oversleep(int64_t nanoseconds) {

@@ -45,9 +45,10 @@ class LookOn {
 
   // The thread becomes the leader again, after other work.
   void resume();
-  // A poll found nothing: returns how to rest before the next one. kSleep: sleep until sleep_until() at the
-  // latest, then call woke().
+  // A poll found nothing: returns how to rest before the next one. kYield: call yielded() after the yield.
+  // kSleep: sleep until sleep_until() at the latest, then call woke().
   Rest rest();
+  void yielded();
   int64_t sleep_until() const { return sleep_until_; }
   void woke();
   // A poll found a message from `source`: the silence ends. Work that is not a message does not end it.
@@ -66,7 +67,8 @@ class LookOn {
   void plan(int64_t now);
   // Ends polling at `now`, and charges it to the budget.
   void end_polling(int64_t now);
-  void note_yield(int64_t now);
+  // Returns how long the last yield took, once; 0 if there was none since the last rest.
+  int64_t take_yield();
   void note_oversleep(int64_t nanoseconds);
   // How long before an arrival the sleep must end.
   int64_t lead_time() const { return oversleep_ + 2 * oversleep_deviation_; }
@@ -104,8 +106,11 @@ class LookOn {
   int64_t oversleep_deviation_ = 0;
   int64_t free_;
 
-  // Time of the last yield in this silence; 0: none.
-  int64_t last_yield_ = 0;
+  // When the thread woke; 0: it has rested since.
+  int64_t woke_at_ = 0;
+  // The begin of the last yield, and how long it took; 0: it has been taken into account, or there was none.
+  int64_t yield_begin_ = 0;
+  int64_t yield_took_ = 0;
   // How long other threads have computed on this core while the thread polled.
   int64_t away_ = 0;
   // Whether the last silence ended when a thread that computed handed this core over.

@@ -21,6 +21,8 @@ class Waiter {
 
   int64_t wake_up = 30 * kMicro;
   int64_t yield = kMicro;
+  // How long the poll takes that finds a message.
+  int64_t handling = 0;
 
   // Waits for a message that arrives at `arrival`; then `source` has sent it. Returns how late the thread
   // finds it.
@@ -34,6 +36,7 @@ class Waiter {
         case Rest::kYield:
           now_ns += yield;
           polled_ += yield;
+          look_on_.yielded();
           break;
         case Rest::kSleep:
           // A message wakes the thread early.
@@ -43,8 +46,10 @@ class Waiter {
           look_on_.woke();
       }
     }
+    const int64_t late = now_ns - arrival;
+    now_ns += handling;
     look_on_.found(source);
-    return now_ns - arrival;
+    return late;
   }
   // Waits for `count` messages, one every `interval`. Returns how late the last one is found.
   int64_t wait_for_each(int64_t interval, int count) {
@@ -70,6 +75,14 @@ class Waiter {
   int timed_sleeps_ = 0;
   int sleeps_ = 0;
 };
+
+// Rests until the thread should sleep.
+void sleep(LookOn& look_on) {
+  for (Rest rest = look_on.rest(); rest != Rest::kSleep; rest = look_on.rest()) {
+    now_ns += kMicro;
+    if (rest == Rest::kYield) look_on.yielded();
+  }
+}
 
 TEST(LookOn, PolicyOfZeroSleepsAtOnce) {
   now_ns = kMilli;
@@ -236,6 +249,32 @@ TEST(LookOn, HandedOverCoreReplacesTheForecast) {
   EXPECT_EQ(waiter.sleeps(), 1);
 }
 
+TEST(LookOn, MessageThatTakesLongToHandleIsNoHandedOverCore) {
+  Waiter waiter;
+  waiter.handling = 80 * kMicro;
+  waiter.settle();
+  for (int i = 0; i < 40; ++i) waiter.wait_for(now_ns + 2 * kMilli);
+  for (int i = 0; i < 5; ++i) EXPECT_LE(waiter.wait_for(now_ns + 2 * kMilli), 2 * kMicro);
+}
+
+TEST(LookOn, SleepWithoutASilenceIsNoWork) {
+  WaitPolicy policy;
+  policy.share = 0.001;
+  PollBudget budget(policy.share);
+  CoreDemand demand;
+  LookOn look_on(policy, budget, demand, [] { return now_ns; });
+  now_ns = kMilli;
+  sleep(look_on);
+  (void)budget.left(now_ns);
+  budget.spend(2 * kMilli);
+  look_on.found(1);
+  // Another thread wants to drive, so this one sleeps.
+  now_ns += 10 * kMilli;
+  look_on.woke();
+  EXPECT_EQ(look_on.rest(), Rest::kPause);
+  EXPECT_LT(budget.left(now_ns), 0);
+}
+
 TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
   Waiter waiter;
   waiter.settle();
@@ -256,7 +295,7 @@ TEST(LookOn, WorkDuringASilenceIsNotCharged) {
   LookOn look_on(policy, budget, demand, [] { return now_ns; });
   now_ns = kMilli;
   const int64_t before = budget.left(now_ns);
-  while (look_on.rest() != Rest::kSleep) now_ns += kMicro;
+  sleep(look_on);
   for (int i = 0; i < 10; ++i) {
     // A task that another thread has posted.
     now_ns += kMilli;
@@ -290,7 +329,7 @@ TEST(LookOn, WorkThatIsNoMessageDoesNotEndTheSilence) {
   waiter.settle();
   waiter.wait_for_each(2 * kMilli, 20);
   LookOn& look_on = waiter.look_on();
-  while (look_on.rest() != Rest::kSleep) now_ns += kMicro;
+  sleep(look_on);
   const int64_t until = look_on.sleep_until();
   EXPECT_NE(until, LookOn::kForever);
   // A timer wakes the thread.

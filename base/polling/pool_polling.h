@@ -33,7 +33,12 @@ template <class Wait>
 bool rest(Wait& wait) {
   const Rest rest = wait.rest();
   if (rest == Rest::kSleep) return false;
-  rest == Rest::kPause ? cpu_relax() : yield_core();
+  if (rest == Rest::kPause) {
+    cpu_relax();
+  } else {
+    yield_core();
+    wait.yielded();
+  }
   return true;
 }
 

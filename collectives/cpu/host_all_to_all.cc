@@ -101,6 +101,13 @@ void HostAllToAll::write_slot(std::size_t offset) {
 // block begins.
 absl::Status HostAllToAll::read_line(int member) {
   const int rank = phases_.rank();
+  // A line has no room for the sizes of so many blocks.
+  if (sizeof(uint64_t) + inputs_.size() > kLineBytes) {
+    return phases_.fail(absl::InvalidArgumentError(
+        absl::StrCat(phases_.name_of(member), " sends malformed data to ", phases_.name_of(rank),
+                     ": got blocks in the line, expected them in the slot, because the group has ",
+                     inputs_.size(), " ranks")));
+  }
   char line[kLineBytes];
   std::memcpy(line, phases_.line(member).bytes, sizeof line);
   const auto size_at = [&](int reader) {
