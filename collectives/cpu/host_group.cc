@@ -128,8 +128,9 @@ absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl:
       if (absl::Status status = phases_.wait_published(member, deadline); !status.ok()) return status;
     }
     if (member == 0) continue;
-    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : phases_.slot(0)) : data.data,
-                    member == 1 && rank_ == 1 ? data.data : phases_.slot(member), data.size);
+    const auto written = [&](int of) { return phases_.data(of, data.size); };
+    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : written(0)) : data.data,
+                    member == 1 && rank_ == 1 ? data.data : written(member), data.size);
   }
   return absl::OkStatus();
 }

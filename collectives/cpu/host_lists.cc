@@ -6,6 +6,7 @@
 #include "gradwire/collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {
+
 // Each operation copies this member's part for itself after it has published: the other members do not need
 // it.
 
