@@ -178,7 +178,6 @@ TEST(CopyChoice, MethodThatIsOftenSlowIsNotChosen) {
 
 TEST(CopyChoice, InterruptedFirstCopiesAreForgotten) {
   CopyChoice choice({.usable = kAll});
-  std::vector<CopyOrder> orders;
   for (int i = 0; i < 9; ++i) {
     const CopyOrder order = choice.next();
     choice.record(order.method, order.method == CopyMethod::kString ? 100'000 : 50);

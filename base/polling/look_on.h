@@ -67,7 +67,8 @@ class LookOn {
   void plan(int64_t now);
   // Ends polling at `now`, and charges it to the budget.
   void end_polling(int64_t now);
-  // Returns how long the last yield took, once; 0 if there was none since the last rest.
+  // Takes the duration of the last yield into account, and returns it. Returns 0 if the thread has not
+  // yielded since the last call.
   int64_t take_yield();
   void note_oversleep(int64_t nanoseconds);
   // How long before an arrival the sleep must end.
@@ -108,8 +109,9 @@ class LookOn {
 
   // When the thread woke; 0: it has rested since.
   int64_t woke_at_ = 0;
-  // The begin of the last yield, and how long it took; 0: it has been taken into account, or there was none.
+  // The begin of the last yield.
   int64_t yield_begin_ = 0;
+  // The duration of the last yield, until take_yield() has taken it into account; then 0.
   int64_t yield_took_ = 0;
   // How long other threads have computed on this core while the thread polled.
   int64_t away_ = 0;

@@ -84,6 +84,15 @@ void sleep(LookOn& look_on) {
   }
 }
 
+// A thread that may hardly poll beyond the time of a wake-up.
+struct SmallShare {
+  SmallShare() { now_ns = kMilli; }
+
+  PollBudget budget{0.001};
+  CoreDemand demand;
+  LookOn look_on{WaitPolicy(), budget, demand, [] { return now_ns; }};
+};
+
 TEST(LookOn, PolicyOfZeroSleepsAtOnce) {
   now_ns = kMilli;
   PollBudget budget(1);
@@ -258,21 +267,16 @@ TEST(LookOn, MessageThatTakesLongToHandleIsNoHandedOverCore) {
 }
 
 TEST(LookOn, SleepWithoutASilenceIsNoWork) {
-  WaitPolicy policy;
-  policy.share = 0.001;
-  PollBudget budget(policy.share);
-  CoreDemand demand;
-  LookOn look_on(policy, budget, demand, [] { return now_ns; });
-  now_ns = kMilli;
-  sleep(look_on);
-  (void)budget.left(now_ns);
-  budget.spend(2 * kMilli);
-  look_on.found(1);
+  SmallShare thread;
+  sleep(thread.look_on);
+  (void)thread.budget.left(now_ns);
+  thread.budget.spend(2 * kMilli);
+  thread.look_on.found(1);
   // Another thread wants to drive, so this one sleeps.
   now_ns += 10 * kMilli;
-  look_on.woke();
-  EXPECT_EQ(look_on.rest(), Rest::kPause);
-  EXPECT_LT(budget.left(now_ns), 0);
+  thread.look_on.woke();
+  EXPECT_EQ(thread.look_on.rest(), Rest::kPause);
+  EXPECT_LT(thread.budget.left(now_ns), 0);
 }
 
 TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
@@ -288,21 +292,16 @@ TEST(LookOn, CoreThatStaysBusyIsTriedLessAndLess) {
 }
 
 TEST(LookOn, WorkDuringASilenceIsNotCharged) {
-  WaitPolicy policy;
-  policy.share = 0.001;
-  PollBudget budget(policy.share);
-  CoreDemand demand;
-  LookOn look_on(policy, budget, demand, [] { return now_ns; });
-  now_ns = kMilli;
-  const int64_t before = budget.left(now_ns);
-  sleep(look_on);
+  SmallShare thread;
+  const int64_t before = thread.budget.left(now_ns);
+  sleep(thread.look_on);
   for (int i = 0; i < 10; ++i) {
     // A task that another thread has posted.
     now_ns += kMilli;
-    look_on.resume();
-    EXPECT_EQ(look_on.rest(), Rest::kSleep);
+    thread.look_on.resume();
+    EXPECT_EQ(thread.look_on.rest(), Rest::kSleep);
   }
-  EXPECT_GE(budget.left(now_ns), before);
+  EXPECT_GE(thread.budget.left(now_ns), before);
 }
 
 TEST(LookOn, MessageAfterALongSilenceIsSoleIfItsSourceSentTheOnesBefore) {
