@@ -223,4 +223,9 @@ void EventLoop::finish_in_loop() {
   wake();
 }
 
+void end(EventLoop& loop) {
+  loop.post([&loop] { loop.end_in_loop(); });
+  loop.run_until([&loop] { return loop.ended(); });
+}
+
 }  // namespace gradwire::transport

@@ -128,4 +128,9 @@ class EventLoop : public Poller {
   std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Ends the loop from outside of it, and returns when it has ended. Drives it if no other thread does. The
+// owner of a loop calls this last: tasks and handlers that are left may own the loop, which would then never
+// be destroyed.
+void end(EventLoop& loop);
+
 }  // namespace gradwire::transport

@@ -16,12 +16,6 @@ namespace {
 
 std::shared_ptr<EventLoop> make_loop() { return *EventLoop::create(); }
 
-// Ends the loop after it has run the remaining tasks.
-void end(EventLoop& loop) {
-  loop.post([&loop] { loop.end_in_loop(); });
-  loop.run_until([&loop] { return loop.ended(); });
-}
-
 TEST(EventLoop, OneThreadDrivesAtATime) {
   auto loop = make_loop();
   ASSERT_TRUE(loop->try_enter());

@@ -258,9 +258,7 @@ void AgentImpl::join_threads() {
   // drains.
   runtime.executor->shutdown();
   runtime.timers->shutdown();
-  // Only the loop's own thread may end it. If no other thread drives the loop any more, this one does.
-  runtime.loop->post([loop = runtime.loop.get()] { loop->end_in_loop(); });
-  runtime.loop->run_until([this] { return runtime.loop->ended(); });
+  transport::end(*runtime.loop);
 }
 
 // A handler may ignore that its call was cancelled, so joining the threads can take indefinitely. A separate

@@ -24,8 +24,12 @@ absl::StatusOr<std::shared_ptr<StoreLoop>> StoreLoop::create(const std::string& 
 StoreLoop::StoreLoop(std::shared_ptr<transport::EventLoop> loop, std::shared_ptr<ThreadPool> pool)
     : loop_(std::move(loop)), pool_(std::move(pool)) {}
 
-// The pool drives the loop. Its shutdown joins the thread, so no handler runs after this.
-StoreLoop::~StoreLoop() { pool_->shutdown(); }
+// The pool drives the loop. Its shutdown joins the thread, so no other thread runs handlers after this. Tasks
+// may be left, for example the end of a connection that its peer has closed first.
+StoreLoop::~StoreLoop() {
+  pool_->shutdown();
+  transport::end(*loop_);
+}
 
 std::shared_ptr<Executor> StoreLoop::executor() const { return pool_; }
 

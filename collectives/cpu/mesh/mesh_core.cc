@@ -308,10 +308,7 @@ void MeshCore::shutdown() {
     if (links_ != nullptr) links_->shutdown(reason);
     if (executor_ != nullptr) executor_->shutdown();
     if (timers_ != nullptr) timers_->shutdown();
-    if (loop_ != nullptr) {
-      loop_->post([loop = loop_.get()] { loop->end_in_loop(); });
-      loop_->run_until([this] { return loop_->ended(); });
-    }
+    if (loop_ != nullptr) transport::end(*loop_);
   });
 }
 
