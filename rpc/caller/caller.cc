@@ -1,13 +1,11 @@
 #include "gradwire/rpc/caller/caller.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/link/agent_tables.h"
@@ -18,53 +16,11 @@
 // How a call gets its end. The thread that sends a call adds it to the table of pending calls first. After
 // that the answer, the deadline, a cancellation, the end of the link, the loss of the worker, and shutdown
 // compete for it. Each of them takes the call out of the table, which succeeds once, and then calls
-// complete().
+// CallCompletion.
 // caller_repeats.cc has the calls that are sent again on another connection, and caller_copies.cc those that
 // wait for copies from a device. service_attempt.cc has the calls of the framework itself.
 namespace gradwire::rpc {
 namespace {
-
-bool any_requires_grad(const proto::Payload& payload) {
-  return std::any_of(payload.tensors().begin(), payload.tensors().end(),
-                     [](const proto::Tensor& tensor) { return tensor.requires_grad(); });
-}
-
-// Decodes the answer to a call.
-absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefService& rrefs,
-                                       const AgentDevices& devices, GraphHook* hook) {
-  // The steps, in this order:
-  //   1. Receive the references, also if the rest fails: the sender waits until each of them is confirmed or
-  //      deleted.
-  //   2. Decode the tensors.
-  //   3. Pass the tensors to the autograd graph. A tensor that requires grad concerns it even if the answer
-  //      has no graph (GraphHook::incoming_answer).
-  IncomingPayload in;
-  // Its streams stay current while the graph hook makes nodes.
-  AgentDevices::Arrived arrived;
-  in.payload = {answer.envelope, &answer.response().result()};
-  auto received = rrefs.receive(*in.payload, call.peer->worker);
-  // Release the request's references only after the answer's are received: the answer may return one of them,
-  // which must stay alive until then.
-  call.references.clear();
-  if (!received.ok()) return received.status();
-  in.references = *std::move(received);
-  if (in.payload->tensors_size() > 0) {
-    if (tensor_backend() == nullptr) {
-      return absl::InvalidArgumentError(
-          "cannot decode the answer: it holds a tensor, but this program was linked without libtorch");
-    }
-    // The user's streams wait for tensors on devices when the user takes the result.
-    GRADWIRE_RETURN_IF_ERROR(
-        devices.decode(call.peer->worker, *in.payload, std::move(answer.buffers), arrived));
-    in.tensors = std::move(arrived.tensors);
-    in.fence = std::move(arrived.fence);
-  }
-  const bool concerns_graph = in.payload->has_graph() || any_requires_grad(*in.payload);
-  if (concerns_graph && hook != nullptr) {
-    GRADWIRE_RETURN_IF_ERROR(hook->incoming_answer(call.peer->worker, in.tensors.get(), *in.payload));
-  }
-  return in;
-}
 
 // If the send fails, the connection has ended. Then the callee cancels the call by itself, at its deadline if
 // it is repeatable.
@@ -80,6 +36,7 @@ Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
     : runtime_(runtime),
       peers_(peers),
       rrefs_(rrefs),
+      completion_(runtime, peers, rrefs, pending_, request_ids_),
       copied_({.fences = runtime.fences,
                .self = [&runtime] { return std::weak_ptr<void>(runtime.agent); },
                .find_link = [this](const std::shared_ptr<Peer>& peer) -> std::shared_ptr<LinkSender> {
@@ -142,7 +99,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, EncodedTensors&& tenso
   if (!link.ok()) {
     pending_.refused();
     rrefs_.undo(request.arguments(), peer->worker);
-    complete(std::move(call), with_worker(link.status(), peer->worker.name));
+    completion_.complete(std::move(call), with_worker(link.status(), peer->worker.name));
     return;
   }
   call->link = *link;
@@ -163,7 +120,7 @@ void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Work
     if (PendingCalls::Taken taken = pending_.take(id)) {
       const std::string text =
           absl::StrCat("sending to worker \"", to.name, "\": ", ticket.status().message());
-      complete(std::move(taken), with_worker(absl::Status(ticket.status().code(), text), to.name));
+      completion_.fail(std::move(taken), absl::Status(ticket.status().code(), text));
     }
     return;
   }
@@ -174,34 +131,6 @@ void Caller::transmit(uint64_t id, const std::shared_ptr<Link>& link, const Work
     // The call ended before its ticket was stored, so complete() could not capture it. Capture it here.
     link->capture(*ticket);
   }
-}
-
-void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
-  // Copy borrowed buffers before completing the call: the caller may modify its tensors afterwards.
-  if (call->borrows && call->link != nullptr) call->link->capture(call->ticket);
-  // Give the credit back before completing, too, so that the caller's next call finds room in the window.
-  // This may admit a call that waits for room, on this thread.
-  call->credit.give_back();
-  // The next request to this worker may say that this answer is not needed any more.
-  if (call->repeatable != nullptr) request_ids_.end(call->incarnation, call->repeatable->id);
-  if (answer.ok()) {
-    latencies_.record(Clock::system().now() - call->started);
-  } else {
-    calls_failed_.fetch_add(1, std::memory_order_relaxed);
-  }
-  // From here on code of the user may run, so no lock is held.
-  if (call->answered) {
-    call->answered(std::move(answer));
-  } else if (answer.ok()) {
-    call->done(unpack(*call, *std::move(answer), rrefs_, runtime_.devices, runtime_.graph_hook));
-  } else {
-    call->references.clear();
-    call->done(answer.status());
-  }
-  // Destroy the call while it still counts as unfinished. Its last handles may send messages about
-  // references. A graceful shutdown must see the call or these messages.
-  call = nullptr;
-  pending_.finished();
 }
 
 void Caller::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason) {
@@ -216,7 +145,7 @@ void Caller::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason)
         send_cancel(**link, id);
     });
   }
-  complete(std::move(call), std::move(reason));
+  completion_.complete(std::move(call), std::move(reason));
 }
 
 void Caller::cancel(uint64_t id, absl::Status reason) {
@@ -253,11 +182,11 @@ void Caller::answer(const Worker& from, EnvelopePtr envelope, std::vector<transp
   if (response.has_status()) {
     absl::Status status = status_from_proto(response.status());
     if (!status.ok()) {
-      complete(std::move(call), with_worker(std::move(status), from.name));
+      completion_.complete(std::move(call), with_worker(std::move(status), from.name));
       return;
     }
   }
-  complete(std::move(call), Answer{std::move(envelope), std::move(buffers)});
+  completion_.complete(std::move(call), Answer{std::move(envelope), std::move(buffers)});
 }
 
 void Caller::link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
@@ -267,7 +196,7 @@ void Caller::link_closed(const Worker& peer, const Link& link, const absl::Statu
   for (PendingCalls::Taken& call : broken.calls) {
     const std::string text = absl::StrCat("lost the connection to worker \"", peer.name,
                                           "\" during the call of \"", call->callee, "\": ", reason.message());
-    complete(std::move(call), with_worker(absl::UnavailableError(text), peer.name));
+    completion_.fail(std::move(call), absl::UnavailableError(text));
   }
   for (const uint64_t id : broken.repeatable) attempt_failed(id, absl::UnavailableError(reason.message()));
 }
@@ -275,21 +204,18 @@ void Caller::link_closed(const Worker& peer, const Link& link, const absl::Statu
 void Caller::worker_lost(const Worker& peer, const absl::Status& reason) {
   // This includes repeatable calls between two attempts: a loss is final, so no later attempt can succeed.
   for (PendingCalls::Taken& call : pending_.take_worker(peer.incarnation)) {
-    const std::string text = absl::StrCat("call of \"", call->callee, "\" failed: ", reason.message());
-    complete(std::move(call), with_worker(absl::Status(reason.code(), text), peer.name));
+    completion_.fail(std::move(call), reason);
   }
 }
 
 void Caller::end_all(const absl::Status& reason) {
-  for (PendingCalls::Taken& call : pending_.take_all()) complete(std::move(call), reason);
+  for (PendingCalls::Taken& call : pending_.take_all()) completion_.complete(std::move(call), reason);
 }
 
 void Caller::count(AgentStatistics& statistics) const {
+  completion_.count(statistics);
   statistics.calls_made = calls_made_.load();
-  statistics.calls_failed = calls_failed_.load();
   statistics.calls_repeated = calls_repeated_.load();
-  statistics.call_p50 = latencies_.quantile(0.5);
-  statistics.call_p99 = latencies_.quantile(0.99);
   statistics.late_answers = late_answers_.load();
 }
 

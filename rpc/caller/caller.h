@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
-#include "gradwire/base/latency_histogram.h"
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/caller/call_completion.h"
 #include "gradwire/rpc/caller/copied/copied_calls.h"
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/caller/request_ids.h"
@@ -70,7 +70,6 @@ class Caller {
   void add_pending(uint64_t id, PendingCalls::Taken call);
   // Sends a Cancel to the callee and completes the call.
   void retract(uint64_t id, PendingCalls::Taken call, absl::Status reason);
-  void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer);
   // Ends the calls whose deadline has come, and schedules the next alarm.
   void expire(absl::Time alarm);
 
@@ -95,10 +94,9 @@ class Caller {
   // Synchronised by themselves.
   PendingCalls pending_;
   RequestIds request_ids_;
+  CallCompletion completion_;
   CopiedCalls copied_;
-  LatencyHistogram latencies_;
   std::atomic<uint64_t> calls_made_{0};
-  std::atomic<uint64_t> calls_failed_{0};
   std::atomic<uint64_t> calls_repeated_{0};
   std::atomic<uint64_t> late_answers_{0};
 };

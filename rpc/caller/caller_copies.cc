@@ -26,7 +26,7 @@ void Caller::send_now(CopiedCall& call) {
     rrefs_.undo(request.arguments(), to);
     const std::string& at = call.copied.ok() ? to.name : runtime_.self.name;
     if (PendingCalls::Taken taken = pending_.take(call.id))
-      complete(std::move(taken), with_worker(link.status(), at));
+      completion_.complete(std::move(taken), with_worker(link.status(), at));
     return;
   }
   if (!pending_.attach(call.id, *link)) {

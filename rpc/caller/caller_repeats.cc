@@ -38,7 +38,7 @@ void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, EncodedTens
     if (status.ok()) {
       attempt(id);
     } else if (PendingCalls::Taken taken = pending_.take(id)) {
-      complete(std::move(taken), with_worker(std::move(status), runtime_.self.name));
+      completion_.complete(std::move(taken), with_worker(std::move(status), runtime_.self.name));
     }
   });
 }
@@ -88,7 +88,7 @@ void Caller::attempt_failed(uint64_t id, const absl::Status& reason) {
   const Worker& worker = call->peer->worker;
   const absl::Time next = Clock::system().now() + runtime_.options.retry.backoff_after(call->number);
   if (absl::IsUnavailable(reason) && call->number < runtime_.options.retry.max_attempts &&
-      next < call->deadline && runtime_.accepts_calls().ok() && peers_.status(worker).ok()) {
+      next < call->deadline && completion_.may_reach(worker).ok()) {
     calls_repeated_.fetch_add(1, std::memory_order_relaxed);
     log(LogLevel::kDebug, "\"", call->callee, "\" on worker \"", worker.name,
         "\" is called again, because attempt ", call->number, " failed: ", reason.message());
@@ -101,14 +101,16 @@ void Caller::attempt_failed(uint64_t id, const absl::Status& reason) {
   if (taken == nullptr) return;
   // After shutdown the peer receives a Goodbye, and cancels the call itself.
   if (absl::Status closed = runtime_.accepts_calls(); !closed.ok()) {
-    complete(std::move(taken), std::move(closed));
+    completion_.complete(std::move(taken), std::move(closed));
     return;
   }
+  const absl::Status lost = completion_.may_reach(worker);
+  const absl::Status& cause = lost.ok() ? reason : lost;
   const std::string text =
       absl::StrCat("call of \"", call->callee, "\" on worker \"", worker.name, "\" failed in ", call->number,
-                   call->number == 1 ? " attempt: " : " attempts: ", reason.message());
+                   call->number == 1 ? " attempt: " : " attempts: ", cause.message());
   // An earlier attempt may be running at the callee, so it receives a Cancel.
-  retract(id, std::move(taken), with_worker(absl::Status(reason.code(), text), worker.name));
+  retract(id, std::move(taken), with_worker(absl::Status(cause.code(), text), worker.name));
 }
 
 }  // namespace gradwire::rpc

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/testing/eventually.h"
@@ -18,6 +19,7 @@
 #include "gradwire/rpc/testing/network.h"
 #include "gradwire/rpc/testing/scripted_worker.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/transport/fault_injection.h"
 
 // Tests the code between the state machines of an agent and its messages: links, repetitions, fences, held
 // messages. One agent is real. The test plays all other workers, and so decides the order of all messages.
@@ -27,6 +29,7 @@ namespace {
 using testing::Network;
 using testing::ScriptedLink;
 using testing::ScriptedWorker;
+using transport::Direction;
 
 struct Box {
   explicit Box(int64_t start) : value(start) {}
@@ -63,7 +66,18 @@ class Glue : public ::testing::Test {
     RpcBackendOptions options;
     options.store = cut_;
     options.transports = {"tcp"};
-    options.hooks = wrap_transports(network_.wrapper());
+    options.hooks = wrap_transports([this](std::unique_ptr<transport::Transport> inner) {
+      return transport::make_fault_injecting_transport(
+          network_.wrapper()(std::move(inner)),
+          [this](Direction direction, const transport::Message& message) {
+            proto::Envelope envelope;
+            if (direction == Direction::kOutgoing && before_sending_ &&
+                envelope.ParseFromString(message.header)) {
+              before_sending_(envelope);
+            }
+            return transport::Fault();
+          });
+    });
     // The agent must not suspect a scripted worker because it is silent.
     options.heartbeat = {
         .interval = absl::Hours(1), .suspect_after = absl::Hours(3), .dead_after = absl::Hours(4)};
@@ -123,6 +137,8 @@ class Glue : public ::testing::Test {
   std::shared_ptr<Agent> agent_;
   std::shared_ptr<ScriptedLink> a_link_;
   uint64_t last_call_ = 1000;
+  // If set, called with each message that the agent is about to send. Set before the first one of interest.
+  std::function<void(const proto::Envelope&)> before_sending_;
 };
 
 TEST_F(Glue, ConnectionWhoseOtherEndDoesNotIntroduceItselfEnds) {
@@ -166,6 +182,31 @@ TEST_F(Glue, DeathInTheLogEndsTheConnectionsOfTheDead) {
   b->answer(b->wait_for_service(kFence));
   c->answer(c->wait_for_service(kFence));
   EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+// The agent closes its connections before it ends its calls. A call may find its connection closed in
+// between.
+TEST_F(Glue, CallWhoseConnectionIsClosedByALossFailsWithTheLoss) {
+  const proto::Hello hello =
+      a_link_->wait_for([](const proto::Envelope& envelope) { return envelope.has_hello(); }).hello();
+  const Worker agent{hello.name(), hello.id(), hello.incarnation()};
+  std::shared_ptr<ScriptedLink> second = a_.connect(*agent_);
+  std::atomic<int> goodbyes{0};
+  std::atomic<bool> call_ended{false};
+  before_sending_ = [&](const proto::Envelope& envelope) {
+    if (is_call(envelope)) {
+      b_.declare_dead(agent);
+      EXPECT_TRUE(eventually([&] { return goodbyes == 2; }));
+    } else if (envelope.has_goodbye() && ++goodbyes == 2) {
+      EXPECT_TRUE(eventually([&] { return call_ended.load(); }));
+    }
+  };
+  const absl::Status failed = agent_->rpc_async<&plain>("a", 1).result().status();
+  call_ended = true;
+  EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
+  EXPECT_EQ(worker_of(failed), "a");
+  const absl::Status next = agent_->rpc_async<&plain>("a", 1).result().status();
+  EXPECT_TRUE(absl::StrContains(failed.message(), next.message())) << failed << "\n" << next;
 }
 
 TEST_F(Glue, FenceAnsweredWithAbortedIsNotPassed) {
