@@ -59,6 +59,12 @@ std::vector<Message> RecordingListener::wait_for_messages(std::size_t count) {
   return messages_;
 }
 
+std::vector<Message> RecordingListener::take_messages(std::size_t count) {
+  (void)wait_for_messages(count);
+  MutexLock lock(mutex_);
+  return std::exchange(messages_, {});
+}
+
 absl::Status RecordingListener::wait_closed() {
   absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);

@@ -37,6 +37,8 @@ class RecordingListener : public ConnectionListener {
   // Waits until `count` messages have been received or the connection is closed. Returns all messages
   // received so far.
   std::vector<Message> wait_for_messages(std::size_t count);
+  // As wait_for_messages(), and forgets these messages: the caller has their only owners.
+  std::vector<Message> take_messages(std::size_t count);
   // Waits for on_closed() and returns its reason; Internal after kTestTimeout.
   absl::Status wait_closed();
 

@@ -77,6 +77,49 @@ TEST_F(TorchAgent, TensorMadeForAWorkerTravelsWithoutACopy) {
   EXPECT_EQ(empty_for(group_[0], "worker1", {0, 3}, at::kLong).sizes(), (std::vector<int64_t>{0, 3}));
 }
 
+at::Tensor increase(at::Tensor tensor) {
+  tensor.add_(1);
+  return tensor;
+}
+GRADWIRE_RPC(increase)
+at::Tensor keep(at::Tensor tensor) {
+  received() = tensor;
+  return tensor;
+}
+GRADWIRE_RPC(keep)
+
+TEST_F(TorchAgent, TensorThatCameFromAWorkerGoesBackWithoutACopy) {
+  group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));  // Connects the workers.
+  for (const bool made_for_worker : {true, false}) {
+    at::Tensor x = made_for_worker ? empty_for(group_[0], "worker1", {1000, 1000}, at::kFloat)
+                                   : at::empty({1000, 1000}, at::kFloat);
+    x.fill_(0);
+    // An ordinary tensor is copied on its first way.
+    if (!made_for_worker) x = group_[0]->rpc_sync<&increase>("worker1", std::move(x));
+    const void* const memory = x.const_data_ptr();
+    const float before = x[0][0].item<float>();
+    for (int i = 0; i < 5; ++i) {
+      x = group_[0]->rpc_sync<&increase>("worker1", std::move(x));
+      EXPECT_EQ(x.const_data_ptr(), memory) << i;
+    }
+    EXPECT_TRUE(x.eq(before + 5).all().item<bool>());
+
+    // What the callee keeps does not change any more.
+    x = group_[0]->rpc_sync<&keep>("worker1", std::move(x));
+    x.fill_(9);
+    EXPECT_TRUE(received().eq(before + 5).all().item<bool>());
+    received() = at::Tensor();
+    // What the caller keeps does not change either.
+    const at::Tensor other = x;
+    EXPECT_TRUE(group_[0]->rpc_sync<&increase>("worker1", std::move(x)).eq(10).all().item<bool>());
+    EXPECT_TRUE(other.eq(9).all().item<bool>());
+    // A part of a tensor is copied.
+    x = group_[0]->rpc_sync<&increase>("worker1", other);
+    EXPECT_TRUE(group_[0]->rpc_sync<&increase>("worker1", x.slice(0, 1)).eq(11).all().item<bool>());
+    EXPECT_TRUE(x.eq(10).all().item<bool>());
+  }
+}
+
 TEST_F(TorchAgent, CallerMayChangeTensorsAfterAsyncCall) {
   at::Tensor tensor = at::ones({1 << 20});
   std::vector<Future<at::Tensor>> answers;

@@ -111,7 +111,7 @@ TEST_F(HostileShmAcceptor, WrongHellosEndTheAttempt) {
   };
   const Case cases[] = {
       {changed([](HelloPacket& h) { h.magic = 1; }), {good.get()}},
-      {changed([](HelloPacket& h) { h.version = 2; }), {good.get()}},
+      {changed([](HelloPacket& h) { ++h.version; }), {good.get()}},
       {changed([](HelloPacket& h) { h.ring_bytes = 0; }), {good.get()}},
       {changed([](HelloPacket& h) { h.ring_bytes = kRing + 64; }), {good.get()}},
       {changed([](HelloPacket& h) { h.ring_bytes = uint64_t{1} << 63; }), {good.get()}},

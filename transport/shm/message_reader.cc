@@ -67,9 +67,9 @@ absl::Status MessageReader::check_sizes(uint64_t header_bytes) const {
   MessageSizes sizes(message_limits_);
   GRADWIRE_RETURN_IF_ERROR(sizes.begin(header_bytes, list_.size()));
   for (const BufferEntry& entry : list_) {
-    if (entry.location() > BufferEntry::kInArena) {
+    if (entry.location() > BufferEntry::kSentBack) {
       return absl::InvalidArgumentError(
-          absl::StrCat("malformed list of buffers: got location ", entry.location(), ", expected 0 or 1"));
+          absl::StrCat("malformed list of buffers: got location ", entry.location(), ", expected 0, 1 or 2"));
     }
     GRADWIRE_RETURN_IF_ERROR(sizes.add(entry.size()));
   }
@@ -182,7 +182,7 @@ absl::Status MessageReader::next_stages() {
     if (filled_ < buffer_count_ * sizeof(BufferEntry)) return absl::OkStatus();
     GRADWIRE_RETURN_IF_ERROR(check_sizes(header_bytes_));
     message_.buffers.resize(buffer_count_);
-    for (const BufferEntry& entry : list_) has_blocks_ |= entry.location() == BufferEntry::kInArena;
+    for (const BufferEntry& entry : list_) has_blocks_ |= entry.location() != BufferEntry::kFollows;
     stage_ = Stage::kHeader;
     filled_ = 0;
   }
@@ -215,6 +215,10 @@ absl::Status MessageReader::resolve_blocks(absl::FunctionRef<absl::Status()> cat
   // once; if the segment is still unknown, take() returns an error.
   bool caught_up = false;
   for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (list_[i].location() == BufferEntry::kSentBack) {
+      GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[i], take_back(list_[i]));
+      continue;
+    }
     if (list_[i].location() != BufferEntry::kInArena) continue;
     if (!caught_up && !arena_.knows(list_[i].block)) {
       GRADWIRE_RETURN_IF_ERROR(catch_up());
@@ -223,6 +227,16 @@ absl::Status MessageReader::resolve_blocks(absl::FunctionRef<absl::Status()> cat
     GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[i], arena_.take(list_[i].block, list_[i].size()));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> MessageReader::take_back(const BufferEntry& entry) {
+  if (absl::optional<Buffer> buffer = own_arena_->take_back(entry.block, entry.size())) {
+    return *std::move(buffer);
+  }
+  const BlockName block = BlockName::decode(entry.block);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the peer sends back an arena block that it does not use: index ", block.index,
+                   " of segment ", block.segment, ", ", entry.size(), " bytes"));
 }
 
 }  // namespace gradwire::transport

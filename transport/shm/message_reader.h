@@ -10,6 +10,7 @@
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/arena_owner.h"
 #include "gradwire/transport/shm/memory/arena_peer.h"
 #include "gradwire/transport/shm/memory/ring_consumer.h"
 
@@ -31,6 +32,9 @@ class MessageReader {
   // `pool` and `arena` must outlive the reader.
   MessageReader(const Limits& limits, BufferPool& pool, const ArenaPeer& arena)
       : limits_(limits), message_limits_(limits), pool_(pool), arena_(arena) {}
+
+  // The blocks of this arena may be sent back. It must outlive the reader. Must be called before read().
+  void set_own_arena(ArenaOwner& arena) { own_arena_ = &arena; }
 
   // Sets a lower limit for the header and the total size of later messages. REQUIRES: !in_message().
   void set_max_message_bytes(uint64_t bytes) {
@@ -64,17 +68,19 @@ class MessageReader {
   // Enters the next stages after the current stage is complete.
   absl::Status next_stages();
   absl::Status resolve_blocks(absl::FunctionRef<absl::Status()> catch_up);
+  absl::StatusOr<Buffer> take_back(const BufferEntry& entry);
 
   const Limits limits_;
   // The limits for the current message.
   Limits message_limits_;
   BufferPool& pool_;
   const ArenaPeer& arena_;
+  ArenaOwner* own_arena_ = nullptr;
 
   Stage stage_ = Stage::kIdle;
   Message message_;
   std::vector<BufferEntry> list_;
-  // The list is complete and has buffers in the arena.
+  // The list is complete and has buffers in an arena.
   bool has_blocks_ = false;
   // Sizes of a message in several records.
   uint64_t header_bytes_ = 0;

@@ -14,8 +14,7 @@ constexpr int kRecordsPerTurn = 8;
 BufferEntry Outgoing::entry(std::size_t buffer) const {
   const std::size_t from = captured_from_.empty() ? 0 : captured_from_[buffer];
   const uint64_t size = from + message_.buffers[buffer].size();
-  const uint64_t location = in_arena(buffer) ? BufferEntry::kInArena : BufferEntry::kFollows;
-  return {size | location << BufferEntry::kLocationShift, blocks_[buffer]};
+  return {size | blocks_[buffer].location << BufferEntry::kLocationShift, blocks_[buffer].name};
 }
 
 std::size_t Outgoing::stream_bytes() const {
@@ -111,8 +110,8 @@ Outgoing::Progress Outgoing::write(RingProducer& ring, bool& published, std::siz
 
 // Returns the owner of the bytes, so that the caller decides where it is destroyed: not under a lock,
 // because it belongs to a user.
-std::shared_ptr<void> Outgoing::set_block(std::size_t buffer, uint64_t name) {
-  blocks_[buffer] = name;
+std::shared_ptr<void> Outgoing::set_block(std::size_t buffer, Block block) {
+  blocks_[buffer] = block;
   std::shared_ptr<void> owner = message_.buffers[buffer].owner();
   message_.buffers[buffer] = Buffer(nullptr, message_.buffers[buffer].size(), nullptr);
   return owner;

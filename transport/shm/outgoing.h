@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/ring.h"
 #include "gradwire/transport/shm/memory/ring_producer.h"
 
 namespace gradwire::transport {
@@ -14,13 +15,19 @@ namespace gradwire::transport {
 // A message that is being written into a ring. Not thread-safe.
 class Outgoing {
  public:
-  explicit Outgoing(Message message) : message_(std::move(message)), blocks_(message_.buffers.size(), 0) {}
+  explicit Outgoing(Message message) : message_(std::move(message)), blocks_(message_.buffers.size()) {}
 
   const Message& message() const { return message_; }
-  // Records that the buffer has been copied to this block of the arena. Returns the owner of the buffer's
-  // memory, which is not read any more.
-  std::shared_ptr<void> set_block(std::size_t buffer, uint64_t name);
-  bool in_arena(std::size_t buffer) const { return blocks_[buffer] != 0; }
+  // A block that contains the bytes of a buffer. `location`: kInArena or kSentBack of BufferEntry.
+  struct Block {
+    uint64_t name = 0;
+    uint64_t location = BufferEntry::kFollows;
+  };
+  // Records that the bytes of the buffer are in this block. Returns the owner of the buffer's memory, which
+  // is not read any more.
+  std::shared_ptr<void> set_block(std::size_t buffer, Block block);
+  // Whether the bytes of the buffer are in a block.
+  bool in_arena(std::size_t buffer) const { return blocks_[buffer].location != BufferEntry::kFollows; }
 
   // Number of bytes that go through the ring: the list, the header and the buffers that are not in the arena.
   std::size_t stream_bytes() const;
@@ -61,8 +68,8 @@ class Outgoing {
   void append_piece(RingProducer& ring, std::size_t piece, std::size_t offset, std::size_t bytes) const;
 
   Message message_;
-  // The name of each buffer's block in the arena; 0: none.
-  absl::InlinedVector<uint64_t, 4> blocks_;
+  // For each buffer.
+  absl::InlinedVector<Block, 4> blocks_;
   // For each buffer, the number of bytes at its front that had been copied to the ring before it was
   // captured; the captured copy does not contain them.
   std::vector<std::size_t> captured_from_;

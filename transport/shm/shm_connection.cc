@@ -7,10 +7,11 @@ namespace gradwire::transport {
 ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address)
     : LoopConnection(context, std::move(peer_address)),
       context_(std::move(context)),
-      sender_(*this, *context_, socket_, watch_),
+      peer_arena_(context_->options.max_arena_bytes),
+      sender_(*this, *context_, socket_, peer_arena_, watch_),
       handshake_(*this, context_->options, *socket_,
                  [this](ShmHandshake::Outcome outcome) { established_in_loop(std::move(outcome)); }),
-      receiver_(*this, *context_, *socket_, watch_) {}
+      receiver_(*this, *context_, *socket_, peer_arena_, watch_) {}
 
 void ShmConnection::connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener,
                                     absl::Time deadline) {
@@ -28,7 +29,7 @@ void ShmConnection::accept_in_loop(Descriptor socket,
 
 void ShmConnection::established_in_loop(ShmHandshake::Outcome outcome) {
   sender_.start_in_loop(std::move(outcome.outgoing), outcome.max_arena_bytes);
-  receiver_.start_in_loop(std::move(outcome.incoming));
+  receiver_.start_in_loop(std::move(outcome.incoming), *sender_.arena());
   watch_->attach_in_loop(receiver_, sender_);
   connected_ = true;
   // close() was called during the handshake, and nothing has to be flushed.

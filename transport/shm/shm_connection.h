@@ -93,6 +93,8 @@ class ShmConnection : public LoopConnection, public EventHandler {
   const std::shared_ptr<ShmContext> context_;
   const std::shared_ptr<ControlSocket> socket_ = std::make_shared<ControlSocket>();
   const std::shared_ptr<RingWatch> watch_ = std::make_shared<RingWatch>();
+  // The blocks that the peer sends. The receiver makes buffers of them, and the sender may send them back.
+  ArenaPeer peer_arena_;
   ShmSender sender_;
 
   // The members below are used only by the loop's driver.

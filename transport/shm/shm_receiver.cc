@@ -15,12 +15,12 @@ constexpr int kMessagesPerTurn = 32;
 }  // namespace
 
 ShmReceiver::ShmReceiver(LoopConnection& connection, ShmContext& context, ControlSocket& socket,
-                         std::shared_ptr<Pollable> watch)
+                         ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch)
     : connection_(connection),
       context_(context),
       socket_(socket),
       watch_(std::move(watch)),
-      peer_arena_(context.options.max_arena_bytes),
+      peer_arena_(peer_arena),
       reader_(context.options.limits, *context.pool, peer_arena_) {}
 
 void ShmReceiver::end_in_loop() {

@@ -17,11 +17,15 @@ namespace gradwire::transport {
 // part of its connection.
 class ShmReceiver {
  public:
-  // `watch` is activated when the peer has rung.
-  ShmReceiver(LoopConnection& connection, ShmContext& context, ControlSocket& socket,
+  // `peer_arena`: where the segments of the peer are registered. `watch` is activated when the peer has rung.
+  ShmReceiver(LoopConnection& connection, ShmContext& context, ControlSocket& socket, ArenaPeer& peer_arena,
               std::shared_ptr<Pollable> watch);
 
-  void start_in_loop(RingConsumer ring) { ring_.emplace(std::move(ring)); }
+  // `own_arena`: the arena from which this end sends. It must outlive the receiver.
+  void start_in_loop(RingConsumer ring, ArenaOwner& own_arena) {
+    ring_.emplace(std::move(ring));
+    reader_.set_own_arena(own_arena);
+  }
   // Stops reading and drops an incomplete message.
   void end_in_loop();
 
@@ -46,7 +50,7 @@ class ShmReceiver {
   ShmContext& context_;
   ControlSocket& socket_;
   const std::shared_ptr<Pollable> watch_;
-  ArenaPeer peer_arena_;
+  ArenaPeer& peer_arena_;
   MessageReader reader_;
   absl::optional<RingConsumer> ring_;
 };

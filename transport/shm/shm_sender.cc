@@ -28,8 +28,12 @@ constexpr int kMaxRounds = 16;
 }  // namespace
 
 ShmSender::ShmSender(LoopConnection& connection, ShmContext& context, std::shared_ptr<ControlSocket> socket,
-                     std::shared_ptr<Pollable> watch)
-    : connection_(connection), context_(context), socket_(std::move(socket)), watch_(std::move(watch)) {}
+                     const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch)
+    : connection_(connection),
+      context_(context),
+      socket_(std::move(socket)),
+      peer_arena_(peer_arena),
+      watch_(std::move(watch)) {}
 
 absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
   GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, context_.options.limits));
@@ -68,10 +72,9 @@ bool ShmSender::has_large_buffers(const Outgoing& outgoing) const {
   return false;
 }
 
-// Copies large buffers into the arena, as far as it has room.
+// Puts large buffers into the arena, as far as it has room.
 void ShmSender::prepare(Outgoing& outgoing) {
   outgoing.set_prepared(true);
-  ShmCounters& counters = *context_.counters;
   // Pairs with the release in start_in_loop(). The object lives as long as the connection.
   ArenaOwner* const arena = arena_.load(std::memory_order_acquire);
   if (arena == nullptr) return;
@@ -79,25 +82,36 @@ void ShmSender::prepare(Outgoing& outgoing) {
   for (std::size_t i = 0; i < outgoing.message().buffers.size(); ++i) {
     const Buffer& buffer = outgoing.message().buffers[i];
     if (buffer.size() <= context_.options.max_ring_buffer_bytes || outgoing.in_arena(i)) continue;
-    absl::optional<ArenaBlock> block = arena->claim(buffer);
-    if (block.has_value()) {
-      counters.moved_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
-    } else {
-      block = arena->take(buffer.size());
-      if (!block.has_value()) {
-        counters.ring_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
-        continue;
-      }
-      copy_.copy(block->data, buffer.data(), buffer.size());
-      arena->commit(*block);
-      counters.arena_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
-    }
+    const absl::optional<Outgoing::Block> block = block_for(*arena, buffer);
+    if (!block.has_value()) continue;
     any = true;
-    // The owner of the original is destroyed here, without the lock. If it was a lease, its end has no
-    // effect any more, because the block was claimed.
-    outgoing.set_block(i, block->name);
+    // The owner of the original is destroyed here, without the lock. If the block was claimed, the end of its
+    // owner has no effect any more.
+    outgoing.set_block(i, *block);
   }
   if (any) keep_trimming();
+}
+
+// In order of cost: a block of the peer that it may have back, a block that the program has filled, a copy.
+absl::optional<Outgoing::Block> ShmSender::block_for(ArenaOwner& arena, const Buffer& buffer) {
+  ShmCounters& counters = *context_.counters;
+  if (const absl::optional<uint64_t> name = peer_arena_.claim(buffer)) {
+    counters.moved_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
+    return Outgoing::Block{*name, BufferEntry::kSentBack};
+  }
+  if (const absl::optional<ArenaBlock> block = arena.claim(buffer)) {
+    counters.moved_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
+    return Outgoing::Block{block->name, BufferEntry::kInArena};
+  }
+  const absl::optional<ArenaBlock> block = arena.take(buffer.size());
+  if (!block.has_value()) {
+    counters.ring_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
+    return absl::nullopt;
+  }
+  copy_.copy(block->data, buffer.data(), buffer.size());
+  arena.commit(*block);
+  counters.arena_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
+  return Outgoing::Block{block->name, BufferEntry::kInArena};
 }
 
 // Returns whether the message is completely written. Otherwise it must be put, or stay, in the queue.

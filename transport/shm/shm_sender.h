@@ -11,6 +11,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/shm/memory/arena_owner.h"
+#include "gradwire/transport/shm/memory/arena_peer.h"
 #include "gradwire/transport/shm/memory/control_socket.h"
 #include "gradwire/transport/shm/memory/ring_producer.h"
 #include "gradwire/transport/shm/outgoing.h"
@@ -26,9 +27,10 @@ namespace gradwire::transport {
 // its connection.
 class ShmSender {
  public:
-  // `watch` is activated after a send, because an answer is expected.
+  // `peer_arena`: the blocks that the peer has sent, which may be sent back to it. `watch` is activated after
+  // a send, because an answer is expected.
   ShmSender(LoopConnection& connection, ShmContext& context, std::shared_ptr<ControlSocket> socket,
-            std::shared_ptr<Pollable> watch);
+            const ArenaPeer& peer_arena, std::shared_ptr<Pollable> watch);
 
   // The methods of Connection.
   absl::StatusOr<uint64_t> send(Message&& message);
@@ -43,6 +45,8 @@ class ShmSender {
   void refuse(const absl::Status& reason);
   // As refuse(), and drops the queue, the ring and the arena.
   void end_in_loop(const absl::Status& reason);
+  // The arena from which this end sends; nullptr before start_in_loop(). It lives as long as the connection.
+  ArenaOwner* arena() const { return arena_.load(std::memory_order_acquire); }
   // Whether the queue is empty.
   bool drained();
 
@@ -69,6 +73,9 @@ class ShmSender {
   // Whether the message has large buffers that are not in the arena.
   bool has_large_buffers(const Outgoing& outgoing) const;
   void prepare(Outgoing& outgoing);
+  // Finds a block that contains the bytes of the buffer, or copies them to one. nullopt if the arena has no
+  // room.
+  absl::optional<Outgoing::Block> block_for(ArenaOwner& arena, const Buffer& buffer);
   bool write_locked(Outgoing& outgoing, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void apply(Effects& effects);
   void keep_trimming();
@@ -78,6 +85,7 @@ class ShmSender {
   LoopConnection& connection_;
   ShmContext& context_;
   const std::shared_ptr<ControlSocket> socket_;
+  const ArenaPeer& peer_arena_;
   const std::shared_ptr<Pollable> watch_;
 
   // Used only by the loop's driver.

@@ -38,7 +38,7 @@ struct ShmOptions {
   // Buffers up to this size go through the ring, larger ones through the arena.
   std::size_t max_ring_buffer_bytes = std::size_t{4} << 10;
   // The maximum size of the arena of one direction. Memory is created as needed.
-  std::size_t max_arena_bytes = std::size_t{1} << 30;
+  std::size_t max_arena_bytes = std::size_t{4} << 30;
   // Arena memory that has been unused for this time is returned to the system, except max_idle_arena_bytes.
   absl::Duration arena_idle_time = absl::Seconds(5);
   std::size_t max_idle_arena_bytes = std::size_t{4} << 20;

@@ -128,6 +128,37 @@ TEST_F(ShmPair, AllocatedBuffersAreSentWithoutACopy) {
   EXPECT_EQ(counters_->moved_bytes.load(), 3 * kMiB);
 }
 
+// Sends the buffers of each message back, one higher in each byte at the front.
+class Returning : public ConnectionListener {
+ public:
+  void on_message(Connection& connection, Message message) override {
+    for (Buffer& buffer : message.buffers) ++*static_cast<char*>(buffer.data());
+    EXPECT_TRUE(connection.send(std::move(message)).ok());
+  }
+  void on_closed(Connection&, absl::Status) override {}
+};
+
+TEST_F(ShmPair, BlockTravelsThereAndBackWithoutACopy) {
+  server_listener_ = std::make_shared<Returning>();
+  start();
+  auto buffer = to_server_->allocate(3 * kMiB);
+  ASSERT_TRUE(buffer.ok());
+  char* const data = static_cast<char*>(buffer->data());
+  std::memset(data, 1, 3 * kMiB);
+  Message message = with_buffer(*std::move(buffer));
+  (void)at_client_->take_messages(1);
+  for (int round = 1; round <= 5; ++round) {
+    ASSERT_TRUE(to_server_->send(std::move(message)).ok());
+    message = std::move(at_client_->take_messages(1).at(0));
+    ASSERT_EQ(message.buffers[0].data(), data);
+    EXPECT_EQ(data[0], round + 1);
+    EXPECT_EQ(data[3 * kMiB - 1], 1);
+  }
+  EXPECT_EQ(counters_->arena_bytes.load(), 0);
+  EXPECT_EQ(counters_->ring_bytes.load(), 0);
+  EXPECT_EQ(counters_->moved_bytes.load(), 10 * 3 * kMiB);
+}
+
 TEST_F(ShmPair, AllocatedBufferWithAnotherOwnerIsCopied) {
   start();
   auto buffer = to_server_->allocate(3 * kMiB);

@@ -81,6 +81,8 @@ constexpr Pattern kBounds[] = {
     {"inflight_null", "shm", "calls_per_s", "", 1'000'000},
     {"inflight_add2", "shm", "calls_per_s", "", 400'000},
     {"inflight_add2", "tcp", "calls_per_s", "", 200'000},
+    {"pass_64MiB", "shm", "p50_us", "", 20},
+    {"pass_1GiB", "shm", "p50_us", "", 20},
     {"idle", "", "cpu_percent", "", 0.1},
     {"", "", "p99_over_p50", "", 3},
     {"", "", "smart_over_fast", "", 1.3},

@@ -72,6 +72,8 @@ CaseName parse_case(absl::string_view name) {
     unit = 1 << 10;
   } else if (absl::ConsumeSuffix(&digits, "MiB")) {
     unit = 1 << 20;
+  } else if (absl::ConsumeSuffix(&digits, "GiB")) {
+    unit = 1 << 30;
   } else if (absl::ConsumeSuffix(&digits, "B")) {
     unit = 1;
   }

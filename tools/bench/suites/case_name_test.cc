@@ -16,6 +16,7 @@ TEST(CaseName, HasAnOperationAndASizeOrACount) {
   EXPECT_EQ(parse_case("all_reduce_2_ranks_8B").bytes, 8);
   EXPECT_EQ(parse_case("echo_99999999999MiB").bytes, 0);
   EXPECT_EQ(parse_case("echo_-1MiB").bytes, 0);
+  EXPECT_EQ(parse_case("pass_1GiB").bytes, 1 << 30);
 }
 
 TEST(CaseName, ColdMeansIdleBeforeEachCall) {

@@ -94,6 +94,10 @@ std::vector<CaseSpec> make_cases() {
     sized("rpc", name, 1);
   }
   sized("rpc", "push_pull_1MiB", 2);
+  // Bytes are not counted: the time does not depend on them.
+  for (const char* name : {"pass_64MiB", "pass_1GiB"}) {
+    add({.suite = "rpc", .name = name, .transport = "shm"});
+  }
   add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
   add({.suite = "rpc", .name = "inflight_null", .kind = CaseKind::kInFlight, .plot = "inflight_null"});
   add({.suite = "rpc",

@@ -167,6 +167,30 @@ Measurement run_sum(const Task& task, int64_t bytes, bool fresh, Send send) {
       [&](int64_t) { got = send(x); }, [&](int64_t) { check_sum(got, want); });
 }
 
+// A tensor goes to the callee and back, and then again. Filling it each time would take longer than the call,
+// so its elements are written once.
+Measurement run_pass(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
+  const int64_t count = bytes / 4;
+  at::Tensor x = rpc.tensor_for(to, count);
+  fill_pattern(x.data_ptr(), static_cast<std::size_t>(bytes), 0);
+  const float filled = x.data_ptr<float>()[0];
+  float first = 0;
+  Measurement result = measure(
+      timing_of(task),
+      [&](int64_t i) {
+        first = static_cast<float>(i & 0xffff);
+        x.data_ptr<float>()[0] = first;
+      },
+      [&](int64_t) { x = rpc.pass(to, std::move(x)); },
+      [&](int64_t) {
+        check_defined(x, count);
+        if (x.data_ptr<float>()[0] != first + 1) throw std::runtime_error("the callee's change was lost");
+      });
+  x.data_ptr<float>()[0] = filled;
+  check_pattern(x.data_ptr(), static_cast<std::size_t>(bytes), 0);
+  return result;
+}
+
 Measurement run_pull(TensorRpc& rpc, int to, const Task& task, int64_t bytes) {
   at::Tensor got;
   return measure(
@@ -237,6 +261,7 @@ Measurement run_tensor_case(TensorRpc& rpc, const Endpoint& endpoint, const Task
       return run_sum(task, name.bytes, true,
                      [&](at::Tensor& x) { return rpc.sum_moved(server, std::move(x)); });
     }
+    if (operation == "pass") return run_pass(rpc, server, task, name.bytes);
     if (operation == "pull") return run_pull(rpc, server, task, name.bytes);
     if (operation == "push_pull") return run_push_pull(rpc, server, task, name.bytes);
   }

@@ -32,6 +32,10 @@ class TensorRpc {
   virtual double sum(int to, const at::Tensor& x) = 0;
   virtual double sum_lent(int to, const at::Tensor& x) = 0;
   virtual double sum_moved(int to, at::Tensor x) = 0;
+  // Returns a tensor that pass() may send fastest.
+  virtual at::Tensor tensor_for(int to, int64_t floats) = 0;
+  // The caller gives the tensor away. The callee changes its first element and returns it.
+  virtual at::Tensor pass(int to, at::Tensor x) = 0;
   // Returns a parameter of the callee with this number of floats; all elements are the same.
   virtual at::Tensor pull(int to, int64_t floats) = 0;
   // The parameter server of the callee: push_gradient() subtracts the gradient from the parameters,

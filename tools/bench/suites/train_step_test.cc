@@ -26,6 +26,8 @@ class LocalRpc : public TensorRpc {
   double sum(int, const at::Tensor&) override { return 0; }
   double sum_lent(int, const at::Tensor&) override { return 0; }
   double sum_moved(int, at::Tensor) override { return 0; }
+  at::Tensor tensor_for(int, int64_t) override { return {}; }
+  at::Tensor pass(int, at::Tensor) override { return {}; }
   at::Tensor pull(int, int64_t) override { return {}; }
   void push_gradient(int, const at::Tensor&) override {}
   at::Tensor pull_parameters(int) override { return {}; }

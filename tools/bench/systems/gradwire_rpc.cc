@@ -57,6 +57,12 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
   double sum_moved(int to, at::Tensor x) override {
     return agent()->rpc_sync<&bench::sum>(worker(to), std::move(x));
   }
+  at::Tensor tensor_for(int to, int64_t floats) override {
+    return rpc::empty_for(agent(), worker(to), {floats}, at::kFloat);
+  }
+  at::Tensor pass(int to, at::Tensor x) override {
+    return agent()->rpc_sync<&bench::pass>(worker(to), std::move(x));
+  }
   at::Tensor pull(int to, int64_t floats) override {
     return agent()->rpc_sync<&pull_resident>(worker(to), floats);
   }

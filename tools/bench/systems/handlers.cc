@@ -22,6 +22,11 @@ at::Tensor fetch(const rpc::RRef<at::Tensor>& shared) { return shared.to_here();
 
 at::Tensor echo(at::Tensor x) { return x; }
 
+at::Tensor pass(at::Tensor x) {
+  x.mutable_data_ptr<float>()[0] += 1;
+  return x;
+}
+
 double sum(const at::Tensor& x) { return sum_of(x).item<double>(); }
 
 at::Tensor pull_resident(int64_t floats) { return resident_parameter(floats); }
@@ -50,6 +55,7 @@ GRADWIRE_RPC(nap)
 GRADWIRE_RPC(process_id)
 GRADWIRE_RPC(fetch)
 GRADWIRE_RPC(echo)
+GRADWIRE_RPC(pass)
 GRADWIRE_RPC(sum)
 GRADWIRE_RPC(pull_resident)
 GRADWIRE_RPC(parameter_server)

@@ -19,6 +19,8 @@ int64_t process_id();
 at::Tensor fetch(const rpc::RRef<at::Tensor>& shared);
 // Returns its argument.
 at::Tensor echo(at::Tensor x);
+// Increases the first element, and returns the tensor itself.
+at::Tensor pass(at::Tensor x);
 // Returns the sum of all elements.
 double sum(const at::Tensor& x);
 // Returns the resident parameter with this number of floats.

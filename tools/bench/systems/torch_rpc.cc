@@ -18,6 +18,11 @@ int64_t own_process() { return getpid(); }
 
 at::Tensor echo_operator(const at::Tensor& x) { return x; }
 
+at::Tensor pass_operator(const at::Tensor& x) {
+  x.mutable_data_ptr<float>()[0] += 1;
+  return x;
+}
+
 at::Tensor server_parameters() { return resident_parameter(kServerFloats); }
 
 // The operators without a result return a number because torch requires exactly one result of an operator
@@ -40,6 +45,7 @@ TORCH_LIBRARY_FRAGMENT(aten, library) {
   library.def("gradwire_bench_nap(int microseconds) -> int", &sleep_for);
   library.def("gradwire_bench_process_id() -> int", &own_process);
   library.def("gradwire_bench_echo(Tensor x) -> Tensor", &echo_operator);
+  library.def("gradwire_bench_pass(Tensor x) -> Tensor", &pass_operator);
   library.def("gradwire_bench_resident(int floats) -> Tensor", &resident_parameter);
   library.def("gradwire_bench_push(Tensor gradient) -> int", &push_operator);
   library.def("gradwire_bench_pull() -> Tensor", &server_parameters);
@@ -60,6 +66,7 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
     push_model_ = TorchAgent::operation("aten::gradwire_bench_push_model");
     nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
     echo_ = TorchAgent::operation("aten::gradwire_bench_echo");
+    pass_ = TorchAgent::operation("aten::gradwire_bench_pass");
     resident_ = TorchAgent::operation("aten::gradwire_bench_resident");
     push_ = TorchAgent::operation("aten::gradwire_bench_push");
     pull_ = TorchAgent::operation("aten::gradwire_bench_pull");
@@ -92,6 +99,8 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
   }
   double sum_lent(int to, const at::Tensor& x) override { return sum(to, x); }
   double sum_moved(int to, at::Tensor x) override { return sum(to, x); }
+  at::Tensor tensor_for(int, int64_t floats) override { return at::empty({floats}, at::kFloat); }
+  at::Tensor pass(int to, at::Tensor x) override { return tensor(to, pass_, {std::move(x)}); }
   at::Tensor pull(int to, int64_t floats) override { return tensor(to, resident_, {floats}); }
   void push_gradient(int to, const at::Tensor& gradient) override {
     TorchAgent::result(*torch_.call(to, push_, {gradient}));
@@ -110,7 +119,7 @@ class TorchRpc final : public BenchProcess, private TensorRpc {
   TorchAgent torch_;
   Endpoint endpoint_;
   Footprint before_contact_;
-  std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, resident_, push_, pull_;
+  std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, pass_, resident_, push_, pull_;
   std::shared_ptr<torch::jit::Operator> nothing_, model_, push_model_;
 };
 

@@ -21,6 +21,10 @@ namespace gradwire::transport {
 // A message refers to a block by the segment id (the high 32 bits) and the index in the segment (the low 32
 // bits). The receiver checks both, and the length, against the announced segment. The sender reads the mark
 // of a block only while the receiver uses the block.
+//
+// The receiver may also send the block back, with the bytes that it contains then: a message of the other
+// direction names it. It does not mark the block. The block's sender uses it from then on, and may send it
+// again.
 inline constexpr std::size_t kMaxSegments = 1'024;
 inline constexpr std::size_t kMaxSegmentBytes = std::size_t{1} << 42;
 

@@ -6,6 +6,9 @@
 // 4. reclaim_locked() loads the mark with acquire. So all reads of the receiver are over before the block
 //    is filled again.
 //
+// If the receiver sends the block back instead of step 3, the record of that message carries its stores to
+// this process. From then on the mark is not read, until the block is sent again.
+//
 // A receiver that never stores 1 only keeps its blocks from being used again. One that stores 1 too early
 // reads wrong bytes. Neither harms this process.
 
@@ -75,24 +78,47 @@ void ArenaOwner::commit(const ArenaBlock& block) {
 }
 
 absl::optional<Buffer> ArenaOwner::lease(std::size_t size) {
-  void* data;
-  LeaseEnd end{shared_from_this(), 0, 0};
-  {
-    MutexLock lock(mutex_);
-    const absl::optional<BlockRef> block = take_locked(size, State::kLeased);
-    if (!block.has_value()) return absl::nullopt;
-    data = data_of(*block);
-    end.name = BlockName{block->segment->id, block->index}.encode();
-    end.lease = ++block->segment->blocks[block->index].lease;
+  MutexLock lock(mutex_);
+  const absl::optional<BlockRef> block = take_locked(size, State::kLeased);
+  if (!block.has_value()) return absl::nullopt;
+  return leased_locked(*block, size, Buffer::Sharing::kOwned);
+}
+
+Buffer ArenaOwner::leased_locked(const BlockRef& block, std::size_t size, Buffer::Sharing sharing) {
+  void* const data = data_of(block);
+  LeaseEnd end{shared_from_this(), BlockName{block.segment->id, block.index}.encode(),
+               ++block.segment->blocks[block.index].lease};
+  return Buffer(data, size, std::shared_ptr<void>(data, std::move(end)), sharing);
+}
+
+// The name comes from the other process, so everything that it refers to is checked. The search through the
+// sent blocks begins with the newest, which is the most likely one.
+absl::optional<Buffer> ArenaOwner::take_back(uint64_t name, std::size_t size) {
+  MutexLock lock(mutex_);
+  Segment* const segment = closed_ ? nullptr : find_locked(name);
+  const uint32_t index = BlockName::decode(name).index;
+  if (segment == nullptr || index >= segment->blocks.size() || size == 0 || size > segment->block_bytes ||
+      segment->blocks[index].state != State::kSent) {
+    return absl::nullopt;
   }
-  return Buffer(data, size, std::shared_ptr<void>(data, std::move(end)));
+  std::vector<BlockRef>& sent = classes_[segment->size_class].sent;
+  const auto found = std::find_if(sent.rbegin(), sent.rend(), [&](const BlockRef& block) {
+    return block.segment == segment && block.index == index;
+  });
+  *found = sent.back();
+  sent.pop_back();
+  segment->blocks[index].state = State::kLeased;
+  ++segment->held_blocks;
+  segment->used_lately = true;
+  // Foreign: the other process can still change the bytes.
+  return leased_locked({segment, index}, size, Buffer::Sharing::kForeign);
 }
 
 // No other thread can begin to use the buffer meanwhile: the caller has its only owner.
 absl::optional<ArenaBlock> ArenaOwner::claim(const Buffer& buffer) {
   const LeaseEnd* const end = std::get_deleter<LeaseEnd>(buffer.owner());
   if (end == nullptr || end->arena.get() != this || buffer.owner().use_count() != 1 ||
-      buffer.sharing() != Buffer::Sharing::kOwned || buffer.data() != buffer.owner().get()) {
+      buffer.sharing() == Buffer::Sharing::kBorrowed || buffer.data() != buffer.owner().get()) {
     return absl::nullopt;
   }
   MutexLock lock(mutex_);

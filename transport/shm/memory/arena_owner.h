@@ -29,6 +29,7 @@ struct ArenaBlock {
 //   free -> (take) taken: the caller fills it -> (commit) sent: the receiver uses it -> free
 //   free -> (lease) leased: a buffer of the program -> (claim) sent -> free
 //           leased -> free, when the last owner of the buffer drops it
+//           sent -> (take_back) leased, when the receiver sends the block back
 //
 // The most recently used blocks of a size are used first, because their pages are warm. Thread-safe. Shared
 // by the connection and the leased buffers, which may outlive the connection.
@@ -60,6 +61,10 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   // Returns the block of a buffer from lease() that has no other owner. From now on the block belongs to the
   // receiver, and the buffer must not be used. nullopt for all other buffers.
   absl::optional<ArenaBlock> claim(const Buffer& buffer);
+
+  // The receiver has sent a block back: returns its first `size` bytes as a leased buffer. nullopt if the
+  // receiver does not use such a block, or if it is smaller than `size`.
+  absl::optional<Buffer> take_back(uint64_t name, std::size_t size);
 
   // Frees segments that have not been used since the last trim(), down to max_idle_bytes. Returns whether any
   // segments are left.
@@ -105,6 +110,9 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     void operator()(void*) const { arena->end_lease(name, lease); }
   };
 
+  // Returns a buffer over a block in state kLeased.
+  Buffer leased_locked(const BlockRef& block, std::size_t size, Buffer::Sharing sharing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::optional<BlockRef> take_locked(std::size_t size, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees the sent block at index `at` if the receiver has released it.
   bool reclaim_locked(SizeClass& blocks, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -62,15 +62,28 @@ absl::StatusOr<Buffer> ArenaPeer::take(uint64_t name, uint64_t size) const {
   const std::shared_ptr<Segment>& segment = found->second;
   char* const data = segment->memory.data() + block.index * segment->block_bytes;
   char* const mark = block_mark(segment->memory.data(), segment->block_bytes, segment->blocks, block.index);
-  // Runs when the last owner of the buffer drops it, on any thread, perhaps after the end of the
-  // connection: `segment` keeps the mapping. Release: pairs with the acquire in
-  // ArenaOwner::reclaim_locked().
-  auto give_back = [segment, mark](void*) {
-    shared_word<uint32_t>(mark).store(1, std::memory_order_release);
-  };
   // Foreign: a hostile sender can change the bytes at any time, so code that checks them must copy them
   // first.
-  return Buffer(data, size, std::shared_ptr<void>(data, std::move(give_back)), Buffer::Sharing::kForeign);
+  return Buffer(data, size, std::shared_ptr<void>(data, Use{segment, mark, name}), Buffer::Sharing::kForeign);
+}
+
+// Runs on any thread, perhaps after the end of the connection: `segment` keeps the mapping. Release: pairs
+// with the acquire in ArenaOwner::reclaim_locked().
+void ArenaPeer::Use::operator()(void*) const {
+  if (!sent_back) shared_word<uint32_t>(mark).store(1, std::memory_order_release);
+}
+
+// No other thread can begin to use the buffer meanwhile: the caller has its only owner. A borrowed buffer
+// belongs to the program after the call.
+absl::optional<uint64_t> ArenaPeer::claim(const Buffer& buffer) const {
+  Use* const use = std::get_deleter<Use>(buffer.owner());
+  if (use == nullptr || use->segment->total != total_ || use->sent_back || buffer.owner().use_count() != 1 ||
+      buffer.sharing() == Buffer::Sharing::kBorrowed || buffer.data() != buffer.owner().get() ||
+      buffer.size() == 0 || buffer.size() > use->segment->block_bytes) {
+    return absl::nullopt;
+  }
+  use->sent_back = true;
+  return use->name;
 }
 
 }  // namespace gradwire::transport

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "gradwire/transport/message.h"
 #include "gradwire/transport/shm/memory/arena.h"
 #include "gradwire/transport/shm/memory/shared_memory.h"
@@ -31,6 +32,10 @@ class ArenaPeer {
   // Returns the first `size` bytes of a block. The buffer releases the block when its last copy is destroyed.
   // InvalidArgument if there is no such block or if it is smaller than `size`.
   absl::StatusOr<Buffer> take(uint64_t name, uint64_t size) const;
+  // Returns the name of the block behind a buffer from take(), if the buffer begins with it and has no other
+  // owner. From now on the block belongs to the peer, and the buffer must not be used. A message must name
+  // the block. nullopt for all other buffers. Thread-safe.
+  absl::optional<uint64_t> claim(const Buffer& buffer) const;
 
  private:
   // The number of bytes and segments that are mapped now.
@@ -46,6 +51,16 @@ class ArenaPeer {
     const std::size_t block_bytes;
     const std::size_t blocks;
     const std::shared_ptr<Total> total;
+  };
+
+  // The use of a block: ends when the last owner of its buffer drops it.
+  struct Use {
+    std::shared_ptr<Segment> segment;
+    char* mark;
+    uint64_t name;
+    // The block is sent back: the end of the use does not mark it.
+    bool sent_back = false;
+    void operator()(void*) const;
   };
 
   const std::size_t max_bytes_;

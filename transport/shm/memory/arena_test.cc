@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "gradwire/transport/shm/memory/arena_owner.h"
@@ -203,6 +204,98 @@ TEST_F(Arena, AnOldLeaseDoesNotEndTheBlocksNextUse) {
   old.reset();
   auto other = owner_->lease(3 * kMiB);
   EXPECT_NE(other->data(), next->data());
+}
+
+TEST_F(Arena, ReceiverSendsABlockBackWithItsNewContents) {
+  make(64 * kMiB);
+  auto leased = owner_->lease(3 * kMiB);
+  char* const data = static_cast<char*>(leased->data());
+  for (int round = 0; round < 10; ++round) {
+    const Buffer mine(data, 3 * kMiB, std::exchange(leased, absl::nullopt)->owner());
+    auto block = owner_->claim(mine);
+    ASSERT_TRUE(block.has_value());
+    Buffer received = *peer_->take(block->name, 3 * kMiB);
+    std::memset(received.data(), round, received.size());
+    auto name = peer_->claim(received);
+    ASSERT_EQ(name, block->name);
+    EXPECT_FALSE(peer_->claim(received).has_value()) << "twice";
+    received = Buffer();
+    leased = owner_->take_back(*name, 3 * kMiB);
+    ASSERT_TRUE(leased.has_value());
+    EXPECT_EQ(leased->data(), data);
+    EXPECT_EQ(leased->sharing(), Buffer::Sharing::kForeign);
+    EXPECT_TRUE(is_filled(*leased, round));
+    EXPECT_FALSE(owner_->take_back(*name, 3 * kMiB).has_value()) << "twice";
+    EXPECT_NE(owner_->lease(3 * kMiB)->data(), data);
+  }
+  leased.reset();
+  EXPECT_EQ(owner_->lease(3 * kMiB)->data(), data);
+}
+
+TEST_F(Arena, AReceivedBlockIsClaimedByItsSoleOwnerAlone) {
+  make(64 * kMiB);
+  Buffer received = pass(3 * kMiB, 1);
+  char* const data = static_cast<char*>(received.data());
+  {
+    const Buffer shared = received;
+    EXPECT_FALSE(peer_->claim(received).has_value());
+  }
+  const auto over = [&](char* at, std::size_t size, Buffer::Sharing sharing) {
+    // The pointer does not count as an owner.
+    return Buffer(at, size, std::exchange(received, Buffer()).owner(), sharing);
+  };
+  Buffer part = over(data + 64, kMiB, Buffer::Sharing::kOwned);
+  EXPECT_FALSE(peer_->claim(part).has_value());
+  received = std::move(part);
+  Buffer borrowed = over(data, kMiB, Buffer::Sharing::kBorrowed);
+  EXPECT_FALSE(peer_->claim(borrowed).has_value());
+  received = std::move(borrowed);
+  EXPECT_FALSE(peer_->claim(Buffer(data, kMiB, std::make_shared<int>(0))).has_value());
+  EXPECT_FALSE(peer_->claim(Buffer()).has_value());
+  EXPECT_FALSE(ArenaPeer(64 * kMiB).claim(received).has_value()) << "of another connection";
+  Buffer shorter = over(data, kMiB, Buffer::Sharing::kOwned);
+  const auto name = peer_->claim(shorter);
+  ASSERT_TRUE(name.has_value());
+  EXPECT_TRUE(is_filled(*owner_->take_back(*name, kMiB), 1));
+}
+
+TEST_F(Arena, OnlyBlocksThatTheReceiverUsesAreTakenBack) {
+  make(64 * kMiB);
+  const auto name = [](uint32_t segment, uint32_t index) { return BlockName{segment, index}.encode(); };
+  EXPECT_FALSE(owner_->take_back(name(1, 0), 1).has_value());
+  const auto taken = owner_->take(10'000);
+  EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "is being filled";
+  owner_->commit(*taken);
+  const BlockName block = BlockName::decode(taken->name);
+  EXPECT_FALSE(owner_->take_back(name(block.segment, block.index + 1), 1).has_value()) << "free";
+  EXPECT_FALSE(owner_->take_back(name(block.segment, 1'000'000), 1).has_value());
+  EXPECT_FALSE(owner_->take_back(name(block.segment + 1, block.index), 1).has_value());
+  EXPECT_FALSE(owner_->take_back(taken->name, 0).has_value());
+  EXPECT_FALSE(owner_->take_back(taken->name, kMiB).has_value());
+  EXPECT_FALSE(owner_->take_back(taken->name, ~std::size_t{0}).has_value());
+  auto back = owner_->take_back(taken->name, 10'000);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "leased";
+  back.reset();
+  EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "free again";
+  const Buffer sent = pass(10'000, 1);
+  owner_->close();
+  EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "closed";
+}
+
+TEST_F(Arena, MarkOfABlockThatWasSentBackIsIgnored) {
+  make(64 * kMiB);
+  Buffer received = pass(3 * kMiB, 1);
+  void* const data = received.data();
+  const auto name = peer_->claim(received);
+  auto back = owner_->take_back(*name, 3 * kMiB);
+  ASSERT_TRUE(back.has_value());
+  // A hostile receiver marks the block as well.
+  { const Buffer again = *peer_->take(*name, 1); }
+  EXPECT_TRUE(owner_->trim());
+  Buffer other = pass(3 * kMiB, 2);
+  EXPECT_NE(other.data(), data);
+  EXPECT_TRUE(is_filled(*back, 1));
 }
 
 TEST_F(Arena, LeaseThatIsNotSentIsFreed) {

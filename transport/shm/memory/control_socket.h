@@ -25,7 +25,7 @@ namespace gradwire::transport {
 struct HelloPacket {
   static constexpr uint32_t kMagic = 0x31735747;  // "GWs1"
   uint32_t magic = kMagic;
-  uint32_t version = 1;
+  uint32_t version = 2;
   uint64_t ring_bytes = 0;
   // Maximum size of the peer's arena that this end maps.
   uint64_t max_arena_bytes = 0;

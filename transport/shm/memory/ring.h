@@ -36,8 +36,9 @@ namespace gradwire::transport {
 //
 // kMessage: one message in one record.
 //   16 per buffer  The high 8 bits of the first 8 bytes are 0 if the bytes of the buffer follow in the
-//                  record, 1 if they are in a block of the arena (arena.h), which the second 8 bytes
-//                  identify. The low 56 bits are the length.
+//                  record, 1 if they are in a block of the producer's arena (arena.h), 2 if they are in a
+//                  block of the consumer's arena, which the producer sends back. The second 8 bytes identify
+//                  the block. The low 56 bits are the length.
 //   ...            the header: the rest of the record
 //   ...            the buffers that follow in this record, without gaps
 // kStart: the begin of a message in several records: 8 bytes length of the header, 8 bytes number of buffers.
@@ -74,6 +75,7 @@ struct BufferEntry {
   static constexpr int kLocationShift = 56;
   static constexpr uint64_t kFollows = 0;
   static constexpr uint64_t kInArena = 1;
+  static constexpr uint64_t kSentBack = 2;
   uint64_t size() const { return size_and_location & ((uint64_t{1} << kLocationShift) - 1); }
   uint64_t location() const { return size_and_location >> kLocationShift; }
 };
