@@ -74,6 +74,7 @@ std::unique_ptr<BenchProcess> make_process(const std::string& role) {
       {"floor_tcp_spin", &make_floor_tcp_spin},
       {"floor_wake", &make_floor_wake},
       {"gradwire_autograd", &make_gradwire_autograd},
+      {"gradwire_clients", &make_gradwire_clients},
       {"gradwire_cuda", &make_gradwire_cuda},
       {"gradwire_loss", &make_gradwire_loss},
       {"gloo_collectives", &make_gloo_collectives},

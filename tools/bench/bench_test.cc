@@ -51,7 +51,7 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
                       "--rounds=1 "
                       "--cases=null,inflight_null,add2,add2_every_500us_2_per_core,train_step,echo_64KiB,"
                       "push_pull_1MiB,cycle,share,killed_peer,remote_add,chain_4,fanout_8,"
-                      "mlp_2,set_get,ping,all_to_all_3 --json=" +
+                      "mlp_2,set_get,ping,all_to_all_3,clients_40 --json=" +
                       json + " --html=" + html),
             0);
   const std::set<std::string> kTails = {"p99_us", "p999_us", "cpu_us_per_call", "GB_per_s"};
@@ -66,9 +66,10 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
     compared.insert(
         absl::StrCat(name, metric == "p50_us" ? "" : " " + metric, " ", row.at("peer").get<std::string>()));
   }
-  EXPECT_THAT(alone,
-              IsSupersetOf({"killed_peer noticed_ms", "remote_add smart_over_fast", "chain_4 smart_over_fast",
-                            "fanout_8 smart_over_fast", "mlp_2 smart_over_fast"}));
+  EXPECT_THAT(alone, IsSupersetOf({"clients_40 p50_us", "clients_40 descriptors_per_peer",
+                                   "clients_40 memory_per_peer_kb", "killed_peer noticed_ms",
+                                   "remote_add smart_over_fast", "chain_4 smart_over_fast",
+                                   "fanout_8 smart_over_fast", "mlp_2 smart_over_fast"}));
   EXPECT_THAT(compared, IsSupersetOf({"null torch_tensorpipe",
                                       "null grpc",
                                       "null floor_tcp",
@@ -81,6 +82,7 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
                                       "add2 floor_tcp",
                                       "echo_64KiB grpc",
                                       "echo_64KiB torch_tensorpipe",
+                                      "echo_64KiB floor_tcp",
                                       "push_pull_1MiB torch_tensorpipe",
                                       "cycle torch_tensorpipe",
                                       "share torch_tensorpipe",

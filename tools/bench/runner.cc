@@ -38,6 +38,7 @@ bool needs_fresh_system(const CaseSpec& spec) {
     case CaseKind::kOversubscribed:
     case CaseKind::kQueued:
     case CaseKind::kTrainStep:
+    case CaseKind::kClients:
     case CaseKind::kFirstContact:
     case CaseKind::kKilledPeer:
     case CaseKind::kCutLink:
@@ -155,6 +156,11 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
   auto round = loss ? entry.system->run_last_task(task) : entry.system->run(task, spec.callers);
   if (round.ok() && spec.kind == CaseKind::kFirstContact)
     round = add_footprint(*std::move(round), *entry.system);
+  if (round.ok() && spec.kind == CaseKind::kClients) {
+    auto server = entry.system->run({.case_name = kFootprintCase, .seconds = 0}, 0);
+    if (!server.ok()) return server.status();
+    round->members[0].figures = std::move(server->members[0].figures);
+  }
   if (round.ok() && spec.kind == CaseKind::kTraining)
     round = add_extra_figures(*std::move(round), task, *entry.system);
   if (happens_once(spec)) entry.system.reset();
@@ -231,6 +237,7 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
         }
         break;
       case CaseKind::kCadence:
+      case CaseKind::kClients:
       case CaseKind::kInFlight:
       case CaseKind::kQueued:
       case CaseKind::kLatency:
@@ -241,8 +248,8 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
         const double p99 = figure(result.figures, "p99_us");
         // With more processes than cores the tail depends on the scheduler.
         const bool crowded = spec.kind == CaseKind::kCadence && spec.members > 2;
-        if (i == 0 && p50 > 0 && p99 > 0 && spec.suite == "rpc" && !crowded)
-          result.figures.push_back({"p99_over_p50", p99 / p50});
+        const bool tail = (spec.suite == "rpc" && !crowded) || spec.kind == CaseKind::kClients;
+        if (i == 0 && p50 > 0 && p99 > 0 && tail) result.figures.push_back({"p99_over_p50", p99 / p50});
         // The processor time is meaningless in this case: it contains the spinning in the barriers, and Open
         // MPI's ranks are not child processes of the bench.
         if (spec.kind == CaseKind::kTogether) drop_figure(result.figures, "cpu_us_per_call");

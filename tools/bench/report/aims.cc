@@ -85,6 +85,8 @@ constexpr Pattern kBounds[] = {
     {"pass_1GiB", "shm", "p50_us", "", 20},
     {"idle", "", "cpu_percent", "", 0.1},
     {"", "", "p99_over_p50", "", 3},
+    {"clients_1000", "", "p99_over_p50", "", 5},
+    {"clients_1000", "", "memory_per_peer_kb", "", 50},
     {"", "", "smart_over_fast", "", 1.3},
     {"killed_peer", "", "in_flight_failed_ms", "", 50},
     {"killed_peer", "", "noticed_ms", "", 50},

@@ -28,15 +28,19 @@ absl::Status check_known(const char* what, const std::vector<std::string>& given
 // Maximum size of a group: the bench runs all its processes on one host.
 constexpr int kMaxMembers = 256;
 
-// Returns the known case with the same operation and another number of members: all_to_all_8 for
-// all_to_all_12. Returns nullptr if there is no such case.
+// The same for connections.
+constexpr int kMaxClients = 4096;
+
+// Returns the known case with the same operation and another number of members or connections: all_to_all_8
+// for all_to_all_12, clients_1000 for clients_50. Returns nullptr if there is no such case.
 const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
   for (const CaseSpec& spec : cases()) {
-    if (contains(suites, spec.suite) && spec.kind == CaseKind::kFirstContact &&
-        parse_case(spec.name).operation == wanted.operation && wanted.count >= 2 &&
-        wanted.count <= kMaxMembers) {
-      return &spec;
-    }
+    if (!contains(suites, spec.suite) || parse_case(spec.name).operation != wanted.operation) continue;
+    const bool group =
+        spec.kind == CaseKind::kFirstContact && wanted.count >= 2 && wanted.count <= kMaxMembers;
+    const bool clients =
+        spec.kind == CaseKind::kClients && wanted.count >= spec.callers && wanted.count <= kMaxClients;
+    if (group || clients) return &spec;
   }
   return nullptr;
 }
@@ -125,9 +129,9 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
     if (wanted.compute_us > 0) {
       spec.members = 2 * wanted.per_core;
       spec.callers = wanted.per_core;
-    } else if (wanted.count > 0) {
+    } else if (spec.kind == CaseKind::kFirstContact) {
       spec.members = static_cast<int>(wanted.count);
-    } else {
+    } else if (wanted.bytes > 0) {
       spec.bytes_per_call = sibling->bytes_per_call / parse_case(sibling->name).bytes * wanted.bytes;
     }
     spec.name = name;

@@ -164,6 +164,13 @@ TEST(BenchOptions, GroupsOfOtherSizesWork) {
   EXPECT_EQ(options->cases[0].name, "all_to_all_3");
   EXPECT_EQ(options->cases[0].members, 3);
   EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"all_to_all_1"}}).ok());
+  const auto clients = complete_options({.suites = {"scale"}, .cases = {"clients_50"}});
+  ASSERT_TRUE(clients.ok()) << clients.status();
+  EXPECT_EQ(clients->cases.at(0).name, "clients_50");
+  EXPECT_EQ(clients->cases[0].members, 9);
+  EXPECT_EQ(clients->cases[0].callers, 8);
+  EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"clients_7"}}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"clients_5000"}}).ok());
 }
 
 }  // namespace

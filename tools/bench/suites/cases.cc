@@ -132,6 +132,13 @@ std::vector<CaseSpec> make_cases() {
          .plot = "all_to_all",
          .on_request = members > 16});
   }
+  add({.suite = "scale",
+       .name = "clients_1000",
+       .kind = CaseKind::kClients,
+       .members = 9,
+       .callers = 8,
+       .weight = 3,
+       .transport = "tcp"});
   // Bytes are counted in both directions.
   add({.suite = "cuda", .name = "add2_cuda"});
   add({.suite = "cuda", .name = "echo_64MiB_cuda", .bytes_per_call = int64_t{128} << 20, .weight = 2});
@@ -197,8 +204,9 @@ std::vector<RoleSpec> make_roles() {
       {"torch_autograd", "torch_tensorpipe", "torch", "autograd", both, {}, 2, true},
       {"gradwire_store", "gradwire", "", "store", {"store"}, {}, 2},
       {"torch_store", "torch_store", "torch", "store", {"store"}, {}, 2},
-      {"gradwire_rpc", "gradwire", "", "scale", both, {}, 2},
-      {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {}, 2, true},
+      {"gradwire_rpc", "gradwire", "", "scale", both, {"all_to_all"}, 2},
+      {"gradwire_clients", "gradwire", "", "scale", {"tcp"}, {"clients"}, 9},
+      {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {"all_to_all"}, 2, true},
       // Each system uses its own mechanism between processes of one host.
       {"gradwire_collectives", "gradwire", "", "collectives", {"host"}, {}, 2},
       {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},

@@ -16,6 +16,7 @@ enum class CaseKind : uint8_t {
   kOversubscribed,  // Four members on two cores call one another.
   kTrainStep,       // The last two members are trainers, the first is their parameter server.
   kQueued,          // The last member calls the first while many calls to another member are pending.
+  kClients,         // The first member is the server of many connections from the others.
   kFirstContact,    // Every member of a new group calls every other once.
   kKilledPeer,      // The last member of a new group kills the second, and measures until this is detected.
   kCutLink,         // As kKilledPeer, but the network link to the second member is cut.

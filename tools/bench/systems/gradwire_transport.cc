@@ -9,13 +9,13 @@
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/systems/mirror.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::bench {
 namespace {
 
-using transport::Buffer;
 using transport::Connection;
 using transport::Message;
 
@@ -28,26 +28,6 @@ std::unique_ptr<transport::Transport> make_transport(const std::string& kind) {
   if (kind == "shm") return transport::make_shm_transport();
   throw std::runtime_error("unknown transport: got " + kind + ", expected shm or tcp");
 }
-
-// Answers every message with its header.
-class Mirror final : public transport::ConnectionListener {
- public:
-  void on_message(Connection& connection, Message message) override {
-    // Check the first and the last word of each buffer, so that missing data is detected.
-    for (const Buffer& buffer : message.buffers) {
-      uint64_t seed = 0;
-      std::memcpy(&seed, message.header.data(), std::min(sizeof seed, message.header.size()));
-      const auto* words = static_cast<const uint64_t*>(buffer.data());
-      const std::size_t last = buffer.size() / 8 - 1;
-      if (words[0] != pattern_word(seed, 0) || words[last] != pattern_word(seed, last)) {
-        connection.close(absl::InternalError("wrong contents: the received bytes differ from the sent ones"));
-        return;
-      }
-    }
-    (void)connection.send({.header = std::move(message.header)});
-  }
-  void on_closed(Connection&, absl::Status) override {}
-};
 
 class GradwireTransport final : public BenchProcess, public transport::ConnectionListener {
  public:
@@ -129,7 +109,7 @@ class GradwireTransport final : public BenchProcess, public transport::Connectio
     done_.release();
   }
 
-  const std::shared_ptr<transport::ConnectionListener> mirror_ = std::make_shared<Mirror>();
+  const std::shared_ptr<transport::ConnectionListener> mirror_ = make_mirror();
   std::unique_ptr<transport::Transport> transport_;
   std::shared_ptr<Connection> connection_;
   // State of a run. run() uses it before the first message and after the last answer; in between only the

@@ -10,4 +10,7 @@ namespace gradwire::bench {
 // bytes. The case "send" sends a buffer and gets a header back.
 std::unique_ptr<BenchProcess> make_gradwire_transport();
 
+// Measures a server with many connections over tcp: the cases "clients_N".
+std::unique_ptr<BenchProcess> make_gradwire_clients();
+
 }  // namespace gradwire::bench
