@@ -41,7 +41,7 @@ class Buffer {
 
 // The unit of transfer: a header of arbitrary bytes, and buffers. Received buffers are aligned to 64 bytes
 // and belong only to the receiver. They stay valid after the connection, the transport and the sender are
-// gone. Releasing them takes no lock and sends nothing.
+// gone. Releasing them sends nothing and waits for nothing.
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;

@@ -104,12 +104,12 @@ TEST_F(TorchAgent, TensorThatCameFromAWorkerGoesBackWithoutACopy) {
     }
     EXPECT_TRUE(x.eq(before + 5).all().item<bool>());
 
-    // What the callee keeps does not change any more.
+    // The callee keeps a tensor that does not change any more.
     x = group_[0]->rpc_sync<&keep>("worker1", std::move(x));
     x.fill_(9);
     EXPECT_TRUE(received().eq(before + 5).all().item<bool>());
     received() = at::Tensor();
-    // What the caller keeps does not change either.
+    // The tensor that the caller keeps does not change either.
     const at::Tensor other = x;
     EXPECT_TRUE(group_[0]->rpc_sync<&increase>("worker1", std::move(x)).eq(10).all().item<bool>());
     EXPECT_TRUE(other.eq(9).all().item<bool>());

@@ -200,7 +200,7 @@ void put_record(RawPeer& peer, Input& input) {
     ++buffers;
     const uint64_t size = input.number();
     const BlockName block{static_cast<uint32_t>(input.byte() % 4), static_cast<uint32_t>(input.number())};
-    payload += list_entry(size & 0xffff, input.byte() % 3, block.encode());
+    payload += list_entry(size & 0xffff, input.byte() % 4, block.encode());
   }
   payload += input.text(input.number() % 700);
   const RecordKind kind = what % 4 == 1 ? RecordKind::kData : RecordKind::kMessage;

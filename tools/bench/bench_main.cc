@@ -35,10 +35,10 @@
 #include "gradwire/tools/bench/suites/bench_options.h"
 #include "gradwire/tools/bench/suites/floors.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
-#include "gradwire/tools/bench/systems/gradwire_transport.h"
 #include "gradwire/tools/bench/systems/grpc_echo.h"
 #include "gradwire/tools/bench/systems/stores.h"
 #include "gradwire/tools/bench/systems/torch_member.h"
+#include "gradwire/tools/bench/transport/gradwire_transport.h"
 
 ABSL_FLAG(std::vector<std::string>, suite, {"rpc"},
           "transport, rpc, rref, autograd, store, scale, collectives, cuda, or all (without cuda)");

@@ -164,6 +164,8 @@ TEST_F(HostileShmAcceptor, MalformedMessageClosesTheConnectionAndNamesTheLimit) 
       {message, 1, 16, list_entry(kHuge, 0, 0), "malformed record"},
       {message, 1, 16, list_entry(kHuge, 1, 0), "max_buffer_bytes = 536870912"},
       {message, 1, 16, list_entry(1, 1, BlockName{1, 0}.encode()), "unknown arena block"},
+      {message, 1, 16, list_entry(1, 2, BlockName{1, 0}.encode()), "sends back an arena block"},
+      {message, 1, 16, list_entry(1, 3, 0), "malformed list of buffers"},
       {start, 0, 16, start_of(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {start, 0, 16, start_of(0, 70'000), "max_buffers = 65536"},
       {data, 0, 16, "", "malformed record"},

@@ -61,6 +61,12 @@ class HostileShm : public testing::Test {
     return listeners_.at(index);
   }
 
+  std::shared_ptr<Connection> connection_of(std::size_t index) {
+    (void)listener(index);
+    MutexLock lock(mutex_);
+    return connections_.at(index);
+  }
+
   // Returns a peer that has completed the handshake.
   std::unique_ptr<RawPeer> peer() {
     auto result = std::make_unique<RawPeer>(address_);
@@ -309,6 +315,91 @@ TEST_F(HostileShm, GoodMessagesBeforeABadOneArrive) {
   EXPECT_EQ(std::memcmp(received[1].buffers[0].data(), "abc", 3), 0);
   EXPECT_EQ(received[2].header, "header");
   EXPECT_EQ(std::memcmp(received[2].buffers[0].data(), "1234", 4), 0);
+}
+
+// Size of a buffer that the transport sends to a plain peer, and the entry with which the peer sends it back:
+// the buffer is in the first block of the arena.
+constexpr std::size_t kSentBytes = 10'000;
+std::string sent_back_entry() { return list_entry(kSentBytes, 2, BlockName{1, 0}.encode()); }
+
+TEST_F(HostileShm, BlockIsTakenBackOnce) {
+  auto raw = peer();
+  const std::shared_ptr<Connection> connection = connection_of(0);
+  Message message;
+  message.buffers = {make_test_buffer(kSentBytes, 3)};
+  ASSERT_TRUE(connection->send(std::move(message)).ok());
+  ASSERT_TRUE(raw->wait_and_receive());
+  ASSERT_EQ(raw->other_segments().size(), 1);
+  raw->put_record(RecordKind::kMessage, 1, sent_back_entry() + "back");
+  raw->ring();
+  const std::vector<Message> received = listener(0)->wait_for_messages(1);
+  ASSERT_EQ(received.size(), 1);
+  EXPECT_EQ(received[0].header, "back");
+  EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kSentBytes, 3));
+  raw->put_record(RecordKind::kMessage, 1, sent_back_entry() + "again");
+  raw->ring();
+  const absl::Status reason = listener(0)->wait_closed();
+  EXPECT_EQ(reason.code(), absl::StatusCode::kInvalidArgument) << reason;
+  EXPECT_NE(reason.message().find("sends back an arena block"), std::string::npos) << reason;
+  EXPECT_EQ(listener(0)->message_count(), 1);
+  // The buffer outlives the connection.
+  EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kSentBytes, 3));
+}
+
+TEST_F(HostileShm, BlockIsTakenBackOnceInAMessage) {
+  auto raw = peer();
+  Message message;
+  message.buffers = {make_test_buffer(kSentBytes, 3)};
+  ASSERT_TRUE(connection_of(0)->send(std::move(message)).ok());
+  ASSERT_TRUE(raw->wait_and_receive());
+  raw->put_record(RecordKind::kMessage, 2, sent_back_entry() + sent_back_entry());
+  raw->ring();
+  EXPECT_EQ(listener(0)->wait_closed().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(listener(0)->message_count(), 0);
+}
+
+// The peer marks the block as free, so it may be in use for another message when it comes back.
+TEST_F(HostileShm, BlockThatIsMarkedAndSentBackHarmsOnlyThePeer) {
+  auto raw = peer();
+  const std::shared_ptr<Connection> connection = connection_of(0);
+  Message message;
+  message.buffers = {make_test_buffer(kSentBytes, 3)};
+  ASSERT_TRUE(connection->send(std::move(message)).ok());
+  ASSERT_TRUE(raw->wait_and_receive());
+  const SharedMemory& segment = raw->other_segments()[0];
+  std::memset(segment.data(), 7, kSentBytes);
+  for (std::size_t at = segment.size() / 2; at + 4 <= segment.size(); at += kLineBytes) {
+    // Marks are behind the blocks; other bytes do no harm.
+    if (segment.data()[at] == 0) segment.data()[at] = 1;
+  }
+  raw->put_record(RecordKind::kMessage, 1, sent_back_entry());
+  raw->ring();
+  const std::vector<Message> received = listener(0)->wait_for_messages(1);
+  ASSERT_EQ(received.size(), 1);
+  const char* const bytes = static_cast<const char*>(received[0].buffers[0].data());
+  // Further messages do not use the block while this process holds it.
+  for (int i = 0; i < 20; ++i) {
+    Message other;
+    other.buffers = {make_test_buffer(kSentBytes, 4)};
+    ASSERT_TRUE(connection->send(std::move(other)).ok());
+  }
+  EXPECT_EQ(bytes[0], 7);
+  EXPECT_EQ(bytes[kSentBytes - 1], 7);
+}
+
+TEST_F(HostileShm, BlockThatComesBackInAnIncompleteMessageIsFreed) {
+  auto raw = peer();
+  Message message;
+  message.buffers = {make_test_buffer(kSentBytes, 3)};
+  ASSERT_TRUE(connection_of(0)->send(std::move(message)).ok());
+  ASSERT_TRUE(raw->wait_and_receive());
+  raw->put_record(RecordKind::kStart, 0, start_of(5, 1));
+  raw->put_record(RecordKind::kData, 0, sent_back_entry() + "he");
+  raw->ring();
+  raw->close();
+  EXPECT_EQ(listener(0)->wait_closed().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(listener(0)->message_count(), 0);
+  expect_still_serving();
 }
 
 TEST_F(HostileShm, MalformedPacketClosesTheConnection) {

@@ -31,10 +31,10 @@ absl::StatusOr<bool> MessageReader::read(const RingConsumer& ring, const RecordW
                                          absl::FunctionRef<absl::Status()> catch_up) {
   try {
     GRADWIRE_RETURN_IF_ERROR(read_record(ring, record));
+    if (has_blocks_) GRADWIRE_RETURN_IF_ERROR(resolve_blocks(catch_up));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("no memory for a received message");
   }
-  if (has_blocks_) GRADWIRE_RETURN_IF_ERROR(resolve_blocks(catch_up));
   return stage_ == Stage::kComplete;
 }
 

@@ -57,21 +57,21 @@ class ShmPair : public testing::Test {
     options.counters = counters_;
     server_ = make_shm_transport(options);
     client_ = make_shm_transport(options);
-    Mutex mutex;
-    CondVar accepted;
-    auto address = server_->listen([&](const std::shared_ptr<Connection>& connection) {
-      MutexLock lock(mutex);
-      to_client_ = connection;
-      accepted.notify_all();
+    auto address = server_->listen([this](const std::shared_ptr<Connection>& connection) {
+      MutexLock lock(mutex_);
+      // Later connections are of the tests themselves.
+      if (to_client_ == nullptr) to_client_ = connection;
+      accepted_.notify_all();
       return server_listener_;
     });
     ASSERT_TRUE(address.ok()) << address.status();
+    address_ = *address;
     auto connection = client_->connect(*address, at_client_, absl::Seconds(30));
     ASSERT_TRUE(connection.ok()) << connection.status();
     to_server_ = *connection;
     {
-      MutexLock lock(mutex);
-      while (to_client_ == nullptr) accepted.wait(mutex);
+      MutexLock lock(mutex_);
+      while (to_client_ == nullptr) accepted_.wait(mutex_);
     }
     // When a message has come back, both ends have received the other's hello.
     ASSERT_TRUE(to_client_->send(Message()).ok());
@@ -91,6 +91,9 @@ class ShmPair : public testing::Test {
 
   const std::shared_ptr<ShmCounters> counters_ = std::make_shared<ShmCounters>();
   std::unique_ptr<Transport> server_, client_;
+  std::string address_;
+  Mutex mutex_;
+  CondVar accepted_;
   std::shared_ptr<Connection> to_server_, to_client_;
   std::shared_ptr<RecordingListener> at_server_ = std::make_shared<RecordingListener>();
   std::shared_ptr<RecordingListener> at_client_ = std::make_shared<RecordingListener>();
@@ -157,6 +160,20 @@ TEST_F(ShmPair, BlockTravelsThereAndBackWithoutACopy) {
   EXPECT_EQ(counters_->arena_bytes.load(), 0);
   EXPECT_EQ(counters_->ring_bytes.load(), 0);
   EXPECT_EQ(counters_->moved_bytes.load(), 10 * 3 * kMiB);
+}
+
+TEST_F(ShmPair, BlockOfAnotherConnectionIsCopied) {
+  start();
+  auto at_second = std::make_shared<RecordingListener>();
+  auto second = client_->connect(address_, at_second, absl::Seconds(30));
+  ASSERT_TRUE(second.ok()) << second.status();
+  ASSERT_TRUE((*second)->send(Message()).ok());
+  ASSERT_EQ(at_server_->take_messages(1).size(), 1);
+  (void)at_client_->take_messages(1);
+  ASSERT_TRUE(to_client_->send(with_buffer(make_test_buffer(3 * kMiB, 5))).ok());
+  ASSERT_TRUE((*second)->send(std::move(at_client_->take_messages(1).at(0))).ok());
+  EXPECT_TRUE(is_test_buffer(at_server_->take_messages(1).at(0).buffers[0], 3 * kMiB, 5));
+  EXPECT_EQ(counters_->moved_bytes.load(), 0);
 }
 
 TEST_F(ShmPair, AllocatedBufferWithAnotherOwnerIsCopied) {

@@ -78,40 +78,51 @@ void ArenaOwner::commit(const ArenaBlock& block) {
 }
 
 absl::optional<Buffer> ArenaOwner::lease(std::size_t size) {
-  MutexLock lock(mutex_);
-  const absl::optional<BlockRef> block = take_locked(size, State::kLeased);
-  if (!block.has_value()) return absl::nullopt;
-  return leased_locked(*block, size, Buffer::Sharing::kOwned);
-}
-
-Buffer ArenaOwner::leased_locked(const BlockRef& block, std::size_t size, Buffer::Sharing sharing) {
-  void* const data = data_of(block);
-  LeaseEnd end{shared_from_this(), BlockName{block.segment->id, block.index}.encode(),
-               ++block.segment->blocks[block.index].lease};
-  return Buffer(data, size, std::shared_ptr<void>(data, std::move(end)), sharing);
-}
-
-// The name comes from the other process, so everything that it refers to is checked. The search through the
-// sent blocks begins with the newest, which is the most likely one.
-absl::optional<Buffer> ArenaOwner::take_back(uint64_t name, std::size_t size) {
-  MutexLock lock(mutex_);
-  Segment* const segment = closed_ ? nullptr : find_locked(name);
-  const uint32_t index = BlockName::decode(name).index;
-  if (segment == nullptr || index >= segment->blocks.size() || size == 0 || size > segment->block_bytes ||
-      segment->blocks[index].state != State::kSent) {
-    return absl::nullopt;
+  Lease lease;
+  {
+    MutexLock lock(mutex_);
+    const absl::optional<BlockRef> block = take_locked(size, State::kLeased);
+    if (!block.has_value()) return absl::nullopt;
+    lease = begin_lease_locked(*block);
   }
-  std::vector<BlockRef>& sent = classes_[segment->size_class].sent;
-  const auto found = std::find_if(sent.rbegin(), sent.rend(), [&](const BlockRef& block) {
-    return block.segment == segment && block.index == index;
-  });
-  *found = sent.back();
-  sent.pop_back();
-  segment->blocks[index].state = State::kLeased;
-  ++segment->held_blocks;
-  segment->used_lately = true;
+  return buffer_over(std::move(lease), size, Buffer::Sharing::kOwned);
+}
+
+ArenaOwner::Lease ArenaOwner::begin_lease_locked(const BlockRef& block) {
+  return {data_of(block), LeaseEnd{shared_from_this(), BlockName{block.segment->id, block.index}.encode(),
+                                   ++block.segment->blocks[block.index].lease}};
+}
+
+Buffer ArenaOwner::buffer_over(Lease lease, std::size_t size, Buffer::Sharing sharing) {
+  return Buffer(lease.data, size, std::shared_ptr<void>(lease.data, std::move(lease.end)), sharing);
+}
+
+// The name comes from the other process, so everything that it refers to is checked.
+absl::optional<Buffer> ArenaOwner::take_back(uint64_t name, std::size_t size) {
+  Lease lease;
+  {
+    MutexLock lock(mutex_);
+    Segment* const segment = closed_ ? nullptr : find_locked(name);
+    const uint32_t index = BlockName::decode(name).index;
+    if (segment == nullptr || index >= segment->blocks.size() || size == 0 || size > segment->block_bytes ||
+        segment->blocks[index].state != State::kSent) {
+      return absl::nullopt;
+    }
+    remove_sent_locked(classes_[segment->size_class], segment->blocks[index].sent_at);
+    segment->blocks[index].state = State::kLeased;
+    ++segment->held_blocks;
+    segment->used_lately = true;
+    lease = begin_lease_locked({segment, index});
+  }
   // Foreign: the other process can still change the bytes.
-  return leased_locked({segment, index}, size, Buffer::Sharing::kForeign);
+  return buffer_over(std::move(lease), size, Buffer::Sharing::kForeign);
+}
+
+void ArenaOwner::remove_sent_locked(SizeClass& blocks, std::size_t at) {
+  const BlockRef last = blocks.sent.back();
+  last.segment->blocks[last.index].sent_at = static_cast<uint32_t>(at);
+  blocks.sent[at] = last;
+  blocks.sent.pop_back();
 }
 
 // No other thread can begin to use the buffer meanwhile: the caller has its only owner.
@@ -138,7 +149,6 @@ void ArenaOwner::end_lease(uint64_t name, uint32_t lease) {
   Segment* const segment = find_locked(name);
   if (segment == nullptr) return;
   const uint32_t index = BlockName::decode(name).index;
-  // The block was claimed meanwhile.
   // The owner of a claimed buffer still runs this when it is destroyed. By then the block may have been
   // leased again, which its number of leases shows.
   if (segment->blocks[index].state != State::kLeased || segment->blocks[index].lease != lease) return;
@@ -212,8 +222,7 @@ bool ArenaOwner::reclaim_locked(SizeClass& blocks, std::size_t at) {
   const BlockRef block = blocks.sent[at];
   // The receiver still uses it.
   if (shared_word<uint32_t>(mark_of(block)).load(std::memory_order_acquire) == 0) return false;
-  blocks.sent[at] = blocks.sent.back();
-  blocks.sent.pop_back();
+  remove_sent_locked(blocks, at);
   block.segment->blocks[block.index].state = State::kFree;
   ++block.segment->free_blocks;
   blocks.free.push_back(block);
@@ -316,6 +325,7 @@ void ArenaOwner::release_locked(Segment& segment, uint32_t index, State state) {
   if (state == State::kSent) {
     // Relaxed: the receiver learns of the block only from a record that is published later, with release.
     shared_word<uint32_t>(mark_of(block)).store(0, std::memory_order_relaxed);
+    segment.blocks[index].sent_at = static_cast<uint32_t>(blocks.sent.size());
     blocks.sent.push_back(block);
   } else {
     ++segment.free_blocks;

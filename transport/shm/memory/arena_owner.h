@@ -58,8 +58,9 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
 
   // Returns a block as a buffer that the program may fill; nullopt as for take().
   absl::optional<Buffer> lease(std::size_t size);
-  // Returns the block of a buffer from lease() that has no other owner. From now on the block belongs to the
-  // receiver, and the buffer must not be used. nullopt for all other buffers.
+  // Returns the block of a buffer from lease() or take_back() that begins with the block and has no other
+  // owner. From now on the block belongs to the receiver, and the buffer must not be used. nullopt for all
+  // other buffers, and for borrowed ones.
   absl::optional<ArenaBlock> claim(const Buffer& buffer);
 
   // The receiver has sent a block back: returns its first `size` bytes as a leased buffer. nullopt if the
@@ -80,6 +81,8 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     State state = State::kFree;
     // Number of leases of the block. It distinguishes the end of an old lease from that of the current one.
     uint32_t lease = 0;
+    // Where it is in SizeClass::sent, in state kSent.
+    uint32_t sent_at = 0;
   };
   struct Segment {
     uint32_t id = 0;
@@ -109,10 +112,16 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     uint32_t lease;
     void operator()(void*) const { arena->end_lease(name, lease); }
   };
+  struct Lease {
+    void* data;
+    LeaseEnd end;
+  };
 
-  // Returns a buffer over a block in state kLeased.
-  Buffer leased_locked(const BlockRef& block, std::size_t size, Buffer::Sharing sharing)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins a lease of a block in state kLeased. buffer_over() must follow, without the lock: if there is no
+  // memory for the owner of the buffer, it ends the lease.
+  Lease begin_lease_locked(const BlockRef& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Buffer buffer_over(Lease lease, std::size_t size, Buffer::Sharing sharing);
+  void remove_sent_locked(SizeClass& blocks, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::optional<BlockRef> take_locked(std::size_t size, State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees the sent block at index `at` if the receiver has released it.
   bool reclaim_locked(SizeClass& blocks, std::size_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -77,9 +77,13 @@ void ArenaPeer::Use::operator()(void*) const {
 // belongs to the program after the call.
 absl::optional<uint64_t> ArenaPeer::claim(const Buffer& buffer) const {
   Use* const use = std::get_deleter<Use>(buffer.owner());
-  if (use == nullptr || use->segment->total != total_ || use->sent_back || buffer.owner().use_count() != 1 ||
-      buffer.sharing() == Buffer::Sharing::kBorrowed || buffer.data() != buffer.owner().get() ||
-      buffer.size() == 0 || buffer.size() > use->segment->block_bytes) {
+  if (use == nullptr || buffer.owner().use_count() != 1) return absl::nullopt;
+  // Another thread may have dropped the last but one owner just now. What it did with the memory before must
+  // be visible here.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (use->segment->total != total_ || use->sent_back || buffer.sharing() == Buffer::Sharing::kBorrowed ||
+      buffer.data() != buffer.owner().get() || buffer.size() == 0 ||
+      buffer.size() > use->segment->block_bytes) {
     return absl::nullopt;
   }
   use->sent_back = true;

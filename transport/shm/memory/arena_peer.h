@@ -14,9 +14,9 @@
 
 namespace gradwire::transport {
 
-// The receiver's side of an arena (arena.h): maps the segments of the peer. Not thread-safe, except that the
-// returned buffers may be released on any thread and at any time, also after this object is destroyed: each
-// buffer keeps the mapping of its segment. The number of mapped bytes and segments is limited, including
+// The receiver's side of an arena (arena.h): maps the segments of the peer. Not thread-safe, except claim().
+// The returned buffers may be released on any thread and at any time, also after this object is destroyed:
+// each buffer keeps the mapping of its segment. The number of mapped bytes and segments is limited, including
 // segments that only such buffers keep.
 class ArenaPeer {
  public:
@@ -34,7 +34,7 @@ class ArenaPeer {
   absl::StatusOr<Buffer> take(uint64_t name, uint64_t size) const;
   // Returns the name of the block behind a buffer from take(), if the buffer begins with it and has no other
   // owner. From now on the block belongs to the peer, and the buffer must not be used. A message must name
-  // the block. nullopt for all other buffers. Thread-safe.
+  // the block. nullopt for all other buffers, and for borrowed ones. Thread-safe.
   absl::optional<uint64_t> claim(const Buffer& buffer) const;
 
  private:

@@ -252,8 +252,8 @@ TEST_F(Arena, AReceivedBlockIsClaimedByItsSoleOwnerAlone) {
   received = std::move(borrowed);
   EXPECT_FALSE(peer_->claim(Buffer(data, kMiB, std::make_shared<int>(0))).has_value());
   EXPECT_FALSE(peer_->claim(Buffer()).has_value());
-  EXPECT_FALSE(ArenaPeer(64 * kMiB).claim(received).has_value()) << "of another connection";
   Buffer shorter = over(data, kMiB, Buffer::Sharing::kOwned);
+  EXPECT_FALSE(ArenaPeer(64 * kMiB).claim(shorter).has_value()) << "of another connection";
   const auto name = peer_->claim(shorter);
   ASSERT_TRUE(name.has_value());
   EXPECT_TRUE(is_filled(*owner_->take_back(*name, kMiB), 1));
@@ -278,9 +278,28 @@ TEST_F(Arena, OnlyBlocksThatTheReceiverUsesAreTakenBack) {
   EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "leased";
   back.reset();
   EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "free again";
-  const Buffer sent = pass(10'000, 1);
+  // A leased block keeps the segment after the end.
+  const auto leased = owner_->lease(10'000);
+  const auto sent = owner_->take(10'000);
+  owner_->commit(*sent);
+  ASSERT_EQ(BlockName::decode(sent->name).segment, block.segment);
   owner_->close();
-  EXPECT_FALSE(owner_->take_back(taken->name, 1).has_value()) << "closed";
+  EXPECT_FALSE(owner_->take_back(sent->name, 1).has_value()) << "closed";
+}
+
+TEST_F(Arena, BlocksComeBackInAnyOrder) {
+  make(64 * kMiB);
+  constexpr int kBlocks = 1'000;
+  std::vector<uint64_t> names;
+  for (int i = 0; i < kBlocks; ++i) names.push_back(*peer_->claim(pass(5'000, i)));
+  // Every third block from the oldest on, then the others from the newest on; a third of them stay leased.
+  std::vector<Buffer> kept;
+  for (int i = 0; i < kBlocks; i += 3) kept.push_back(*owner_->take_back(names[i], 5'000));
+  for (int i = kBlocks - 1; i >= 0; --i) {
+    if (i % 3 != 0) EXPECT_TRUE(is_filled(*owner_->take_back(names[i], 5'000), i)) << i;
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(is_filled(kept[i], static_cast<int>(3 * i))) << i;
+  for (const uint64_t name : names) EXPECT_FALSE(owner_->take_back(name, 1).has_value());
 }
 
 TEST_F(Arena, MarkOfABlockThatWasSentBackIsIgnored) {

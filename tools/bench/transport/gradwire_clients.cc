@@ -15,8 +15,8 @@
 #include "gradwire/tools/bench/run/clocks.h"
 #include "gradwire/tools/bench/run/footprint.h"
 #include "gradwire/tools/bench/suites/case_name.h"
-#include "gradwire/tools/bench/systems/gradwire_transport.h"
-#include "gradwire/tools/bench/systems/mirror.h"
+#include "gradwire/tools/bench/transport/gradwire_transport.h"
+#include "gradwire/tools/bench/transport/mirror.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::bench {

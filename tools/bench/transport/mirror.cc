@@ -1,4 +1,4 @@
-#include "gradwire/tools/bench/systems/mirror.h"
+#include "gradwire/tools/bench/transport/mirror.h"
 
 #include <algorithm>
 #include <cstdint>

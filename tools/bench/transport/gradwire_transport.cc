@@ -1,4 +1,4 @@
-#include "gradwire/tools/bench/systems/gradwire_transport.h"
+#include "gradwire/tools/bench/transport/gradwire_transport.h"
 
 #include <cstring>
 #include <semaphore>
@@ -9,7 +9,7 @@
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/case_name.h"
-#include "gradwire/tools/bench/systems/mirror.h"
+#include "gradwire/tools/bench/transport/mirror.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
