@@ -20,6 +20,18 @@
 
 namespace gradwire {
 
+template <class T>
+class Future;
+
+namespace future_internal {
+
+// As Future::result(), but moves the value out. REQUIRES: there is no other Future of the value, and no
+// callback reads it.
+template <class T>
+Result<T> take_result(Future<T> future);
+
+}  // namespace future_internal
+
 // A value of type T (may be void) that arrives later, or the error that replaces it.
 //
 // Copyable; all copies refer to the same result. Thread-safe. A Promise completes the future once; later
@@ -118,6 +130,8 @@ class [[nodiscard]] Future {
   static_assert(!std::is_same_v<T, absl::Status>, "Future<void> carries an absl::Status");
   template <class U>
   friend class Promise;
+  template <class U>
+  friend future_internal::Result<U> future_internal::take_result(Future<U> future);
   explicit Future(std::shared_ptr<future_internal::State<T>> state) : state_(std::move(state)) {}
 
   std::shared_ptr<future_internal::State<T>> state_;
@@ -236,6 +250,13 @@ void settle(const Promise<U>& promise, F& function, A&&... arguments) {
 }
 
 }  // namespace future_internal
+
+template <class T>
+future_internal::Result<T> future_internal::take_result(Future<T> future) {
+  if (absl::Status waited = future.state_->wait(absl::InfiniteDuration()); !waited.ok()) return waited;
+  if (absl::Status ordered = future.state_->order(); !ordered.ok()) return ordered;
+  return future.state_->take_result();
+}
 
 template <class T>
 template <class F>

@@ -125,6 +125,8 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
 
   // REQUIRES: done()
   const Result<T>& result() const { return *result_; }
+  // The value is moved out of the result. REQUIRES: done(), and nobody else reads the result.
+  Result<T> take_result() { return *std::move(result_); }
   // Makes the current streams of the calling thread wait for the value. REQUIRES: done()
   absl::Status order() const { return fence_ == nullptr ? absl::OkStatus() : fence_->wait(); }
 

@@ -87,6 +87,18 @@ TEST(Future, MoveOnlyValueIsSeenByThenAndOnReady) {
   EXPECT_EQ(seen, 5);
 }
 
+TEST(Future, TakenResultIsMovedOut) {
+  Promise<std::unique_ptr<int>> promise;
+  promise.set_value(std::make_unique<int>(4));
+  EXPECT_EQ(**future_internal::take_result(promise.future()), 4);
+  Promise<std::string> failed;
+  failed.set_error(absl::NotFoundError("no value"));
+  EXPECT_EQ(future_internal::take_result(failed.future()).status().message(), "no value");
+  Promise<void> empty;
+  empty.set_value();
+  EXPECT_TRUE(future_internal::take_result(empty.future()).ok());
+}
+
 TEST(Future, WaitForGivesUpAndFindsTheValueLater) {
   Promise<int> promise;
   EXPECT_FALSE(promise.future().wait_for(absl::Milliseconds(1)));

@@ -98,7 +98,9 @@ R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
   if (target != nullptr) set_target(call, *target);
   Future<R> future = start<R>(agent, call, &id);
   if (target != nullptr) end_with_creation(agent, *target, id);
-  auto result = future.result();
+  // Nobody else reads this result. A copy of a large value takes long, and a second handle to a tensor would
+  // prevent that it is sent on without a copy.
+  auto result = future_internal::take_result(std::move(future));
   if (!future_internal::status_of(result).ok()) cancel(*agent, id, future_internal::status_of(result));
   if constexpr (std::is_void_v<R>) {
     throw_if_error(result);
