@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/base/threads/pauses.h"
+
 namespace gradwire {
 namespace {
 
-constexpr uint32_t kPausesPerClock = 8;
 // The shortest extra time that is tried.
 constexpr int64_t kMinExtra = 60'000;
 

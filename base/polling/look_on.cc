@@ -4,11 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/base/threads/pauses.h"
+
 namespace gradwire {
 namespace {
 
-// Reading the clock costs more than a pause.
-constexpr uint32_t kPausesPerClock = 8;
 // About the shortest time that the scheduler gives to a thread that computes.
 constexpr int64_t kTimeSlice = 1'500'000;
 // A yield that takes longer has run a thread that computes.

@@ -3,14 +3,9 @@
 #include <sched.h>
 
 #include "gradwire/base/monotonic_time.h"
+#include "gradwire/base/threads/pauses.h"
 
 namespace gradwire {
-namespace {
-
-// Reading the clock costs more than a pause.
-constexpr int kPausesPerClock = 8;
-
-}  // namespace
 
 void yield_core() { ::sched_yield(); }
 

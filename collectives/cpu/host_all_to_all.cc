@@ -1,5 +1,6 @@
 // A member's line in the first phase: the size of its largest block (8 bytes) with kInLine in the highest bit
-// if the blocks are in the line; then, for each reader, the size of its block (1 byte); then the blocks.
+// if the blocks are in the line; then, for each reader, the size of its block (1 byte); then the blocks. The
+// member's block for itself is not there.
 
 #include "gradwire/collectives/cpu/host_all_to_all.h"
 
@@ -7,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 
@@ -38,6 +40,11 @@ absl::Status HostAllToAll::run(absl::Time deadline) {
   std::size_t offset = 0;
   do {
     const bool first = offset == 0;
+    // A phase that has nothing to wait for does not read the clock. Only this bounds their number.
+    if (!first && Clock::system().now() > deadline) {
+      return phases_.fail(absl::DeadlineExceededError(
+          absl::StrCat("a block of ", most, " bytes was not exchanged in time: ", offset, " bytes were")));
+    }
     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
     if (first) {
       const uint64_t word = most | (in_line ? kInLine : 0);
@@ -65,11 +72,16 @@ absl::Status HostAllToAll::run(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+std::size_t HostAllToAll::line_size(int member) const {
+  return member == phases_.rank() ? 0 : inputs_[member].size;
+}
+
 bool HostAllToAll::fits_line() const {
   std::size_t bytes = sizeof(uint64_t) + inputs_.size();
-  for (const Span& input : inputs_) {
-    if (input.size > kLineBytes) return false;
-    bytes += input.size;
+  for (int member = 0; member < phases_.size(); ++member) {
+    const std::size_t size = line_size(member);
+    if (size > kLineBytes) return false;
+    bytes += size;
   }
   return bytes <= kLineBytes;
 }
@@ -77,11 +89,11 @@ bool HostAllToAll::fits_line() const {
 void HostAllToAll::write_line() {
   char* const sizes = phases_.line(phases_.rank()).bytes + sizeof(uint64_t);
   char* to = sizes + inputs_.size();
-  for (std::size_t member = 0; member < inputs_.size(); ++member) {
-    const Span& input = inputs_[member];
-    sizes[member] = static_cast<char>(input.size);
-    copy_bytes(to, input.data, input.size);
-    to += input.size;
+  for (int member = 0; member < phases_.size(); ++member) {
+    const std::size_t size = line_size(member);
+    sizes[member] = static_cast<char>(size);
+    copy_bytes(to, inputs_[member].data, size);
+    to += size;
   }
 }
 

@@ -37,7 +37,9 @@ class HostAllToAll {
   static constexpr std::size_t kHeaderBytes = 64;
 
   std::size_t room() const { return part_bytes_ - kHeaderBytes; }
-  // Whether all blocks of this member fit into its line.
+  // Size of the block for `member` in this member's line.
+  std::size_t line_size(int member) const;
+  // Whether all blocks of this member for others fit into its line.
   bool fits_line() const;
   void write_line();
   void write_slot(std::size_t offset);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -89,6 +90,23 @@ TEST(HostAllToAll, LineInALargeGroupIsInvalid) {
                                   .run(Clock::system().now() + absl::Seconds(60));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "because the group has 60 ranks")) << status;
+}
+
+// The test plays member 1, which seems to be in every phase already.
+TEST(HostAllToAll, BlockWithoutEndFailsAtTheDeadline) {
+  const auto members = join_all(2);
+  for (const uint64_t phase : {0, 1}) {
+    HostMemory::Line& line = members[1]->line(1, phase);
+    constexpr uint64_t kEndless = uint64_t{1} << 62;
+    std::memcpy(line.bytes, &kEndless, sizeof kEndless);
+    line.sequence.store(std::numeric_limits<uint64_t>::max());
+  }
+  HostPhases phases(*members[0], 0, 2, {});
+  const std::vector<Span> nothing(2);
+  const absl::Status status = HostAllToAll(phases, kSlotBytes / 2, nothing, nothing)
+                                  .run(Clock::system().now() + absl::Milliseconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "a block of 4611686018427387904 bytes")) << status;
 }
 
 }  // namespace

@@ -394,7 +394,7 @@ TEST_F(HostileShm, BlockThatComesBackInAnIncompleteMessageIsFreed) {
   ASSERT_TRUE(connection_of(0)->send(std::move(message)).ok());
   ASSERT_TRUE(raw->wait_and_receive());
   raw->put_record(RecordKind::kStart, 0, start_of(5, 1));
-  raw->put_record(RecordKind::kData, 0, sent_back_entry() + "he");
+  raw->put_record(RecordKind::kData, 0, sent_back_entry() + "ab");
   raw->ring();
   raw->close();
   EXPECT_EQ(listener(0)->wait_closed().code(), absl::StatusCode::kUnavailable);

@@ -125,11 +125,6 @@ Aim own_aim_of(const Row& row) {
   return result;
 }
 
-bool same_figure(const Row& a, const Row& b) {
-  return a.suite == b.suite && a.case_name == b.case_name && a.transport == b.transport &&
-         a.metric == b.metric;
-}
-
 std::string aims_summary(const std::vector<Row>& rows) {
   struct Count {
     std::string suite;

@@ -24,7 +24,4 @@ Aim own_aim_of(const Row& row);
 // counts once, although the figure may have several rows.
 std::string aims_summary(const std::vector<Row>& rows);
 
-// Whether both rows have the same figure of Gradwire.
-bool same_figure(const Row& a, const Row& b);
-
 }  // namespace gradwire::bench

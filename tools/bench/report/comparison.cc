@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "gradwire/tools/bench/report/aims.h"
 #include "gradwire/tools/bench/report/statistics.h"
 
 namespace gradwire::bench {

@@ -12,6 +12,11 @@
 
 namespace gradwire::bench {
 
+bool same_figure(const Row& a, const Row& b) {
+  return a.suite == b.suite && a.case_name == b.case_name && a.transport == b.transport &&
+         a.metric == b.metric;
+}
+
 std::string json_line(const Row& row) {
   nlohmann::ordered_json line;
   const bool compared = !row.peer.empty();

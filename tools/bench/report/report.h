@@ -22,6 +22,9 @@ struct Row {
   std::vector<double> rounds = {};
 };
 
+// Whether both rows have the same figure of Gradwire.
+bool same_figure(const Row& a, const Row& b);
+
 // The points of one system in a plot.
 struct Curve {
   std::string plot;  // "echo", "inflight_add2"
