@@ -76,10 +76,12 @@ class Client final : public transport::ConnectionListener {
   int64_t sent_ns_ = 0;
 };
 
-// The connections of one process. A run has two parts:
-// 1. Each connection sends its next message when it has the answer to the last one. The number of answers is
-//    what the server achieves for this process.
-// 2. Messages leave at half of that rate, on one connection after the other. Only these are timed.
+// The connections of one process. One thread sends on one connection after the other, and leaves out those
+// that wait for an answer. A run has two parts:
+// 1. It sends without a pause. The number of answers is what this process and the server achieve.
+// 2. It sends at half of that rate. Only these messages are timed.
+// In the first part the transport's thread could send each connection's next message itself, when it has the
+// answer. That batches the messages, so the server achieves more than it can in the second part.
 class ClientConnections {
  public:
   ClientConnections(transport::Transport& transport, const std::string& address, int count) {
@@ -91,27 +93,23 @@ class ClientConnections {
 
   Measurement run(double seconds) {
     const auto nanos = static_cast<int64_t>(seconds * 1e9);
-    saturate(nanos / 3);
-    const double rate = static_cast<double>(answers_) / (seconds / 3);
-    pace(rate / 2, nanos - nanos / 3);
-    Measurement result{.begin_ns = begin_ns_, .end_ns = nanoseconds()};
+    Measurement result{.begin_ns = nanoseconds()};
+    send_for(nanos / 3, /*interval=*/0);
+    const auto full_load = static_cast<int64_t>(micros_.size());
+    if (full_load == 0) throw std::runtime_error("the server answered nothing");
+    micros_.clear();
+    send_for(nanos - nanos / 3, 2 * (nanos / 3) / full_load);
+    result.end_ns = nanoseconds();
     result.micros = std::move(micros_);
     result.timed_calls = static_cast<int64_t>(result.micros.size());
-    result.calls = result.timed_calls + answers_;
+    result.calls = result.timed_calls + full_load;
     result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
-    if (result.timed_calls == 0) throw std::runtime_error("the server answered nothing");
     return result;
   }
 
   // Called by the transport's thread.
-  void answered(Client& client, int64_t sent_ns) {
-    const int64_t now = nanoseconds();
-    if (now < saturated_until_.load(std::memory_order_relaxed)) {
-      ++answers_;
-      if (const absl::Status sent = client.send(); !sent.ok()) fail(sent);
-      return;
-    }
-    if (timed_) micros_.push_back(static_cast<float>(static_cast<double>(now - sent_ns) / 1000));
+  void answered(int64_t sent_ns) {
+    micros_.push_back(static_cast<float>(static_cast<double>(nanoseconds() - sent_ns) / 1000));
     under_way_.fetch_sub(1, std::memory_order_release);
   }
 
@@ -121,33 +119,29 @@ class ClientConnections {
   }
 
  private:
-  void saturate(int64_t nanos) {
-    answers_ = 0;
-    timed_ = false;
-    begin_ns_ = nanoseconds();
-    saturated_until_.store(begin_ns_ + nanos, std::memory_order_relaxed);
-    for (const auto& client : clients_) send(*client);
-    sleep_until(begin_ns_ + nanos);
+  // How long the thread sleeps when every connection waits for an answer.
+  static constexpr int64_t kPause = 20'000;
+
+  // Sends for `nanos` nanoseconds: one message every `interval` nanoseconds, or, if that is 0, each at once.
+  // Returns when all are answered.
+  void send_for(int64_t nanos, int64_t interval) {
+    int64_t at = nanoseconds();
+    const int64_t end = at + nanos;
+    while (at < end) {
+      Client* const idle = next_idle();
+      if (idle != nullptr) send(*idle);
+      at = interval > 0 ? at + interval : nanoseconds() + (idle == nullptr ? kPause : 0);
+      sleep_until(at);
+    }
     await_answers();
   }
 
-  void pace(double per_second, int64_t nanos) {
-    micros_.clear();
-    timed_ = true;
-    const int64_t begin = nanoseconds();
-    const auto interval = static_cast<int64_t>(1e9 / std::max(per_second, 1.0));
-    std::size_t next = 0;
-    for (int64_t at = begin; at < begin + nanos; at += interval) {
-      sleep_until(at);
-      // A connection that still waits is left out.
-      for (std::size_t tried = 0; tried < clients_.size(); ++tried) {
-        Client& client = *clients_[next++ % clients_.size()];
-        if (client.waits()) continue;
-        send(client);
-        break;
-      }
+  Client* next_idle() {
+    for (std::size_t tried = 0; tried < clients_.size(); ++tried) {
+      Client& client = *clients_[next_++ % clients_.size()];
+      if (!client.waits()) return &client;
     }
-    await_answers();
+    return nullptr;
   }
 
   void send(Client& client) {
@@ -170,12 +164,10 @@ class ClientConnections {
   }
 
   std::vector<std::shared_ptr<Client>> clients_;
-  std::atomic<int64_t> saturated_until_{0};
   std::atomic<int> under_way_{0};
-  int64_t begin_ns_ = 0;
-  // Written by run() while nothing is under way, and by the transport's thread otherwise.
-  int64_t answers_ = 0;
-  bool timed_ = false;
+  std::size_t next_ = 0;
+  // The times of the messages that were answered. Used by run() while nothing is under way, and by the
+  // transport's thread otherwise.
   std::vector<float> micros_;
 
   Mutex mutex_;
@@ -185,7 +177,7 @@ class ClientConnections {
 void Client::on_message(Connection&, Message) {
   const int64_t sent_ns = sent_ns_;
   waits_.store(false, std::memory_order_release);
-  all_.answered(*this, sent_ns);
+  all_.answered(sent_ns);
 }
 
 void Client::on_closed(Connection&, absl::Status reason) { all_.fail(reason); }
