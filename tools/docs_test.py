@@ -106,6 +106,15 @@ class Docs(unittest.TestCase):
         self.assertEqual(self.problems("\n  // Adds `wrong`.\n  void size(int right);"),
                          ["store/a.h:12: the comment names `wrong`, which the code beside it does not have"])
 
+    def test_excluded_members_that_are_defined_outside_of_their_namespace(self):
+        text = HEADER.format(member="  int size = 0;  // The size.")
+        excluded = "namespace a_internal {\nint f(int n);\n}\n\nint a_internal::f(int n) { return n; }\n\n}  // namespace"
+        with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as output:
+            os.mkdir(os.path.join(root, "store"))
+            with open(os.path.join(root, "store/a.h"), "w", encoding="utf-8") as file:
+                file.write(text.replace("}  // namespace", excluded))
+            self.assertEqual(docs.make(root, output, ["store/a.h"]), [])
+
     def test_the_filter_keeps_lines(self):
         text = HEADER.format(member="  int size = 0;  // The size.\n  // Code:\n  //   f();\n  void g();")
         lines = docs.as_doxygen(text)
