@@ -107,12 +107,13 @@ class GroupBackend {
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;
   // Point-to-point receive, called as send. The value is the sender's rank; `src` -1 receives from any rank.
   virtual Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) = 0;
-  // Sends without a future, if the send can end at once or within some microseconds. nullopt: it cannot, and
-  // nothing was sent.
+  // Sends without a future, if the send can end at once or within some microseconds, with no part enqueued on
+  // a device. nullopt: it cannot, and nothing was sent.
   virtual std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) {
     return std::nullopt;
   }
-  // Receives without a future: returns the sender's rank, or nullopt if no message has arrived yet.
+  // Receives without a future, in the same way: returns the sender's rank, or nullopt if no message has
+  // arrived yet.
   virtual std::optional<absl::StatusOr<int>> try_receive(const at::Tensor& tensor, int src, int tag) {
     return std::nullopt;
   }

@@ -43,23 +43,9 @@ ArgumentChecks::ArgumentChecks(Group group)
 }
 
 absl::StatusOr<int> ArgumentChecks::group_rank(int world_rank, absl::string_view name) const {
-  const bool known = world_rank >= 0 && static_cast<std::size_t>(world_rank) < group_rank_of_.size();
-  const int rank = known ? group_rank_of_[world_rank] : -1;
-  if (rank >= 0) return rank;
+  if (const int rank = find_rank(world_rank); rank >= 0) return rank;
   return invalid(name, absl::StrCat("is rank ", world_rank, ", which is not one of the group's ranks: ",
                                     absl::StrJoin(group_.ranks, ", ")));
-}
-
-// The fast path must be cheap, because every collective makes this check for each tensor. readable_slow()
-// repeats it, and finds the reason of a refusal.
-absl::Status ArgumentChecks::readable(const at::Tensor& tensor, absl::string_view name) const {
-  if (tensor.defined() && takes_cpu_) {
-    const c10::DispatchKeySet special({c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU});
-    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    if (impl.is_cpu() && impl.layout() == at::kStrided && !impl.key_set().has_any(special))
-      return absl::OkStatus();
-  }
-  return readable_slow(tensor, name);
 }
 
 absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::string_view name) const {
@@ -78,9 +64,8 @@ absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::strin
                                   : ""));
 }
 
-absl::Status ArgumentChecks::writable(const at::Tensor& tensor, absl::string_view name) const {
+absl::Status ArgumentChecks::writable_slow(const at::Tensor& tensor, absl::string_view name) const {
   GRADWIRE_RETURN_IF_ERROR(readable(tensor, name));
-  // A contiguous tensor has no two elements at one address, so the more expensive check is not needed.
   if (tensor.is_contiguous()) return absl::OkStatus();
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     return invalid(
@@ -139,8 +124,8 @@ absl::Status ArgumentChecks::rows_to_self(const at::Tensor& output, int64_t outp
                               input_rows, " rows for it"));
 }
 
-absl::Status ArgumentChecks::tag(int tag) const {
-  return tag >= 0 ? absl::OkStatus() : invalid("the tag", absl::StrCat("is ", tag, "; tags are 0 or more"));
+absl::Status ArgumentChecks::refuse_tag(int tag) {
+  return invalid("the tag", absl::StrCat("is ", tag, "; tags are 0 or more"));
 }
 
 }  // namespace gradwire::collectives

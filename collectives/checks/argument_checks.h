@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -41,13 +42,23 @@ class ArgumentChecks {
 
   int size() const { return static_cast<int>(group_.ranks.size()); }
 
-  // Converts a rank of the world to the rank in the group. `name`, here and below: the name of the argument.
+  // Returns the rank in the group of a rank of the world; -1 if that rank is not a member.
+  int find_rank(int world_rank) const {
+    const bool known = world_rank >= 0 && static_cast<std::size_t>(world_rank) < group_rank_of_.size();
+    return known ? group_rank_of_[static_cast<std::size_t>(world_rank)] : -1;
+  }
+  // As find_rank; an error if that rank is not a member. `name`, here and below: the name of the argument.
   absl::StatusOr<int> group_rank(int world_rank, absl::string_view name) const;
 
   // Checks that the tensor is dense and on a device that the group accepts.
-  absl::Status readable(const at::Tensor& tensor, absl::string_view name) const;
+  absl::Status readable(const at::Tensor& tensor, absl::string_view name) const {
+    return is_usual(tensor) ? absl::OkStatus() : readable_slow(tensor, name);
+  }
   // As readable; checks also that no two elements of the tensor share memory.
-  absl::Status writable(const at::Tensor& tensor, absl::string_view name) const;
+  absl::Status writable(const at::Tensor& tensor, absl::string_view name) const {
+    // A contiguous tensor has no two elements at one address, so the more expensive check is not needed.
+    return is_usual(tensor) && tensor.is_contiguous() ? absl::OkStatus() : writable_slow(tensor, name);
+  }
   // Checks that the operation is defined for the dtype.
   absl::Status reduction(const Reduction& op, const at::Tensor& tensor) const;
 
@@ -72,7 +83,7 @@ class ArgumentChecks {
   absl::Status rows_to_self(const at::Tensor& output, int64_t output_rows, const at::Tensor& input,
                             int64_t input_rows) const;
   // Checks that the tag is not negative.
-  absl::Status tag(int tag) const;
+  absl::Status tag(int tag) const { return tag >= 0 ? absl::OkStatus() : refuse_tag(tag); }
   // Checks that the tensors are contiguous, have one shape and dtype, and are on different accelerators of
   // one type.
   absl::Status one_per_device(const Tensors& tensors) const;
@@ -81,7 +92,18 @@ class ArgumentChecks {
   absl::Status lists_per_device(const std::vector<Tensors>& lists, const Tensors& tensors) const;
 
  private:
+  // Whether this is a dense tensor in the memory of the host, and the group accepts these. Every collective
+  // asks this for each tensor, so it is in the header. The slow functions repeat the check, and find the
+  // reason of a refusal.
+  bool is_usual(const at::Tensor& tensor) const {
+    if (!tensor.defined() || !takes_cpu_) return false;
+    const c10::DispatchKeySet special({c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU});
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    return impl.is_cpu() && impl.layout() == at::kStrided && !impl.key_set().has_any(special);
+  }
   absl::Status readable_slow(const at::Tensor& tensor, absl::string_view name) const;
+  absl::Status writable_slow(const at::Tensor& tensor, absl::string_view name) const;
+  static absl::Status refuse_tag(int tag);
   absl::Status list(const Tensors& list, const at::Tensor& like, bool written, absl::string_view name) const;
 
   const Group group_;

@@ -67,6 +67,7 @@ void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint6
   slot.number.store(0, std::memory_order_relaxed);
   slot.began.store(now, kRelease);
   slot.started.store(now, kRelease);
+  slot.ended.store(now, kRelease);
   slot.sequence.store(sequence, kRelease);
   slot.small.store(pack(record, state), kRelease);
   slot.dtype.store(record.dtype, kRelease);

@@ -27,7 +27,8 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Begins a record and returns its number, for set_state. `now`, here and below: coarse_now().
+  // Begins a record and returns its number, for set_state. An operation that has already ended is recorded
+  // with its final state. `now`, here and below: coarse_now().
   uint64_t begin(const OperationRecord& record, uint64_t sequence, State state, CoarseTime now) {
     const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
     write(number, record, sequence, state, since_start(now));

@@ -53,6 +53,21 @@ TEST(FlightRecorder, LineSaysWhatWasCalledAndHowItWent) {
   EXPECT_THAT(recorder.text(), HasSubstr("- send to 3 tag 9: failed (UNAVAILABLE)"));
 }
 
+TEST(FlightRecorder, OperationThatHasEndedIsRecordedAtOnce) {
+  FlightRecorder recorder("group");
+  const CoarseTime now = coarse_now();
+  // The end of an older operation in the same slot is not taken for the end of this one.
+  for (uint64_t i = 0; i < FlightRecorder::kCapacity; ++i) {
+    recorder.set_state(recorder.begin(all_reduce_record(), i, FlightRecorder::State::kRunning, now),
+                       FlightRecorder::State::kDone, now + 5000);
+  }
+  recorder.begin(all_reduce_record(), FlightRecorder::kCapacity, FlightRecorder::State::kDone, now + 7000);
+  const std::string text = recorder.text();
+  EXPECT_THAT(text,
+              HasSubstr(absl::StrCat("#", FlightRecorder::kCapacity, " all_reduce Float[3, 4] sum: done")));
+  EXPECT_THAT(text, HasSubstr("took 0.000 s"));
+}
+
 TEST(FlightRecorder, OldRecordsAreOverwritten) {
   FlightRecorder recorder("group");
   const uint64_t first =

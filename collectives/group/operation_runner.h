@@ -57,6 +57,8 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   const std::shared_ptr<GroupIdentity>& identity() const { return identity_; }
   // The backend, for point-to-point operations, which do not wait for a turn; nullptr after close().
   std::shared_ptr<GroupBackend> backend() const;
+  // The devices whose tensors the backend cannot use.
+  const StagedDevices& staged() const { return options_.staged; }
   // The context of an operation that begins at `now`.
   RunContext context(GroupBackend& backend, CoarseTime now) const {
     return {backend, deadline(now), options_.staged, identity_->rank, options_.size, nullptr};

@@ -1,5 +1,8 @@
 #include "gradwire/collectives/group/process_group_impl.h"
 
+#include <optional>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "gradwire/collectives/group/group_setup.h"
 
@@ -52,9 +55,9 @@ void ProcessGroupImpl::refuse(Operation operation, const absl::Status& status) c
 }
 
 int ProcessGroupImpl::check_rank(Operation operation, int world_rank, absl::string_view name) const {
-  const absl::StatusOr<int> rank = checks_.group_rank(world_rank, name);
-  if (!rank.ok()) refuse(operation, rank.status());
-  return *rank;
+  const int rank = checks_.find_rank(world_rank);
+  if (rank < 0) refuse(operation, checks_.group_rank(world_rank, name).status());
+  return rank;
 }
 
 void ProcessGroupImpl::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks) {
@@ -114,18 +117,44 @@ void ProcessGroupImpl::destroy() {
   runner_->close();
 }
 
-Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int dst, int tag) const {
+int ProcessGroupImpl::check_send(const at::Tensor& tensor, int dst, int tag) const {
   const int to = check_rank(Operation::kSend, dst, "dst");
   check(Operation::kSend, checks_.tag(tag));
   check(Operation::kSend, checks_.readable(tensor, "tensor"));
-  return Transfer::send(*runner_, std::move(tensor), dst, to, tag);
+  return to;
 }
 
-Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, int src, int tag, bool waits) const {
+int ProcessGroupImpl::check_receive(const at::Tensor& tensor, int src, int tag) const {
   const int from = src == kAnySource ? -1 : check_rank(Operation::kReceive, src, "src");
   check(Operation::kReceive, checks_.tag(tag));
   check(Operation::kReceive, checks_.writable(tensor, "tensor"));
-  return Transfer::receive(*runner_, std::move(tensor), src, from, tag, waits);
+  return from;
+}
+
+void ProcessGroupImpl::send(at::Tensor tensor, int dst, int tag) {
+  const int to = check_send(tensor, dst, tag);
+  if (Transfer::try_send(*runner_, tensor, dst, to, tag)) return;
+  (void)Transfer::send(*runner_, std::move(tensor), dst, to, tag).wait();
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::isend(at::Tensor tensor, int dst, int tag) {
+  // Shared by all sends that end at once, so that no memory is allocated for them.
+  static const auto* const sent = new WorkPtr(std::make_shared<Work>(Future<int>(-1)));
+  const int to = check_send(tensor, dst, tag);
+  if (Transfer::try_send(*runner_, tensor, dst, to, tag)) return *sent;
+  return Transfer::send(*runner_, std::move(tensor), dst, to, tag).as_work();
+}
+
+int ProcessGroupImpl::recv(at::Tensor tensor, int src, int tag) {
+  const int from = check_receive(tensor, src, tag);
+  if (const std::optional<int> source = Transfer::try_receive(*runner_, tensor, src, from, tag))
+    return *source;
+  return Transfer::receive(*runner_, std::move(tensor), src, from, tag).wait();
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::irecv(at::Tensor tensor, int src, int tag) {
+  const int from = check_receive(tensor, src, tag);
+  return Transfer::receive(*runner_, std::move(tensor), src, from, tag).as_work();
 }
 
 }  // namespace gradwire::collectives

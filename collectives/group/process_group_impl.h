@@ -79,18 +79,10 @@ class ProcessGroupImpl final : public ProcessGroup {
   WorkPtr reduce_multigpu_async(Tensors tensors, int dst, const Reduction& op) override;
   WorkPtr all_gather_multigpu_async(std::vector<Tensors> lists, Tensors tensors) override;
 
-  void send(at::Tensor tensor, int dst, int tag) override {
-    (void)begin_send(std::move(tensor), dst, tag).wait();
-  }
-  int recv(at::Tensor tensor, int src, int tag) override {
-    return begin_receive(std::move(tensor), src, tag, /*waits=*/true).wait();
-  }
-  WorkPtr isend(at::Tensor tensor, int dst, int tag) override {
-    return begin_send(std::move(tensor), dst, tag).as_work();
-  }
-  WorkPtr irecv(at::Tensor tensor, int src, int tag) override {
-    return begin_receive(std::move(tensor), src, tag, /*waits=*/false).as_work();
-  }
+  void send(at::Tensor tensor, int dst, int tag) override;
+  int recv(at::Tensor tensor, int src, int tag) override;
+  WorkPtr isend(at::Tensor tensor, int dst, int tag) override;
+  WorkPtr irecv(at::Tensor tensor, int src, int tag) override;
 
   void abort(const std::string& reason) override { runner_->abort(reason); }
   std::string flight_record() const override { return identity_->recorder.text(); }
@@ -124,9 +116,9 @@ class ProcessGroupImpl final : public ProcessGroup {
   // Returns the rank in the group; throws if `world_rank` is not a member. `name`: the name of the argument.
   int check_rank(Operation operation, int world_rank, absl::string_view name) const;
 
-  Transfer begin_send(at::Tensor tensor, int dst, int tag) const;
-  // `waits`: the caller waits for the message right after this call.
-  Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits) const;
+  // Check the arguments of a message, and return the rank in the group of the other end; -1 for any source.
+  int check_send(const at::Tensor& tensor, int dst, int tag) const;
+  int check_receive(const at::Tensor& tensor, int src, int tag) const;
 
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;

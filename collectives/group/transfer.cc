@@ -1,6 +1,7 @@
 // Point-to-point operations. They do not wait for a turn: a rank may receive while a collective of the group
 // is queued. A transfer has three parts: send() or receive() begins it, the backend ends it, and finish()
-// copies the received data and completes the flight record. wait() and as_work() call finish(), once.
+// copies the received data and completes the flight record. wait() and as_work() call finish(), once. A
+// message that ends at once has only one part, try_send() or try_receive().
 
 #include "gradwire/collectives/group/transfer.h"
 
@@ -26,6 +27,27 @@ std::shared_ptr<GroupBackend> backend_of(OperationRunner& runner) {
   return backend;
 }
 
+// Whether the backend can use the memory of the tensor itself, as in Staging.
+bool uses_directly(const OperationRunner& runner, const at::Tensor& tensor) {
+  return is_plain(tensor) && !runner.staged().contains(tensor.device().type());
+}
+
+// Records a message that has begun and ended. Throws its Error.
+void record_end(GroupIdentity& identity, const OperationRecord& record, const absl::Status& status) {
+  using State = FlightRecorder::State;
+  const State state = status.ok() ? State::kDone : State::kRunning;
+  const uint64_t entry = identity.recorder.begin(record, FlightRecorder::kNoSequence, state, coarse_now());
+  if (!status.ok()) throw_if_error(identity.end(record, FlightRecorder::kNoSequence, entry, status));
+}
+
+// The rank in the world of a sender, whose rank in the group is `source`.
+absl::StatusOr<int> world_rank(const GroupIdentity& identity, int source) {
+  if (source >= 0 && static_cast<std::size_t>(source) < identity.ranks.size())
+    return identity.ranks[static_cast<std::size_t>(source)];
+  return absl::InternalError(absl::StrCat("invalid source from the backend: got rank ", source,
+                                          ", expected a rank below ", identity.ranks.size()));
+}
+
 }  // namespace
 
 Transfer::Transfer(OperationRunner& runner, const OperationRecord& record, CoarseTime now)
@@ -40,16 +62,12 @@ Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int
   Transfer transfer(runner, record_transfer(Operation::kSend, tensor, dst, tag), now);
   RunContext run = runner.context(*backend, now);
   at::Tensor memory = Staging(run).source(tensor);
-  std::optional<absl::Status> at_once = backend->try_send(memory, to, tag);
-  Future<void> sent;
-  if (!at_once.has_value()) {
-    sent = backend->send(std::move(memory), to, tag, run.deadline);
-    if (sent.done()) at_once = sent.result();
-  }
+  const Future<void> sent = backend->send(std::move(memory), to, tag, run.deadline);
   // Asked on the thread that began the transfer, right after it began: the backend keeps the value by thread.
   transfer.enqueued_ = backend->take_enqueued();
-  if (at_once.has_value()) {
-    transfer.result_ = at_once->ok() ? absl::StatusOr<int>(-1) : *std::move(at_once);
+  if (sent.done()) {
+    absl::Status status = sent.result();
+    transfer.result_ = status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status));
     return transfer;
   }
   Promise<int> ended(sent.executor());
@@ -63,8 +81,7 @@ Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int
   return transfer;
 }
 
-Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag,
-                           bool waits) {
+Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag) {
   const std::shared_ptr<GroupBackend> backend = backend_of(runner);
   const CoarseTime now = coarse_now();
   Transfer transfer(runner, record_transfer(Operation::kReceive, tensor, src, tag), now);
@@ -76,13 +93,27 @@ Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, 
     transfer.staged_ = memory;
     transfer.target_ = std::move(tensor);
   }
-  // try_receive() may spin for some microseconds. That is worth it only if the caller waits anyway.
-  if (waits) transfer.result_ = backend->try_receive(memory, from, tag);
-  if (!transfer.result_.has_value()) {
-    transfer.ended_ = backend->receive(std::move(memory), from, tag, run.deadline);
-  }
+  transfer.ended_ = backend->receive(std::move(memory), from, tag, run.deadline);
   transfer.enqueued_ = backend->take_enqueued();
   return transfer;
+}
+
+bool Transfer::try_send(OperationRunner& runner, const at::Tensor& tensor, int dst, int to, int tag) {
+  if (!uses_directly(runner, tensor)) return false;
+  const std::optional<absl::Status> sent = backend_of(runner)->try_send(tensor, to, tag);
+  if (!sent.has_value()) return false;
+  record_end(*runner.identity(), record_transfer(Operation::kSend, tensor, dst, tag), *sent);
+  return true;
+}
+
+std::optional<int> Transfer::try_receive(OperationRunner& runner, const at::Tensor& tensor, int src, int from,
+                                         int tag) {
+  if (!uses_directly(runner, tensor)) return std::nullopt;
+  const std::optional<absl::StatusOr<int>> received = backend_of(runner)->try_receive(tensor, from, tag);
+  if (!received.has_value()) return std::nullopt;
+  if (received->ok()) bump_version(tensor);
+  record_end(*runner.identity(), record_transfer(Operation::kReceive, tensor, src, tag), received->status());
+  return value_or_throw(world_rank(*runner.identity(), **received));
 }
 
 absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
@@ -102,11 +133,7 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
   }
   GRADWIRE_RETURN_IF_ERROR(identity_->end(record_, FlightRecorder::kNoSequence, entry_, std::move(status)));
   if (record_.operation == Operation::kSend) return -1;
-  if (*result < 0 || static_cast<std::size_t>(*result) >= identity_->ranks.size()) {
-    return absl::InternalError(absl::StrCat("invalid source from the backend: got rank ", *result,
-                                            ", expected a rank below ", identity_->ranks.size()));
-  }
-  return identity_->ranks[static_cast<std::size_t>(*result)];
+  return world_rank(*identity_, *result);
 }
 
 absl::StatusOr<int> Transfer::finish_beside(const absl::StatusOr<int>& result, EnqueuedPoint& copy) const {

@@ -20,10 +20,18 @@ namespace gradwire::collectives {
 class Transfer {
  public:
   // Begin a send or a receive. `tensor` has been checked. `dst` and `src` are ranks of the world, for the
-  // flight record; `to` and `from` are ranks of the group; -1 is any rank. `waits`: the caller waits for the
-  // message right after this call. Throws Error: FailedPrecondition if the runner has been closed.
+  // flight record; `to` and `from` are ranks of the group; -1 is any rank. Throws Error: FailedPrecondition
+  // if the runner has been closed.
   static Transfer send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag);
-  static Transfer receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag, bool waits);
+  static Transfer receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag);
+
+  // Send or receive a message without a Transfer, if that ends at once or within some microseconds, for a
+  // caller that would wait. Most short messages between ranks of one host do, and a Transfer would take
+  // longer than such a message. Return false or nullopt if it does not; then nothing has happened. Otherwise
+  // they throw, and try_receive() returns, what wait() would.
+  static bool try_send(OperationRunner& runner, const at::Tensor& tensor, int dst, int to, int tag);
+  static std::optional<int> try_receive(OperationRunner& runner, const at::Tensor& tensor, int src, int from,
+                                        int tag);
 
   // Waits until the message has been sent or received. Returns the sender's rank in the world for a receive,
   // -1 for a send. Throws Error.
@@ -45,7 +53,7 @@ class Transfer {
   OperationRecord record_;
   uint64_t entry_;
   // The backend's result: the sender's rank in the group for a receive, -1 for a send. result_ is set if the
-  // message ended at once; otherwise ended_ is valid.
+  // send ended at once; otherwise ended_ is valid.
   std::optional<absl::StatusOr<int>> result_;
   Future<int> ended_;
   std::unique_ptr<Enqueued> enqueued_;

@@ -14,10 +14,11 @@ absl::Status ended_on_device(const std::shared_ptr<Enqueued>& enqueued) {
 
 void Work::wait() const {
   ended_.wait();
+  if (enqueued_ == nullptr) return;
   // ended_ says that the operation was enqueued, not that the device has executed it. An operation that has
   // failed on the device meanwhile must throw, and not return with a stream that waits for it.
   throw_if_error(ended_on_device(enqueued_));
-  if (enqueued_ != nullptr) enqueued_->order_current_stream();
+  enqueued_->order_current_stream();
 }
 
 bool Work::wait_for(absl::Duration timeout) const {

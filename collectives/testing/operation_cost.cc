@@ -25,9 +25,21 @@ class NoBackend : public GroupBackend {
     return absl::OkStatus();
   }
   absl::Status all_to_all(Tensors, Tensors, absl::Time) override { return absl::OkStatus(); }
+  absl::Status all_gather_into_tensor(at::Tensor, at::Tensor, int, absl::Time) override {
+    return absl::OkStatus();
+  }
+  absl::Status reduce_scatter_tensor(at::Tensor, at::Tensor, const Reduction&, int, absl::Time) override {
+    return absl::OkStatus();
+  }
+  absl::Status all_to_all_single(at::Tensor, at::Tensor, const std::vector<int64_t>&,
+                                 const std::vector<int64_t>&, absl::Time) override {
+    return absl::OkStatus();
+  }
   absl::Status barrier(absl::Time) override { return absl::OkStatus(); }
   Future<void> send(at::Tensor, int, int, absl::Time) override { return absl::OkStatus(); }
   Future<int> receive(at::Tensor, int, int, absl::Time) override { return absl::StatusOr<int>(0); }
+  std::optional<absl::Status> try_send(const at::Tensor&, int, int) override { return absl::OkStatus(); }
+  std::optional<absl::StatusOr<int>> try_receive(const at::Tensor&, int, int) override { return 0; }
   void abort(const absl::Status&) override {}
 };
 
@@ -56,7 +68,15 @@ void run() {
   measure("all_reduce of the world", [&] { all_reduce(tensor); });
   measure("broadcast", [&] { group->broadcast(tensor, 0); });
   measure("barrier", [&] { group->barrier(); });
+  const Tensors list = {tensor};
+  measure("all_gather_into_tensor", [&] { group->all_gather_into_tensor(tensor, tensor); });
+  measure("reduce_scatter_tensor", [&] { group->reduce_scatter_tensor(tensor, tensor); });
+  measure("all_to_all_single", [&] { group->all_to_all_single(tensor, tensor); });
+  measure("gather", [&] { group->gather(tensor, list, 0); });
+  measure("scatter", [&] { group->scatter(tensor, list, 0); });
   measure("send", [&] { group->send(tensor, 0); });
+  measure("isend, wait", [&] { group->isend(tensor, 0)->wait(); });
+  measure("recv", [&] { group->recv(tensor, 0); });
   measure("all_reduce_async, wait", [&] { group->all_reduce_async(tensor)->wait(); });
 }
 
