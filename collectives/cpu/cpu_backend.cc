@@ -23,15 +23,16 @@ namespace {
 
 Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
-std::vector<Span> spans_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Span> spans;
+// Spans of the parts of a list, without an allocation for a small group. Parts of one tensor are spans, too,
+// and not views of it: a view costs a microsecond, more than a short collective.
+using PartSpans = absl::InlinedVector<Span, 8>;
+
+PartSpans spans_of(const std::vector<at::Tensor>& tensors) {
+  PartSpans spans;
   spans.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) spans.push_back(span_of(tensor));
   return spans;
 }
-
-// Spans instead of views of the tensor: a view costs a microsecond, more than a short collective.
-using PartSpans = absl::InlinedVector<Span, 8>;
 
 // The equal parts of a contiguous tensor.
 PartSpans equal_parts(const at::Tensor& whole, int count) {

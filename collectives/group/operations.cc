@@ -56,31 +56,34 @@ Reduction without_factor(const Reduction& op) { return op.op; }
 
 absl::Status broadcast(RunContext& run, at::Tensor tensor, int root) {
   Staging staging(run);
-  at::Tensor staged = run.rank == root ? staging.source(tensor) : staging.target(tensor, /*keeps=*/false);
+  at::Tensor staged = run.rank == root ? staging.source(std::move(tensor))
+                                       : staging.target(std::move(tensor), /*keeps=*/false);
   return staging.finish(run.backend.broadcast(std::move(staged), root, run.deadline));
 }
 
 absl::Status reduce(RunContext& run, at::Tensor tensor, int root, const Reduction& op) {
   Staging staging(run);
-  at::Tensor staged = run.rank == root ? staging.target(tensor, op) : staging.source(tensor, op);
+  at::Tensor staged =
+      run.rank == root ? staging.target(std::move(tensor), op) : staging.source(std::move(tensor), op);
   return staging.finish(run.backend.reduce(std::move(staged), root, without_factor(op), run.deadline));
 }
 
 absl::Status all_reduce(RunContext& run, at::Tensor tensor, const Reduction& op) {
   Staging staging(run);
-  return staging.finish(run.backend.all_reduce(staging.target(tensor, op), without_factor(op), run.deadline));
+  return staging.finish(
+      run.backend.all_reduce(staging.target(std::move(tensor), op), without_factor(op), run.deadline));
 }
 
 absl::Status gather(RunContext& run, at::Tensor tensor, Tensors outputs, int root) {
   Staging staging(run);
-  at::Tensor source = staging.source(tensor);
+  at::Tensor source = staging.source(std::move(tensor));
   return staging.finish(
       run.backend.gather(std::move(source), staging.targets(std::move(outputs)), root, run.deadline));
 }
 
 absl::Status all_gather(RunContext& run, at::Tensor tensor, Tensors outputs) {
   Staging staging(run);
-  at::Tensor source = staging.source(tensor);
+  at::Tensor source = staging.source(std::move(tensor));
   return staging.finish(
       run.backend.all_gather(std::move(source), staging.targets(std::move(outputs)), run.deadline));
 }
@@ -88,15 +91,15 @@ absl::Status all_gather(RunContext& run, at::Tensor tensor, Tensors outputs) {
 absl::Status scatter(RunContext& run, at::Tensor tensor, Tensors inputs, int root) {
   Staging staging(run);
   Tensors sources = staging.sources(std::move(inputs));
-  return staging.finish(
-      run.backend.scatter(staging.target(tensor, /*keeps=*/false), std::move(sources), root, run.deadline));
+  return staging.finish(run.backend.scatter(staging.target(std::move(tensor), /*keeps=*/false),
+                                            std::move(sources), root, run.deadline));
 }
 
 absl::Status reduce_scatter(RunContext& run, at::Tensor output, Tensors inputs, const Reduction& op) {
   Staging staging(run);
-  for (at::Tensor& input : inputs) input = staging.source(input, op);
-  return staging.finish(run.backend.reduce_scatter(staging.target(output, /*keeps=*/false), std::move(inputs),
-                                                   without_factor(op), run.deadline));
+  for (at::Tensor& input : inputs) input = staging.source(std::move(input), op);
+  return staging.finish(run.backend.reduce_scatter(staging.target(std::move(output), /*keeps=*/false),
+                                                   std::move(inputs), without_factor(op), run.deadline));
 }
 
 absl::Status all_to_all(RunContext& run, Tensors outputs, Tensors inputs) {
@@ -108,16 +111,16 @@ absl::Status all_to_all(RunContext& run, Tensors outputs, Tensors inputs) {
 
 absl::Status all_gather_into_tensor(RunContext& run, at::Tensor output, at::Tensor input) {
   Staging staging(run);
-  at::Tensor source = staging.source(input);
-  return staging.finish(run.backend.all_gather_into_tensor(staging.target(output, /*keeps=*/false),
+  at::Tensor source = staging.source(std::move(input));
+  return staging.finish(run.backend.all_gather_into_tensor(staging.target(std::move(output), /*keeps=*/false),
                                                            std::move(source), run.size, run.deadline));
 }
 
 absl::Status reduce_scatter_tensor(RunContext& run, at::Tensor output, at::Tensor input,
                                    const Reduction& op) {
   Staging staging(run);
-  at::Tensor source = staging.source(input, op);
-  return staging.finish(run.backend.reduce_scatter_tensor(staging.target(output, /*keeps=*/false),
+  at::Tensor source = staging.source(std::move(input), op);
+  return staging.finish(run.backend.reduce_scatter_tensor(staging.target(std::move(output), /*keeps=*/false),
                                                           std::move(source), without_factor(op), run.size,
                                                           run.deadline));
 }
@@ -126,9 +129,10 @@ absl::Status all_to_all_single(RunContext& run, at::Tensor output, at::Tensor in
                                const std::vector<int64_t>& output_splits,
                                const std::vector<int64_t>& input_splits) {
   Staging staging(run);
-  at::Tensor source = staging.source(input);
-  return staging.finish(run.backend.all_to_all_single(
-      staging.target(output, /*keeps=*/false), std::move(source), output_splits, input_splits, run.deadline));
+  at::Tensor source = staging.source(std::move(input));
+  return staging.finish(run.backend.all_to_all_single(staging.target(std::move(output), /*keeps=*/false),
+                                                      std::move(source), output_splits, input_splits,
+                                                      run.deadline));
 }
 
 }  // namespace operations

@@ -75,14 +75,14 @@ class Staging {
   explicit Staging(RunContext& run) : run_(run) {}
 
   // An input for the backend: a tensor with the values of `tensor`.
-  at::Tensor source(const at::Tensor& tensor);
+  at::Tensor source(at::Tensor tensor);
   // As above, multiplied by the factor of `op` if it has one.
-  at::Tensor source(const at::Tensor& tensor, const Reduction& op);
+  at::Tensor source(at::Tensor tensor, const Reduction& op);
   // An output for the backend; finish() copies its values to `tensor`. `keeps`: it starts with the values of
   // `tensor`; else its values are undefined.
-  at::Tensor target(const at::Tensor& tensor, bool keeps);
+  at::Tensor target(at::Tensor tensor, bool keeps);
   // An output that starts with the values of `tensor`, multiplied by the factor of `op` if it has one.
-  at::Tensor target(const at::Tensor& tensor, const Reduction& op);
+  at::Tensor target(at::Tensor tensor, const Reduction& op);
   // source() for each tensor.
   std::vector<at::Tensor> sources(std::vector<at::Tensor> tensors);
   // target() without values for each tensor.

@@ -7,6 +7,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <utility>
+
 #include "gradwire/collectives/group/operations.h"
 
 namespace gradwire::collectives {
@@ -37,18 +39,19 @@ at::Tensor Staging::temporary(const at::Tensor& tensor, bool with_values) const 
   return copy;
 }
 
-at::Tensor Staging::source(const at::Tensor& tensor) {
-  return direct(tensor) ? tensor : temporary(tensor, /*with_values=*/true);
+at::Tensor Staging::source(at::Tensor tensor) {
+  if (direct(tensor)) return tensor;
+  return temporary(tensor, /*with_values=*/true);
 }
 
-at::Tensor Staging::source(const at::Tensor& tensor, const Reduction& op) {
-  return op.multiplies ? multiplied(tensor, op.factor) : source(tensor);
+at::Tensor Staging::source(at::Tensor tensor, const Reduction& op) {
+  return op.multiplies ? multiplied(tensor, op.factor) : source(std::move(tensor));
 }
 
-at::Tensor Staging::target(const at::Tensor& tensor, const Reduction& op) {
-  if (!op.multiplies) return target(tensor, /*keeps=*/true);
+at::Tensor Staging::target(at::Tensor tensor, const Reduction& op) {
+  if (!op.multiplies) return target(std::move(tensor), /*keeps=*/true);
   at::Tensor product = multiplied(tensor, op.factor);
-  copies_.push_back({product, tensor});
+  copies_.push_back({product, std::move(tensor)});
   return product;
 }
 
@@ -59,24 +62,24 @@ at::Tensor Staging::multiplied(const at::Tensor& tensor, double factor) const {
   return direct(product) ? product : temporary(product, /*with_values=*/true);
 }
 
-at::Tensor Staging::target(const at::Tensor& tensor, bool keeps) {
+at::Tensor Staging::target(at::Tensor tensor, bool keeps) {
   if (direct(tensor)) {
     bump_version(tensor);
     return tensor;
   }
   // bump_version is not needed here: copy_into() changes the version of the target when it writes the result.
   at::Tensor copy = temporary(tensor, keeps);
-  copies_.push_back({copy, tensor});
+  copies_.push_back({copy, std::move(tensor)});
   return copy;
 }
 
 std::vector<at::Tensor> Staging::sources(std::vector<at::Tensor> tensors) {
-  for (at::Tensor& tensor : tensors) tensor = source(tensor);
+  for (at::Tensor& tensor : tensors) tensor = source(std::move(tensor));
   return tensors;
 }
 
 std::vector<at::Tensor> Staging::targets(std::vector<at::Tensor> tensors) {
-  for (at::Tensor& tensor : tensors) tensor = target(tensor, /*keeps=*/false);
+  for (at::Tensor& tensor : tensors) tensor = target(std::move(tensor), /*keeps=*/false);
   return tensors;
 }
 
