@@ -216,6 +216,8 @@ std::optional<absl::StatusOr<int>> ShmEndpoint::try_receive(int src, int64_t tag
         Effects effects;
         bool wake = false;
         if (!port.try_take(tag, data, effects, wake)) return std::nullopt;
+        // In most cases taking the message is all there is to do.
+        if (!wake && effects.empty() && !carrier_.waits_for_room()) return src;
         if (wake) deferred.written.push_back(src);
         settle_locked(std::move(effects), deferred);
         if (port.has_more()) carrier_.flush(src, deferred);
