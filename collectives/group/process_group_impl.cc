@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 #include "gradwire/collectives/group/group_setup.h"
 
 namespace gradwire::collectives {
@@ -133,15 +134,20 @@ int ProcessGroupImpl::check_receive(const at::Tensor& tensor, int src, int tag) 
 
 void ProcessGroupImpl::send(at::Tensor tensor, int dst, int tag) {
   const int to = check_send(tensor, dst, tag);
-  if (Transfer::try_send(*runner_, tensor, dst, to, tag)) return;
+  if (const std::optional<absl::Status> sent = Transfer::try_send(*runner_, tensor, dst, to, tag)) {
+    throw_if_error(*sent);
+    return;
+  }
   (void)Transfer::send(*runner_, std::move(tensor), dst, to, tag).wait();
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::isend(at::Tensor tensor, int dst, int tag) {
   // Shared by all sends that end at once, so that no memory is allocated for them.
-  static const auto* const sent = new WorkPtr(std::make_shared<Work>(Future<int>(-1)));
+  static const auto* const done = new WorkPtr(std::make_shared<Work>(Future<int>(-1)));
   const int to = check_send(tensor, dst, tag);
-  if (Transfer::try_send(*runner_, tensor, dst, to, tag)) return *sent;
+  if (const std::optional<absl::Status> sent = Transfer::try_send(*runner_, tensor, dst, to, tag)) {
+    return sent->ok() ? *done : std::make_shared<Work>(Future<int>(*sent));
+  }
   return Transfer::send(*runner_, std::move(tensor), dst, to, tag).as_work();
 }
 

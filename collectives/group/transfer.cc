@@ -32,12 +32,12 @@ bool uses_directly(const OperationRunner& runner, const at::Tensor& tensor) {
   return is_plain(tensor) && !runner.staged().contains(tensor.device().type());
 }
 
-// Records a message that has begun and ended. Throws its Error.
-void record_end(GroupIdentity& identity, const OperationRecord& record, const absl::Status& status) {
+// Records a message that has begun and ended. Returns its end as the caller gets it.
+absl::Status record_end(GroupIdentity& identity, const OperationRecord& record, const absl::Status& status) {
   using State = FlightRecorder::State;
   const State state = status.ok() ? State::kDone : State::kRunning;
   const uint64_t entry = identity.recorder.begin(record, FlightRecorder::kNoSequence, state, coarse_now());
-  if (!status.ok()) throw_if_error(identity.end(record, FlightRecorder::kNoSequence, entry, status));
+  return status.ok() ? status : identity.end(record, FlightRecorder::kNoSequence, entry, status);
 }
 
 // The rank in the world of a sender, whose rank in the group is `source`.
@@ -98,12 +98,12 @@ Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, 
   return transfer;
 }
 
-bool Transfer::try_send(OperationRunner& runner, const at::Tensor& tensor, int dst, int to, int tag) {
-  if (!uses_directly(runner, tensor)) return false;
+std::optional<absl::Status> Transfer::try_send(OperationRunner& runner, const at::Tensor& tensor, int dst,
+                                               int to, int tag) {
+  if (!uses_directly(runner, tensor)) return std::nullopt;
   const std::optional<absl::Status> sent = backend_of(runner)->try_send(tensor, to, tag);
-  if (!sent.has_value()) return false;
-  record_end(*runner.identity(), record_transfer(Operation::kSend, tensor, dst, tag), *sent);
-  return true;
+  if (!sent.has_value()) return std::nullopt;
+  return record_end(*runner.identity(), record_transfer(Operation::kSend, tensor, dst, tag), *sent);
 }
 
 std::optional<int> Transfer::try_receive(OperationRunner& runner, const at::Tensor& tensor, int src, int from,
@@ -112,7 +112,8 @@ std::optional<int> Transfer::try_receive(OperationRunner& runner, const at::Tens
   const std::optional<absl::StatusOr<int>> received = backend_of(runner)->try_receive(tensor, from, tag);
   if (!received.has_value()) return std::nullopt;
   if (received->ok()) bump_version(tensor);
-  record_end(*runner.identity(), record_transfer(Operation::kReceive, tensor, src, tag), received->status());
+  throw_if_error(record_end(*runner.identity(), record_transfer(Operation::kReceive, tensor, src, tag),
+                            received->status()));
   return value_or_throw(world_rank(*runner.identity(), **received));
 }
 

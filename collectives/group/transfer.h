@@ -25,11 +25,12 @@ class Transfer {
   static Transfer send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag);
   static Transfer receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag);
 
-  // Send or receive a message without a Transfer, if that ends at once or within some microseconds, for a
-  // caller that would wait. Most short messages between ranks of one host do, and a Transfer would take
-  // longer than such a message. Return false or nullopt if it does not; then nothing has happened. Otherwise
-  // they throw, and try_receive() returns, what wait() would.
-  static bool try_send(OperationRunner& runner, const at::Tensor& tensor, int dst, int to, int tag);
+  // Send or receive a message without a Transfer, if that ends at once or, for a receive, within some
+  // microseconds, for a caller that would wait. Most short messages between ranks of one host do, and a
+  // Transfer would take longer than such a message. Return nullopt if it does not; then nothing has happened.
+  // Otherwise try_send() returns how it ended, and try_receive() returns and throws what wait() would.
+  static std::optional<absl::Status> try_send(OperationRunner& runner, const at::Tensor& tensor, int dst,
+                                              int to, int tag);
   static std::optional<int> try_receive(OperationRunner& runner, const at::Tensor& tensor, int src, int from,
                                         int tag);
 

@@ -95,8 +95,11 @@ TEST_F(ShortMessage, ErrorNamesTheMessageAndIsRecorded) {
   backend->sends = absl::AbortedError("broken");
   backend->receives = absl::UnavailableError("rank 0 has left");
   at::Tensor tensor = at::zeros({1});
+  const auto work = group().isend(tensor, 0, 3);
+  EXPECT_TRUE(work->is_completed());
+  EXPECT_THROW(group().send(tensor, 0, 4), Error);
   try {
-    group().isend(tensor, 0, 3);
+    work->wait();
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("send to rank 0, tag 3, of group \"world\" (rank 0 of 1): broken"));
