@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -62,6 +63,8 @@ bool is_call(const proto::Envelope& envelope) {
 
 class Glue : public ::testing::Test {
  protected:
+  using BeforeSending = std::function<void(const proto::Envelope&)>;
+
   Glue() {
     RpcBackendOptions options;
     options.store = cut_;
@@ -70,10 +73,10 @@ class Glue : public ::testing::Test {
       return transport::make_fault_injecting_transport(
           network_.wrapper()(std::move(inner)),
           [this](Direction direction, const transport::Message& message) {
+            const BeforeSending before = before_sending();
             proto::Envelope envelope;
-            if (direction == Direction::kOutgoing && before_sending_ &&
-                envelope.ParseFromString(message.header)) {
-              before_sending_(envelope);
+            if (direction == Direction::kOutgoing && before && envelope.ParseFromString(message.header)) {
+              before(envelope);
             }
             return transport::Fault();
           });
@@ -85,6 +88,13 @@ class Glue : public ::testing::Test {
     a_link_ = a_.connect(*agent_);
   }
   ~Glue() override { agent_->shutdown(/*graceful=*/false); }
+
+  // Calls `before` with each message that the agent is about to send, on its threads, also while it shuts
+  // down.
+  void set_before_sending(BeforeSending before) {
+    MutexLock lock(mutex_);
+    before_sending_ = std::move(before);
+  }
 
   std::size_t owned() const { return agent_->tables().owned_rrefs; }
 
@@ -137,8 +147,15 @@ class Glue : public ::testing::Test {
   std::shared_ptr<Agent> agent_;
   std::shared_ptr<ScriptedLink> a_link_;
   uint64_t last_call_ = 1000;
-  // If set, called with each message that the agent is about to send. Set before the first one of interest.
-  std::function<void(const proto::Envelope&)> before_sending_;
+
+ private:
+  BeforeSending before_sending() {
+    MutexLock lock(mutex_);
+    return before_sending_;
+  }
+
+  Mutex mutex_;
+  BeforeSending before_sending_ ABSL_GUARDED_BY(mutex_);
 };
 
 TEST_F(Glue, ConnectionWhoseOtherEndDoesNotIntroduceItselfEnds) {
@@ -191,18 +208,22 @@ TEST_F(Glue, CallWhoseConnectionIsClosedByALossFailsWithTheLoss) {
       a_link_->wait_for([](const proto::Envelope& envelope) { return envelope.has_hello(); }).hello();
   const Worker agent{hello.name(), hello.id(), hello.incarnation()};
   std::shared_ptr<ScriptedLink> second = a_.connect(*agent_);
-  std::atomic<int> goodbyes{0};
-  std::atomic<bool> call_ended{false};
-  before_sending_ = [&](const proto::Envelope& envelope) {
+  // The agent's threads use it after the end of this function, too.
+  struct Progress {
+    std::atomic<int> goodbyes{0};
+    std::atomic<bool> call_ended{false};
+  };
+  const auto progress = std::make_shared<Progress>();
+  set_before_sending([this, agent, progress](const proto::Envelope& envelope) {
     if (is_call(envelope)) {
       b_.declare_dead(agent);
-      EXPECT_TRUE(eventually([&] { return goodbyes == 2; }));
-    } else if (envelope.has_goodbye() && ++goodbyes == 2) {
-      EXPECT_TRUE(eventually([&] { return call_ended.load(); }));
+      EXPECT_TRUE(eventually([&] { return progress->goodbyes == 2; }));
+    } else if (envelope.has_goodbye() && ++progress->goodbyes == 2) {
+      EXPECT_TRUE(eventually([&] { return progress->call_ended.load(); }));
     }
-  };
+  });
   const absl::Status failed = agent_->rpc_async<&plain>("a", 1).result().status();
-  call_ended = true;
+  progress->call_ended = true;
   EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
   EXPECT_EQ(worker_of(failed), "a");
   const absl::Status next = agent_->rpc_async<&plain>("a", 1).result().status();
