@@ -6,42 +6,14 @@
 
 #include "gradwire/collectives/collectives.h"
 #include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/testing/idle_backend.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {
 
+using testing::IdleBackend;
 using Tensors = std::vector<at::Tensor>;
-
-class NoBackend : public GroupBackend {
- public:
-  absl::Status broadcast(at::Tensor, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status reduce(at::Tensor, int, const Reduction&, absl::Time) override { return absl::OkStatus(); }
-  absl::Status all_reduce(at::Tensor, const Reduction&, absl::Time) override { return absl::OkStatus(); }
-  absl::Status gather(at::Tensor, Tensors, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status all_gather(at::Tensor, Tensors, absl::Time) override { return absl::OkStatus(); }
-  absl::Status scatter(at::Tensor, Tensors, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status reduce_scatter(at::Tensor, Tensors, const Reduction&, absl::Time) override {
-    return absl::OkStatus();
-  }
-  absl::Status all_to_all(Tensors, Tensors, absl::Time) override { return absl::OkStatus(); }
-  absl::Status all_gather_into_tensor(at::Tensor, at::Tensor, int, absl::Time) override {
-    return absl::OkStatus();
-  }
-  absl::Status reduce_scatter_tensor(at::Tensor, at::Tensor, const Reduction&, int, absl::Time) override {
-    return absl::OkStatus();
-  }
-  absl::Status all_to_all_single(at::Tensor, at::Tensor, const std::vector<int64_t>&,
-                                 const std::vector<int64_t>&, absl::Time) override {
-    return absl::OkStatus();
-  }
-  absl::Status barrier(absl::Time) override { return absl::OkStatus(); }
-  Future<void> send(at::Tensor, int, int, absl::Time) override { return absl::OkStatus(); }
-  Future<int> receive(at::Tensor, int, int, absl::Time) override { return absl::StatusOr<int>(0); }
-  std::optional<absl::Status> try_send(const at::Tensor&, int, int) override { return absl::OkStatus(); }
-  std::optional<absl::StatusOr<int>> try_receive(const at::Tensor&, int, int) override { return 0; }
-  void abort(const absl::Status&) override {}
-};
 
 template <class Body>
 void measure(const char* name, Body body) {
@@ -59,7 +31,7 @@ void measure(const char* name, Body body) {
 
 void run() {
   register_backend(Backend::kCpu, [](const BackendContext&) -> absl::StatusOr<std::unique_ptr<GroupBackend>> {
-    return std::make_unique<NoBackend>();
+    return std::make_unique<IdleBackend>();
   });
   const Group group =
       init_process_group({.world_size = 1, .rank = 0, .store = std::make_shared<store::HashStore>()});

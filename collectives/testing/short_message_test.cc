@@ -8,6 +8,7 @@
 #include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/idle_backend.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -15,11 +16,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Ranks;
-using Tensors = std::vector<at::Tensor>;
 
 // The backend of a group of one rank. try_send() and try_receive() return the values that a test sets;
 // try_receive() also fills the tensor with 7. Later messages end with a future.
-class ShortMessages final : public GroupBackend {
+class ShortMessages final : public testing::IdleBackend {
  public:
   std::optional<absl::Status> sends;
   std::optional<absl::StatusOr<int>> receives;
@@ -39,19 +39,6 @@ class ShortMessages final : public GroupBackend {
     static_cast<float*>(tensor.data_ptr())[0] = 8;
     return absl::StatusOr<int>(0);
   }
-
-  absl::Status broadcast(at::Tensor, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status reduce(at::Tensor, int, const Reduction&, absl::Time) override { return absl::OkStatus(); }
-  absl::Status all_reduce(at::Tensor, const Reduction&, absl::Time) override { return absl::OkStatus(); }
-  absl::Status gather(at::Tensor, Tensors, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status all_gather(at::Tensor, Tensors, absl::Time) override { return absl::OkStatus(); }
-  absl::Status scatter(at::Tensor, Tensors, int, absl::Time) override { return absl::OkStatus(); }
-  absl::Status reduce_scatter(at::Tensor, Tensors, const Reduction&, absl::Time) override {
-    return absl::OkStatus();
-  }
-  absl::Status all_to_all(Tensors, Tensors, absl::Time) override { return absl::OkStatus(); }
-  absl::Status barrier(absl::Time) override { return absl::OkStatus(); }
-  void abort(const absl::Status&) override {}
 };
 
 // The backend of the group of the running test. A factory has no state of its own.

@@ -322,13 +322,22 @@ TEST_F(HostileShm, GoodMessagesBeforeABadOneArrive) {
 constexpr std::size_t kSentBytes = 10'000;
 std::string sent_back_entry() { return list_entry(kSentBytes, 2, BlockName{1, 0}.encode()); }
 
-TEST_F(HostileShm, BlockIsTakenBackOnce) {
-  auto raw = peer();
-  const std::shared_ptr<Connection> connection = connection_of(0);
-  Message message;
-  message.buffers = {make_test_buffer(kSentBytes, 3)};
-  ASSERT_TRUE(connection->send(std::move(message)).ok());
-  ASSERT_TRUE(raw->wait_and_receive());
+// The tests of blocks that a peer sends back.
+class SentBackShm : public HostileShm {
+ protected:
+  // Returns a plain peer that has received a buffer in a block.
+  std::unique_ptr<RawPeer> peer_with_block() {
+    auto raw = peer();
+    Message message;
+    message.buffers = {make_test_buffer(kSentBytes, 3)};
+    EXPECT_TRUE(connection_of(0)->send(std::move(message)).ok());
+    EXPECT_TRUE(raw->wait_and_receive());
+    return raw;
+  }
+};
+
+TEST_F(SentBackShm, BlockIsTakenBackOnce) {
+  auto raw = peer_with_block();
   ASSERT_EQ(raw->other_segments().size(), 1);
   raw->put_record(RecordKind::kMessage, 1, sent_back_entry() + "back");
   raw->ring();
@@ -346,12 +355,8 @@ TEST_F(HostileShm, BlockIsTakenBackOnce) {
   EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kSentBytes, 3));
 }
 
-TEST_F(HostileShm, BlockIsTakenBackOnceInAMessage) {
-  auto raw = peer();
-  Message message;
-  message.buffers = {make_test_buffer(kSentBytes, 3)};
-  ASSERT_TRUE(connection_of(0)->send(std::move(message)).ok());
-  ASSERT_TRUE(raw->wait_and_receive());
+TEST_F(SentBackShm, BlockIsTakenBackOnceInAMessage) {
+  auto raw = peer_with_block();
   raw->put_record(RecordKind::kMessage, 2, sent_back_entry() + sent_back_entry());
   raw->ring();
   EXPECT_EQ(listener(0)->wait_closed().code(), absl::StatusCode::kInvalidArgument);
@@ -359,13 +364,10 @@ TEST_F(HostileShm, BlockIsTakenBackOnceInAMessage) {
 }
 
 // The peer marks the block as free, so it may be in use for another message when it comes back.
-TEST_F(HostileShm, BlockThatIsMarkedAndSentBackHarmsOnlyThePeer) {
-  auto raw = peer();
+TEST_F(SentBackShm, BlockThatIsMarkedAndSentBackHarmsOnlyThePeer) {
+  auto raw = peer_with_block();
   const std::shared_ptr<Connection> connection = connection_of(0);
-  Message message;
-  message.buffers = {make_test_buffer(kSentBytes, 3)};
-  ASSERT_TRUE(connection->send(std::move(message)).ok());
-  ASSERT_TRUE(raw->wait_and_receive());
+  ASSERT_EQ(raw->other_segments().size(), 1);
   const SharedMemory& segment = raw->other_segments()[0];
   std::memset(segment.data(), 7, kSentBytes);
   for (std::size_t at = segment.size() / 2; at + 4 <= segment.size(); at += kLineBytes) {
@@ -387,12 +389,8 @@ TEST_F(HostileShm, BlockThatIsMarkedAndSentBackHarmsOnlyThePeer) {
   EXPECT_EQ(bytes[kSentBytes - 1], 7);
 }
 
-TEST_F(HostileShm, BlockThatComesBackInAnIncompleteMessageIsFreed) {
-  auto raw = peer();
-  Message message;
-  message.buffers = {make_test_buffer(kSentBytes, 3)};
-  ASSERT_TRUE(connection_of(0)->send(std::move(message)).ok());
-  ASSERT_TRUE(raw->wait_and_receive());
+TEST_F(SentBackShm, BlockThatComesBackInAnIncompleteMessageIsFreed) {
+  auto raw = peer_with_block();
   raw->put_record(RecordKind::kStart, 0, start_of(5, 1));
   raw->put_record(RecordKind::kData, 0, sent_back_entry() + "ab");
   raw->ring();

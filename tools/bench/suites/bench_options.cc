@@ -28,11 +28,12 @@ absl::Status check_known(const char* what, const std::vector<std::string>& given
 // Maximum size of a group: the bench runs all its processes on one host.
 constexpr int kMaxMembers = 256;
 
-// The same for connections.
+// Maximum number of connections of a case with many clients.
 constexpr int kMaxClients = 4096;
 
-// Returns the known case with the same operation and another number of members or connections: all_to_all_8
-// for all_to_all_12, clients_1000 for clients_50. Returns nullptr if there is no such case.
+// Returns the known case with the same operation and another number of members or connections. For example,
+// all_to_all_12 is run as all_to_all_8 is, and clients_50 as clients_1000. Returns nullptr if there is no
+// such case.
 const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
   for (const CaseSpec& spec : cases()) {
     if (!contains(suites, spec.suite) || parse_case(spec.name).operation != wanted.operation) continue;
