@@ -37,6 +37,8 @@ class Caller {
   PendingCalls& pending() { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
+  // As CallCompletion::may_reach().
+  absl::Status may_reach(const Worker& worker) const { return completion_.may_reach(worker); }
 
   uint64_t next_id() { return pending_.next_id(); }
   // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer

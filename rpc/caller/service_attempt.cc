@@ -166,8 +166,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     // If the worker cannot be reached, the attempt fails at once. The pause and the deadline bound the
     // attempts.
     if (alive != nullptr && options_.repeat && absl::IsUnavailable(answer.status()) &&
-        !promise_.future().done() && next < options_.deadline && peers_.status(to_).ok() &&
-        caller_.runtime().accepts_calls().ok()) {
+        !promise_.future().done() && next < options_.deadline && caller_.may_reach(to_).ok()) {
       // The attempt runs on the executor, because connecting may block, and others need the timers' thread.
       caller_.runtime().timers->schedule(next,
                                          [self = shared_from_this(), executor = caller_.runtime().executor] {
