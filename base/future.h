@@ -25,8 +25,8 @@ class Future;
 
 namespace future_internal {
 
-// As Future::result(), but moves the value out. REQUIRES: there is no other Future of the value, and no
-// callback reads it.
+// As Future::result(), but moves the value out of the future in place of copying it. REQUIRES: `future` is
+// the only Future of this value, and no callback was attached.
 template <class T>
 Result<T> take_result(Future<T> future);
 
@@ -249,14 +249,14 @@ void settle(const Promise<U>& promise, F& function, A&&... arguments) {
   }
 }
 
-}  // namespace future_internal
-
 template <class T>
-future_internal::Result<T> future_internal::take_result(Future<T> future) {
+Result<T> take_result(Future<T> future) {
   if (absl::Status waited = future.state_->wait(absl::InfiniteDuration()); !waited.ok()) return waited;
   if (absl::Status ordered = future.state_->order(); !ordered.ok()) return ordered;
   return future.state_->take_result();
 }
+
+}  // namespace future_internal
 
 template <class T>
 template <class F>

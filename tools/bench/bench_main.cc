@@ -24,6 +24,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/version.h"
+#include "gradwire/tools/bench/calibration/copy_costs.h"
 #include "gradwire/tools/bench/collectives/collective_member.h"
 #include "gradwire/tools/bench/cuda/cuda_processes.h"
 #include "gradwire/tools/bench/report/comparison.h"
@@ -54,6 +55,8 @@ ABSL_FLAG(std::string, html, "", "a file to write, with one page of plots");
 ABSL_FLAG(
     std::string, against, "",
     "an earlier --json file; print what is slower or faster than it, exit with 3 if something is slower");
+ABSL_FLAG(bool, calibration, false,
+          "only print what each method of a copy costs here, and which one is chosen");
 ABSL_FLAG(std::string, participant, "", "internal: the role of this process in a run");
 
 namespace gradwire::bench {
@@ -210,7 +213,11 @@ int main(int argc, char** argv) {
   absl::SetFlagsUsageConfig(usage);
   absl::ParseCommandLine(argc, argv);
   const std::string role = absl::GetFlag(FLAGS_participant);
-  if (role.empty()) return gradwire::bench::run_bench();
+  if (role.empty()) {
+    if (!absl::GetFlag(FLAGS_calibration)) return gradwire::bench::run_bench();
+    std::cout << gradwire::bench::calibration_text();
+    return 0;
+  }
   const auto process = gradwire::bench::make_process(role);
   if (process == nullptr) {
     std::cerr << "bench: unknown value of --participant: got " << role << "\n";

@@ -43,6 +43,13 @@ std::vector<nlohmann::json> figures(const std::string& path) {
   return rows;
 }
 
+TEST(Bench, CalibrationPrintsTheCostsOfCopies) {
+  const std::string output = testing::TempDir() + "/calibration.txt";
+  ASSERT_EQ(std::system(("tools/bench/bench --calibration >" + output).c_str()), 0);
+  EXPECT_THAT(read(output), HasSubstr("chosen"));
+  EXPECT_THAT(read(output), ContainsRegex("16 MiB +[0-9.]+ \\+ [0-9.]+"));
+}
+
 TEST(Bench, MeasuresEverySystemOfEverySuite) {
   const std::string json = testing::TempDir() + "/figures.json";
   const std::string html = testing::TempDir() + "/figures.html";
