@@ -100,23 +100,34 @@ def gradwire_cc_test(
         **kwargs
     )
 
-def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
-    """Generates and compiles the C++ code of one .proto file of Gradwire with the system's protoc.
+def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = "", **kwargs):
+    """Generates and compiles the C++ code of one .proto file.
 
-    The file is imported, and its header included, as "gradwire/FOLDER/FILE". protoc registers the file under this
-    name, which must differ from the names of a program's own files.
+    The file is imported, and its header included, as "FOLDER/FILE" with the folder's path in its workspace. protoc
+    registers the file under this name, which must differ from the names of a program's other files.
+
+    Args:
+      name: the target's name.
+      src: the .proto file.
+      deps: targets of this rule whose files it imports.
+      grpc: whether it has services for gRPC.
+      include_prefix: a folder before the path. Gradwire's own files are in "gradwire".
+      **kwargs: as in cc_library.
     """
     stem = src[:-len(".proto")]
     hdrs = [stem + ".pb.h"]
     srcs = [stem + ".pb.cc"]
     generated = "$(RULEDIR)/%s.protoc" % name
     flags = "--cpp_out=" + generated
+    tools = ["@system//:protoc"]
     if grpc:
         hdrs.append(stem + ".grpc.pb.h")
         srcs.append(stem + ".grpc.pb.cc")
-        flags += " --grpc_out=%s --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin" % generated
+        flags += " --grpc_out=%s --plugin=protoc-gen-grpc=$(execpath @system//:grpc_cpp_plugin)" % generated
+        tools.append("@system//:grpc_cpp_plugin")
     repository = native.repository_name()[1:]
     root = "external/" + repository if repository else "."
+    folder = "/".join([part for part in [generated, include_prefix, native.package_name()] if part])
     native.filegroup(
         name = name + "_src",
         srcs = [src],
@@ -128,17 +139,24 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
         outs = hdrs + srcs,
         cmd = " && ".join([
             "mkdir " + generated,
-            "protoc -I%s=%s %s $(location %s)" % (_INCLUDE_PREFIX, root, flags, src),
-            "mv %s/%s/%s/* $(RULEDIR)" % (generated, _INCLUDE_PREFIX, native.package_name()),
+            "$(execpath @system//:protoc) -I%s=%s %s $(location %s)" % (include_prefix, root, flags, src),
+            "mv %s/* $(RULEDIR)" % folder,
             "rm -r " + generated,
         ]),
+        tools = tools,
     )
-    cc_library(
+    native.cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        # The project's warnings do not apply to generated code.
+        include_prefix = include_prefix,
+        strip_include_prefix = "/",
+        # The warnings of the workspace do not apply to generated code.
         copts = ["-w"],
         deps = deps + ["@system//:protobuf"] + (["@system//:grpc++"] if grpc else []),
         **kwargs
     )
+
+def own_proto_library(**kwargs):
+    """A gradwire_proto_library of Gradwire itself, whose files are imported as "gradwire/FOLDER/FILE"."""
+    gradwire_proto_library(include_prefix = _INCLUDE_PREFIX, **kwargs)
