@@ -136,6 +136,7 @@ const Callee* class_entry(bool serial) {
   callee.kind = CalleeKind::kConstructor;
   callee.name = cpp_type_name<T>();
   callee.signature = serve_internal::constructor_signature<A...>();
+  callee.object_type = value_type_name<T>();
   callee.serve = &serve_internal::construct<T, A...>;
   callee_of_class<T> = Registry::instance().add(std::move(callee));
   return callee_of_class<T>;

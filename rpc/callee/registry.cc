@@ -14,6 +14,7 @@ namespace {
 constinit ServeHandler installed_operator_handler = nullptr;
 constinit ServeHandler installed_script_handler = nullptr;
 constinit OperatorCost installed_operator_cost = nullptr;
+constinit OperatorNames installed_operator_names = nullptr;
 
 absl::string_view kind_name(CalleeKind kind) {
   switch (kind) {
@@ -71,6 +72,15 @@ const Callee* Registry::find(CalleeKind kind, absl::string_view name) const {
   return found == callees.end() ? nullptr : found->second.get();
 }
 
+std::vector<const Callee*> Registry::all(CalleeKind kind, absl::string_view prefix) const {
+  std::vector<const Callee*> found;
+  MutexLock lock(mutex_);
+  for (const auto& [name, callee] : callees_[static_cast<std::size_t>(kind)]) {
+    if (absl::StartsWith(name, prefix)) found.push_back(callee.get());
+  }
+  return found;
+}
+
 absl::Status Registry::conflicts() const {
   MutexLock lock(mutex_);
   if (conflicts_.empty()) return absl::OkStatus();
@@ -119,12 +129,16 @@ absl::Status Registry::unregistered(CalleeKind kind, absl::string_view name) {
                    "put ", registration, " into its library and link that with alwayslink"));
 }
 
-void set_operator_handler(ServeHandler handler, OperatorCost cost) {
+void set_operator_handler(ServeHandler handler, OperatorCost cost, OperatorNames names) {
   installed_operator_handler = handler;
   installed_operator_cost = cost;
+  installed_operator_names = names;
 }
 CalleeCost* operator_cost(const std::string& name) {
   return installed_operator_cost == nullptr ? nullptr : installed_operator_cost(name);
+}
+std::vector<std::string> operator_names() {
+  return installed_operator_names == nullptr ? std::vector<std::string>() : installed_operator_names();
 }
 void set_script_handler(ServeHandler handler) { installed_script_handler = handler; }
 ServeHandler operator_handler() { return installed_operator_handler; }

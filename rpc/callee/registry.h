@@ -27,7 +27,7 @@ struct Callee {
   std::string signature;
   // The hash of `signature`, computed by Registry::add.
   uint64_t signature_hash = 0;
-  // For a method: the name of its class. Empty otherwise.
+  // For a method and a constructor: the type of the object in references. Empty otherwise.
   std::string object_type;
   // Whether running it twice does no harm. Its calls are repeated when their connection breaks
   // (rpc/options.h).
@@ -50,6 +50,9 @@ class Registry {
   const Callee* add(Callee callee);
   // Returns nullptr if no such callee is registered.
   const Callee* find(CalleeKind kind, absl::string_view name) const;
+
+  // Returns all callees of a kind whose name begins with `prefix`, in no order.
+  std::vector<const Callee*> all(CalleeKind kind, absl::string_view prefix) const;
 
   // Returns InvalidArgument with every name that is registered for two different callees, else OK. An agent
   // does not start if there are conflicts.
@@ -75,10 +78,14 @@ class Registry {
 using ServeHandler = void (*)(const std::shared_ptr<ServerCall>& call);
 // Returns the cost of the operator with this name; nullptr if it must not be called.
 using OperatorCost = CalleeCost* (*)(const std::string& name);
-void set_operator_handler(ServeHandler handler, OperatorCost cost);
+// Returns the names of all operators that may be called, "aten::NAME", in ascending order.
+using OperatorNames = std::vector<std::string> (*)();
+void set_operator_handler(ServeHandler handler, OperatorCost cost, OperatorNames names);
 void set_script_handler(ServeHandler handler);
 ServeHandler operator_handler();
 CalleeCost* operator_cost(const std::string& name);
+// Empty if no handler is installed.
+std::vector<std::string> operator_names();
 ServeHandler script_handler();
 
 }  // namespace gradwire::rpc

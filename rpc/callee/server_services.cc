@@ -7,6 +7,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/callee/callee_list.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/parts/send_ahead.h"
@@ -153,6 +154,8 @@ void Server::read_service(AgentExtension* layer, const Worker& from, const proto
   }
   if (call.service == kPing) {
     call.reply(ServiceReply());
+  } else if (call.service == kListCallees) {
+    call.reply(serve_list_callees(call.body));
   } else if (layer != nullptr) {
     // kPing comes before this: connect_at_init and shutdown use it without any extension.
     layer->serve(std::move(call));

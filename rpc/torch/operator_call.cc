@@ -83,6 +83,12 @@ CalleeCost* cost_of(const std::string& callee) {
   return entry == nullptr ? nullptr : &entry->cost;
 }
 
+std::vector<std::string> names() {
+  std::vector<std::string> names;
+  for (absl::string_view name : allowed_operators()) names.push_back(absl::StrCat("aten::", name));
+  return names;
+}
+
 struct Match {
   const Operator* op = nullptr;
   std::vector<c10::IValue> stack;
@@ -130,7 +136,7 @@ absl::StatusOr<Match> resolve(const ServerCall& call) {
 }
 
 [[maybe_unused]] const bool installed = [] {
-  set_operator_handler(&serve_operator, &cost_of);
+  set_operator_handler(&serve_operator, &cost_of, &names);
   return true;
 }();
 
