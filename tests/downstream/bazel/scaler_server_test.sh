@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# scaler_server_test.sh LAUNCH SERVER: starts two processes of the server with Gradwire's launcher. Their input is empty,
+# so the first one serves for a moment only.
+set -euo pipefail
+
+output=$(timeout 100 "$1" --standalone --nproc_per_node=2 "$2" 127.0.0.1:0 </dev/null 2>&1) || {
+  echo "FAIL: the launcher ended with status $?: $output"
+  exit 1
+}
+[[ $output == *serving* ]] || { echo "FAIL: no process served: $output"; exit 1; }
