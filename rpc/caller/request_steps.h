@@ -50,7 +50,7 @@ const Worker& open_request(Caller& caller, const Destination& destination, std::
 // Whether the request, to an idempotent callee, may be sent more than once.
 bool may_repeat(const AgentRuntime& runtime, const proto::Request& request, const Worker& to);
 
-// What send_request() needs. All of it must outlive the call of that function.
+// The arguments of send_request(). All of them must outlive the call of that function.
 struct RequestToSend {
   Caller& caller;
   RequestParts& parts;
