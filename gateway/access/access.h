@@ -9,8 +9,8 @@
 
 namespace gradwire::gateway {
 
-// Whether both texts are equal. The time depends only on the length of `given`, so that it tells nothing
-// about `secret`.
+// Whether both texts are equal. The time depends only on the length of `given`, which says nothing about
+// `secret`.
 bool equal_in_constant_time(absl::string_view secret, absl::string_view given);
 
 // Whether `name` fits the pattern, in which '*' stands for any number of any characters.

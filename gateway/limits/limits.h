@@ -37,7 +37,7 @@ class Limits {
   };
   explicit Limits(const Bounds& bounds);
 
-  // What has been granted; given back by the destructor. Movable.
+  // The share of a limit that a client has; the destructor gives it back. Movable.
   class Permit {
    public:
     Permit() = default;

@@ -1,18 +1,30 @@
 #include "gradwire/gateway/serving/stalls.h"
 
 #include <utility>
+#include <vector>
 
 namespace gradwire::gateway {
 
+// The problem: a watch must not be destroyed while its on_stall runs, so check() holds the lock then. But
+// on_stall cancels a stream, and gRPC may run callbacks of any stream on the same thread before that returns.
+// They make and destroy watches. So this thread changes the set without taking its lock a second time.
+template <class F>
+void Stalls::change(F function) {
+  if (checking_.load() == std::this_thread::get_id()) {
+    function();
+    return;
+  }
+  MutexLock lock(mutex_);
+  function();
+}
+
 Stalls::Watch::Watch(Stalls& stalls, std::function<void()> on_stall)
     : stalls_(stalls), on_stall_(std::move(on_stall)) {
-  MutexLock lock(stalls_.mutex_);
-  stalls_.watches_.insert(this);
+  stalls_.change([this] { stalls_.watches_.insert(this); });
 }
 
 Stalls::Watch::~Watch() {
-  MutexLock lock(stalls_.mutex_);
-  stalls_.watches_.erase(this);
+  stalls_.change([this] { stalls_.watches_.erase(this); });
 }
 
 void Stalls::Watch::arm() {
@@ -26,20 +38,22 @@ void Stalls::Watch::disarm() {
   since_ = absl::InfiniteFuture();
 }
 
-// The lock is held while on_stall runs, so that the stream exists. on_stall only asks gRPC to cancel the
-// stream.
 void Stalls::check() {
   const absl::Time now = now_();
   MutexLock lock(mutex_);
+  std::vector<Watch*> stalled;
   for (Watch* watch : watches_) {
-    bool stalled = false;
-    {
-      MutexLock watch_lock(watch->mutex_);
-      stalled = now - watch->since_ >= timeout_;
-      if (stalled) watch->since_ = absl::InfiniteFuture();
-    }
-    if (stalled) watch->on_stall_();
+    MutexLock watch_lock(watch->mutex_);
+    if (now - watch->since_ < timeout_) continue;
+    watch->since_ = absl::InfiniteFuture();
+    stalled.push_back(watch);
   }
+  checking_ = std::this_thread::get_id();
+  for (Watch* watch : stalled) {
+    // An earlier on_stall may have destroyed it.
+    if (watches_.contains(watch)) watch->on_stall_();
+  }
+  checking_ = std::thread::id();
 }
 
 }  // namespace gradwire::gateway

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
-#include <memory>
+#include <thread>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
@@ -29,7 +30,7 @@ class Stalls {
    private:
     friend class Stalls;
     Stalls& stalls_;
-    // Must not block, and must not use this watch.
+    // Must not block. It may make and destroy watches on its thread.
     const std::function<void()> on_stall_;
     Mutex mutex_;
     absl::Time since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
@@ -39,10 +40,15 @@ class Stalls {
   void check();
 
  private:
+  template <class F>
+  void change(F function);
+
   const absl::Duration timeout_;
   const std::function<absl::Time()> now_;
   Mutex mutex_;
-  absl::flat_hash_set<Watch*> watches_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Watch*> watches_;
+  // The thread that runs on_stall, with the lock held.
+  std::atomic<std::thread::id> checking_{};
 };
 
 }  // namespace gradwire::gateway

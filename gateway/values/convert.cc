@@ -553,7 +553,7 @@ constexpr DTypeRow kDTypes[] = {
     {v1::DTYPE_COMPLEX32, 8, 4}, {v1::DTYPE_FLOAT8_E4M3FN, 24, 1}, {v1::DTYPE_FLOAT8_E5M2, 23, 1},
 };
 
-// Returns the number of bytes of the UTF-8 sequence at the start of `text`; 0 if there is none.
+// Returns the number of bytes of the UTF-8 sequence at the start of `text`; 0 for another byte.
 std::size_t sequence_length(absl::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

@@ -1,0 +1,132 @@
+#include "gradwire/gateway/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/gateway/access/access.h"
+#include "gradwire/gateway/serving/core.h"
+#include "gradwire/gateway/serving/service.h"
+#include "gradwire/rpc/agent/agent_services.h"
+
+namespace gradwire::gateway {
+namespace {
+
+constexpr char kServiceName[] = "gradwire.gateway.v1.Gateway";
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty()) {
+    throw Error(
+        absl::InvalidArgumentError(absl::StrCat("cannot read the file \"", path, "\", or it is empty")));
+  }
+  return text.str();
+}
+
+std::shared_ptr<grpc::ServerCredentials> credentials(const Options& options) {
+  if (options.certificate_file.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions tls(options.client_authority_file.empty()
+                                            ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                            : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  tls.pem_key_cert_pairs.push_back({read_file(options.key_file), read_file(options.certificate_file)});
+  if (!options.client_authority_file.empty()) tls.pem_root_certs = read_file(options.client_authority_file);
+  return grpc::SslServerCredentials(tls);
+}
+
+// Searches for idle sessions and stalled streams, again and again while the core exists.
+void watch(const std::weak_ptr<Core>& weak, absl::Duration period) {
+  const std::shared_ptr<Core> core = weak.lock();
+  if (core == nullptr) return;
+  core->agent->services().timers().schedule(Clock::system().now() + period, [weak, period] {
+    const std::shared_ptr<Core> alive = weak.lock();
+    if (alive == nullptr) return;
+    // gRPC's callbacks do not run on the timers' thread.
+    alive->agent->executor()->post([weak, period] {
+      if (const std::shared_ptr<Core> still = weak.lock()) {
+        still->sessions.expire();
+        still->stalls.check();
+        watch(weak, period);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+struct Server::Parts {
+  Parts(std::shared_ptr<rpc::Agent> worker, Options options)
+      // The pointer that Agent::start() returned shuts the agent down when it is destroyed. The core lives on
+      // in calls, on threads of the agent itself, so it has a pointer without that duty.
+      : agent(std::move(worker)),
+        core(std::make_shared<Core>(agent->shared_from_this(), std::move(options))),
+        service(core) {}
+
+  const std::shared_ptr<rpc::Agent> agent;
+  const std::shared_ptr<Core> core;
+  Service service;
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+  std::once_flag stopped;
+};
+
+Server::Server(std::shared_ptr<rpc::Agent> agent, Options options)
+    : parts_(std::make_unique<Parts>(std::move(agent), std::move(options))) {
+  const Options& checked = parts_->core->options;
+  throw_if_error(check_options(checked));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
+  // Otherwise a second gateway at the same address would get a part of its connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Finds clients whose host is gone: their sessions end.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddListeningPort(checked.address, credentials(checked), &parts_->port);
+  builder.RegisterService(&parts_->service);
+  parts_->server = builder.BuildAndStart();
+  if (parts_->server == nullptr || parts_->port == 0) {
+    throw Error(absl::UnavailableError(absl::StrCat("cannot listen on ", checked.address,
+                                                    ": is the address in use, or not one of this host?")));
+  }
+  parts_->server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  const absl::Duration shortest = std::min(checked.session_idle, checked.stall_timeout);
+  watch(parts_->core, std::clamp(shortest / 4, absl::Milliseconds(10), absl::Seconds(1)));
+}
+
+Server::~Server() { shutdown(); }
+
+int Server::port() const { return parts_->port; }
+std::size_t Server::objects() const { return parts_->core->sessions.objects(); }
+std::size_t Server::calls() const { return parts_->core->limits.calls(); }
+
+void Server::shutdown() {
+  std::call_once(parts_->stopped, [this] {
+    if (parts_->server == nullptr) return;
+    parts_->server->GetHealthCheckService()->SetServingStatus(false);
+    parts_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
+    parts_->server->Shutdown(std::chrono::system_clock::now() +
+                             absl::ToChronoMilliseconds(parts_->core->options.drain));
+    parts_->server->Wait();
+    // A session that was opened meanwhile.
+    parts_->core->sessions.end_all(absl::UnavailableError("the gateway shuts down"));
+  });
+}
+
+}  // namespace gradwire::gateway

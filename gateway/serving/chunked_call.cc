@@ -1,0 +1,156 @@
+#include "gradwire/gateway/serving/chunked_call.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "gradwire/gateway/serving/invocation.h"
+#include "gradwire/gateway/serving/reply.h"
+#include "gradwire/gateway/serving/upload.h"
+
+namespace gradwire::gateway {
+namespace {
+
+// The steps of one call. In each of them at most one operation of gRPC is outstanding, and its end leads to
+// the next step. So no step runs beside another one; only OnCancel() and the watch do.
+//   1. Read parts until the client closes its direction.
+//   2. Run the invocation.
+//   3. Write the response and its chunks, and finish.
+class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::DownloadPart> {
+ public:
+  ChunkedCall(std::shared_ptr<Core> core, grpc::CallbackServerContext& context)
+      : core_(std::move(core)),
+        context_(context),
+        input_(std::make_unique<Invocation::Input>()),
+        upload_(*input_),
+        watch_(core_->stalls, [&context] { context.TryCancel(); }) {
+    absl::Status status = authenticate(*core_, context_);
+    if (status.ok()) {
+      absl::StatusOr<Limits::Permit> permit = core_->limits.enter_call(context_.peer());
+      status = permit.status();
+      if (permit.ok()) input_->permit = *std::move(permit);
+    }
+    if (!status.ok()) {
+      Finish(reply_status(context_, status));
+      return;
+    }
+    input_->deadline = deadline_of(*core_, context_);
+    input_->chunks = true;
+    read();
+  }
+
+  void OnReadDone(bool ok) override {
+    watch_.disarm();
+    const absl::Status status = ok ? upload_.accept(part_) : upload_.complete();
+    if (!status.ok()) {
+      Finish(reply_status(context_, status));
+    } else if (ok) {
+      read();
+    } else {
+      invoke();
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    watch_.disarm();
+    if (!ok) {
+      Finish(reply_status(context_, absl::CancelledError("the client went away")));
+    } else {
+      write_chunk();
+    }
+  }
+
+  void OnCancel() override {
+    std::shared_ptr<Invocation> invocation;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      invocation = invocation_;
+    }
+    if (invocation != nullptr) invocation->cancel();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void read() {
+    part_.Clear();
+    watch_.arm();
+    StartRead(&part_);
+  }
+
+  void invoke() {
+    auto invocation = std::make_shared<Invocation>(
+        core_, std::move(input_), [this](Outcome outcome) { write_response(std::move(outcome)); });
+    bool cancelled = false;
+    {
+      MutexLock lock(mutex_);
+      invocation_ = invocation;
+      cancelled = cancelled_;
+    }
+    // After start() this object may be deleted.
+    if (cancelled) {
+      invocation->cancel();
+    } else {
+      invocation->start();
+    }
+  }
+
+  void write_response(Outcome outcome) {
+    if (!outcome.status.ok()) {
+      Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
+      return;
+    }
+    chunked_ = std::move(outcome.chunked);
+    down_.mutable_response()->Swap(&outcome.response);
+    watch_.arm();
+    StartWrite(&down_);
+  }
+
+  void write_chunk() {
+    while (current_ < chunked_.size() && offset_ == chunked_[current_].bytes.size()) {
+      // The memory of a tensor is not needed any more when it was sent.
+      chunked_[current_++].bytes = transport::Buffer();
+      offset_ = 0;
+    }
+    if (current_ == chunked_.size()) {
+      Finish(grpc::Status::OK);
+      return;
+    }
+    const transport::Buffer& bytes = chunked_[current_].bytes;
+    const std::size_t size = std::min<std::size_t>(kMaxChunkBytes, bytes.size() - offset_);
+    v1::Chunk& chunk = *down_.mutable_chunk();
+    chunk.set_tensor(static_cast<uint32_t>(current_));
+    chunk.set_offset(offset_);
+    chunk.set_data(static_cast<const char*>(bytes.data()) + offset_, size);
+    offset_ += size;
+    watch_.arm();
+    StartWrite(&down_);
+  }
+
+  const std::shared_ptr<Core> core_;
+  grpc::CallbackServerContext& context_;
+
+  // Used by one step at a time.
+  std::unique_ptr<Invocation::Input> input_;
+  Upload upload_;
+  v1::UploadPart part_;
+  v1::DownloadPart down_;
+  std::vector<TensorBytes> chunked_;
+  std::size_t current_ = 0;
+  std::size_t offset_ = 0;
+
+  Mutex mutex_;
+  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Stalls::Watch watch_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::UploadPart, v1::DownloadPart>* serve_chunked_call(
+    std::shared_ptr<Core> core, grpc::CallbackServerContext* context) {
+  return new ChunkedCall(std::move(core), *context);
+}
+
+}  // namespace gradwire::gateway

@@ -1,0 +1,57 @@
+#include "gradwire/gateway/serving/unary_call.h"
+
+#include <utility>
+
+#include "gradwire/gateway/serving/invocation.h"
+#include "gradwire/gateway/serving/reply.h"
+
+namespace gradwire::gateway {
+namespace {
+
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  UnaryCall(std::shared_ptr<Core> core, grpc::CallbackServerContext& context, v1::CallRequest& request,
+            v1::CallResponse& response)
+      : context_(context), response_(response) {
+    absl::Status status = authenticate(*core, context);
+    absl::StatusOr<Limits::Permit> permit =
+        status.ok() ? core->limits.enter_call(context.peer()) : std::move(status);
+    if (!permit.ok()) {
+      Finish(reply_status(context, permit.status()));
+      return;
+    }
+    auto input = std::make_unique<Invocation::Input>();
+    input->request.Swap(&request);
+    input->deadline = deadline_of(*core, context);
+    input->permit = *std::move(permit);
+    // This reactor lives until Finish(), which only this lambda calls.
+    invocation_ = std::make_shared<Invocation>(std::move(core), std::move(input),
+                                               [this](Outcome outcome) { finish(std::move(outcome)); });
+    invocation_->start();
+  }
+
+  void OnCancel() override {
+    if (invocation_ != nullptr) invocation_->cancel();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void finish(Outcome outcome) {
+    if (outcome.status.ok()) response_.Swap(&outcome.response);
+    Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
+  }
+
+  grpc::CallbackServerContext& context_;
+  v1::CallResponse& response_;
+  std::shared_ptr<Invocation> invocation_;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* serve_unary_call(std::shared_ptr<Core> core, grpc::CallbackServerContext* context,
+                                           const v1::CallRequest* request, v1::CallResponse* response) {
+  // gRPC does not use the request after this, and destroys it later. Taking it saves a copy of its tensors.
+  return new UnaryCall(std::move(core), *context, *const_cast<v1::CallRequest*>(request), *response);
+}
+
+}  // namespace gradwire::gateway
