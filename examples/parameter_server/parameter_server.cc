@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     // Converts exceptions of libtorch too, without their backtraces.
     const Error error(status_from_exception(std::current_exception()));
+    record_error(error);  // for the summary of the launcher
     std::fprintf(stderr, "parameter_server: %s\n", error.what());
     // The group is broken, so a graceful shutdown would wait for workers that never call it.
     rpc::shutdown(/*graceful=*/false);
