@@ -5,7 +5,7 @@
 
 #include "examples/data/dataset.h"
 #include "examples/parameter_server/network.h"
-#include "examples/remote_pipeline/stages.h"
+#include "examples/remote_pipeline/shards.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context.h"
 #include "gradwire/rpc/registration.h"
@@ -18,6 +18,7 @@ namespace gradwire::examples {
 namespace {
 
 constexpr int64_t kHidden = 128;
+constexpr int64_t kChannels = 8;
 
 // Runs on the owner of the module. Returns the gradients of the module's parameters in the context, in the
 // order of the parameters.
@@ -30,8 +31,8 @@ std::vector<at::Tensor> gradients_of(const rpc::RRef<M>& module, int64_t context
   return found;
 }
 GRADWIRE_RPC_AS("network_gradients", &gradients_of<NetworkImpl>)
-GRADWIRE_RPC_AS("first_stage_gradients", &gradients_of<FirstStageImpl>)
-GRADWIRE_RPC_AS("second_stage_gradients", &gradients_of<SecondStageImpl>)
+GRADWIRE_RPC_AS("first_shard_gradients", &gradients_of<FirstShardImpl>)
+GRADWIRE_RPC_AS("second_shard_gradients", &gradients_of<SecondShardImpl>)
 
 Samples first_batch() {
   const Samples train = load_digits().train;
@@ -67,21 +68,34 @@ TEST(ParameterServer, GradientsOfOneStepEqualOneProcess) {
   group.expect_empty();
 }
 
+// With a batch in two parts, as with two micro-batches: the gradients of a part arrive while others are on
+// the way, and are added in the order of one process.
 TEST(RemotePipeline, GradientsOfOneStepEqualOneProcess) {
-  rpc::testing::Group group({"trainer", "stage1", "stage2"});
+  rpc::testing::Group group({"master", "worker1", "worker2"});
   const Samples batch = first_batch();
-  FirstStageImpl local_first(64, kHidden);
-  SecondStageImpl local_second(kHidden, 10);
-  at::cross_entropy_loss(local_second.forward(local_first.forward(batch.images)), batch.labels).backward();
+  FirstShardImpl local_first(kChannels);
+  SecondShardImpl local_second(kChannels, 10);
   {
-    rpc::AgentGuard on_trainer(group[0]);
-    rpc::RemoteModule<FirstStageImpl> first("stage1/cpu", 64, kHidden);
-    rpc::RemoteModule<SecondStageImpl> second("stage2/cpu", kHidden, 10);
+    rpc::AgentGuard on_master(group[0]);
+    const std::vector<at::Tensor> parts = batch.images.chunk(2);
+    std::vector<at::Tensor> scores;
+    for (const at::Tensor& part : parts) {
+      const at::Tensor x = local_first.forward(rpc::RRef<at::Tensor>(part));
+      scores.push_back(local_second.forward(rpc::RRef<at::Tensor>(x)));
+    }
+    at::cross_entropy_loss(at::cat(scores), batch.labels).backward();
+
+    rpc::RemoteModule<FirstShardImpl> first("worker1", kChannels);
+    rpc::RemoteModule<SecondShardImpl> second("worker2", kChannels, 10);
     first.load_state_dict(rpc::module_internal::read_state(local_first));
     second.load_state_dict(rpc::module_internal::read_state(local_second));
     autograd::Context context;
-    autograd::backward(context,
-                       {at::cross_entropy_loss(second.forward(first.forward(batch.images)), batch.labels)});
+    scores.clear();
+    for (const at::Tensor& part : parts) {
+      const rpc::RRef<at::Tensor> x(part);
+      scores.push_back(second.forward(first.get_module_rref().remote<&FirstShardImpl::forward>(x)));
+    }
+    autograd::backward(context, {at::cross_entropy_loss(at::cat(scores), batch.labels)});
     expect_gradients(first, local_first, context);
     expect_gradients(second, local_second, context);
   }
