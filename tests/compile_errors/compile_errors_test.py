@@ -96,6 +96,30 @@ class CompileErrors(unittest.TestCase):
         self.refused("GRADWIRE_RPC_METHOD(Overloaded, method)", "overloads_need_GRADWIRE_RPC_AS")
         self.refused("GRADWIRE_RPC_IDEMPOTENT(overloaded)", "overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS")
 
+    def test_CorrectStreamsCompile(self):
+        self.accepted("""
+            void read() {
+              RemoteStream<int64_t> stream = rpc_stream<&numbers>("a", 5);
+              for (int64_t& number : stream) ++number;
+            }""")
+
+    def test_StreamIsReadWithRpcStream(self):
+        for how in ("rpc_sync", "rpc_async"):
+            self.refused("void call() { %s<&numbers>(\"a\", 5); }" % how, "call it with rpc_stream")
+        self.refused("""void call() { remote<&numbers>("a", 5); }""", "rpc_stream")
+
+    def test_OtherFunctionsAreNotCalledWithRpcStream(self):
+        self.refused("""void call() { rpc_stream<&twice>("a", 5); }""", "call this function with rpc_sync")
+
+    def test_StreamIsNotAPartOfAnotherValue(self):
+        for snippet in ("""int64_t take(Stream<int64_t> stream) { return 0; }
+                           GRADWIRE_RPC(take)""",
+                        """std::vector<Stream<int64_t>> make() { return {}; }
+                           GRADWIRE_RPC(make)""",
+                        """gradwire::Future<Stream<int64_t>> later() { return {}; }
+                           GRADWIRE_RPC(later)"""):
+            self.refused(snippet, "a Stream cannot be an argument, or a part of another value")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

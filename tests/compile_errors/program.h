@@ -8,6 +8,7 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/stream.h"
 
 // The functions and classes that the snippets of compile_errors_test.py use.
 using namespace gradwire::rpc;  // NOLINT
@@ -22,6 +23,11 @@ struct Counter {
   void add(int64_t n, const std::vector<double>& more);
 };
 GRADWIRE_RPC_CONSTRUCTOR(Counter, int64_t, std::string)
+
+inline Stream<int64_t> numbers(int64_t n) {
+  for (int64_t i = 0; i < n; ++i) co_yield i;
+}
+GRADWIRE_RPC(numbers)
 
 struct NoCodec {
   int x = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that every row in the table of promises of docs/failure.md names TEST cases that exist.
+"""Checks that every row in the table of promises of a document names TEST cases that exist.
 
 The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test`, followed by cases of that
 target, `Retry.LostRequestIsSentAgain`. The test searches a case in the .cc file that has the name of the target and

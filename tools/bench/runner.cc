@@ -32,6 +32,7 @@ bool needs_fresh_system(const CaseSpec& spec) {
       return spec.members > 2;
     case CaseKind::kTogether:
     case CaseKind::kInFlight:
+    case CaseKind::kStream:
     case CaseKind::kIdle:
       return false;
     case CaseKind::kCadence:
@@ -229,6 +230,10 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
       case CaseKind::kTrainStep:
         result.figures = rate_figures(all[i]);
         if (!result.figures.empty()) result.figures[0].metric = "steps_per_s";
+        break;
+      case CaseKind::kStream:
+        result.figures = rate_figures(all[i]);
+        if (!result.figures.empty()) result.figures[0].metric = "items_per_s";
         break;
       case CaseKind::kOversubscribed:
         result.figures = rate_figures(all[i]);

@@ -43,6 +43,7 @@ constexpr Pattern kRatios[] = {
     {"inflight_add2", "shm", "calls_per_s", kTorch, 20},
     {"inflight_add2", "tcp", "calls_per_s", kTorch, 40},
     {"oversubscribed_add2", "", "calls_per_s", kTorch, 3},
+    {"stream_*", "tcp", "items_per_s", "grpc", 3},
     // Tensors.
     {"echo_64KiB", "shm", "p50_us", kTorch, 4},
     {"echo_64KiB", "shm", "p50_us", "floor_handoff", 1 / 1.3},

@@ -36,6 +36,15 @@ TEST(Aim, SaysWhetherItIsReached) {
   EXPECT_EQ(aim_of(tail).text, "");
 }
 
+TEST(Aim, StreamsAreComparedByTheirItems) {
+  Row stream = row("stream_8B", "tcp", "grpc", 3);
+  stream.metric = "items_per_s";
+  EXPECT_EQ(aim_of(stream).text, "ok >= 3x");
+  stream.case_name = "stream_4KiB";
+  stream.ratio = 2.9;
+  EXPECT_EQ(aim_of(stream).text, "MISS >= 3x");
+}
+
 TEST(Aim, EveryCadenceHasTheSame) {
   for (const char* name : {"add2_every_200us", "add2_every_10ms_4_per_core", "push_pull_1MiB_every_2ms"}) {
     EXPECT_EQ(aim(name, "tcp", "torch_tensorpipe", 4.9), "MISS >= 5x") << name;

@@ -124,8 +124,8 @@ std::string bars(const Report& report) {
   std::map<std::string, std::vector<BarGroup>> charts;
   for (const Row& row : report.rows) {
     const bool headline = row.metric == "p50_us" || row.metric == "calls_per_s" ||
-                          row.metric == "steps_per_s" || row.metric == "first_contact_ms" ||
-                          row.metric == "in_flight_failed_ms";
+                          row.metric == "items_per_s" || row.metric == "steps_per_s" ||
+                          row.metric == "first_contact_ms" || row.metric == "in_flight_failed_ms";
     if (!headline || row.peer.empty() || absl::StartsWith(row.peer, "floor_") || row.ratio <= 0) continue;
     // The headline of this case is its rate.
     if (row.metric == "p50_us" && row.case_name == "oversubscribed_add2") continue;

@@ -62,7 +62,8 @@ Figure median_figure(std::string metric, std::vector<double> rounds) {
 }
 
 bool higher_is_better(absl::string_view metric) {
-  return metric == "calls_per_s" || metric == "steps_per_s" || metric == "GB_per_s";
+  return metric == "calls_per_s" || metric == "steps_per_s" || metric == "items_per_s" ||
+         metric == "GB_per_s";
 }
 
 double improvement(absl::string_view metric, double ours, double theirs) {

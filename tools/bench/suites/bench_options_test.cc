@@ -116,6 +116,7 @@ TEST(Cases, ASystemSupportsACaseOnlyWithWhatItsCallersDoBetweenCalls) {
               UnorderedElementsAre("gradwire_rpc", "torch_rpc"));
   EXPECT_EQ(systems["null"], systems["add2"]);
   EXPECT_THAT(systems["inflight_null"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "grpc"));
+  EXPECT_THAT(systems["stream_8B"], UnorderedElementsAre("gradwire_rpc", "grpc"));
   EXPECT_THAT(systems["train_step"], UnorderedElementsAre("gradwire_rpc", "torch_rpc"));
   EXPECT_THAT(systems["lend_64MiB"], UnorderedElementsAre("gradwire_rpc", "torch_rpc", "floor_memcpy"));
 }

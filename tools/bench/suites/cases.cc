@@ -100,6 +100,9 @@ std::vector<CaseSpec> make_cases() {
   }
   add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
   add({.suite = "rpc", .name = "inflight_null", .kind = CaseKind::kInFlight, .plot = "inflight_null"});
+  for (const char* name : {"stream_8B", "stream_4KiB"}) {
+    add({.suite = "rpc", .name = name, .kind = CaseKind::kStream});
+  }
   add({.suite = "rpc",
        .name = "oversubscribed_add2",
        .kind = CaseKind::kOversubscribed,
@@ -161,14 +164,41 @@ std::vector<RoleSpec> make_roles() {
       {"floor_memcpy", "floor_memcpy", floor, "transport", {"shm"}, {"send"}, 1},
 
       {"gradwire_rpc", "gradwire", "", "rpc", both, {}, 2},
-      {"torch_rpc", "torch_tensorpipe", "torch", "rpc", both, {}, 2, true},
+      // All but streams, which torch does not have.
+      {"torch_rpc",
+       "torch_tensorpipe",
+       "torch",
+       "rpc",
+       both,
+       {"null",
+        "add2",
+        "add2_cold",
+        "add2_every",
+        "add2_every_per_core",
+        "echo",
+        "push",
+        "pull",
+        "lend",
+        "move",
+        "push_pull",
+        "push_pull_every",
+        "push_pull_every_per_core",
+        "pass",
+        "inflight_null",
+        "inflight_add2",
+        "oversubscribed_add2",
+        "queued_add2",
+        "train_step",
+        "idle"},
+       2,
+       true},
       {"grpc",
        "grpc",
        "grpc",
        "rpc",
        {"tcp"},
        {"null", "add2", "add2_cold", "add2_every", "add2_every_per_core", "echo", "push", "pull",
-        "inflight_null", "inflight_add2", "oversubscribed_add2", "idle"},
+        "inflight_null", "inflight_add2", "oversubscribed_add2", "stream", "idle"},
        2},
       {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"null", "add2", "add2_cold"}, 2},
       {"floor_wake",

@@ -12,6 +12,7 @@ namespace gradwire::bench {
 enum class CaseKind : uint8_t {
   kLatency,         // The last member makes sequential calls. More than two members get a group of their own.
   kInFlight,        // The last member has several calls in flight, repeated with different numbers of calls.
+  kStream,          // The last member reads one stream of the first, and counts the items.
   kCadence,         // Members on two cores: the upper half calls the lower half and computes between calls.
   kOversubscribed,  // Four members on two cores call one another.
   kTrainStep,       // The last two members are trainers, the first is their parameter server.

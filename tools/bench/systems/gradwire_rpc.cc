@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 #include "gradwire/tools/bench/suites/flat_mlp.h"
 #include "gradwire/tools/bench/suites/tensor_rpc.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
+#include "gradwire/tools/bench/systems/gradwire_stream.h"
 #include "gradwire/tools/bench/systems/handlers.h"
 
 namespace gradwire::bench {
@@ -28,6 +30,7 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
   }
   Measurement run(const Task& task) override {
     if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, endpoint().size - 1);
+    if (parse_case(task.case_name).operation == "stream") return run_stream(agent(), worker(0), task);
     return run_tensor_case(*this, endpoint(), task);
   }
 

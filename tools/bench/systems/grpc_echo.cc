@@ -64,6 +64,17 @@ class Service final : public Echo::Service {
     reply->set_data(parameter);
     return grpc::Status::OK;
   }
+  grpc::Status Stream(grpc::ServerContext*, const Bytes* request,
+                      grpc::ServerWriter<Bytes>* writer) override {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(request->data(), &size) || size < 0 || size > (1 << 20)) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "expected a number of bytes from 0 to 2^20"};
+    }
+    Bytes item;
+    item.set_data(std::string(static_cast<std::size_t>(size), 'x'));
+    while (writer->Write(item)) continue;
+    return grpc::Status::OK;
+  }
 
   Mutex mutex_;
   std::map<int64_t, std::string> parameters_ ABSL_GUARDED_BY(mutex_);
@@ -107,6 +118,7 @@ class GrpcMember final : public BenchProcess {
     if (name.operation == "inflight_add2") return run_in_flight(task);
     if (name.operation == "null") return run_nothing(timing);
     if (name.operation == "inflight_null") return run_nothing_in_flight(task);
+    if (name.operation == "stream") return run_stream(task, size);
     std::string source(size, '\0');
     Bytes reply;
     if (name.operation == "echo") {
@@ -269,6 +281,25 @@ class GrpcMember final : public BenchProcess {
                                       slot.pending.on_end());
         },
         [&](int n) { slots[static_cast<std::size_t>(n)].pending.finish(); });
+  }
+
+  // Counts the items of one stream.
+  Measurement run_stream(const Task& task, std::size_t size) {
+    grpc::ClientContext context;
+    Bytes request;
+    request.set_data(absl::StrCat(size));
+    const std::unique_ptr<grpc::ClientReader<Bytes>> reader = stubs_.at(0)->Stream(&context, request);
+    Bytes item;
+    Measurement result = measure_in_flight(
+        task.seconds, 1, [](int) {},
+        [&](int) {
+          if (!reader->Read(&item) || item.data().size() != size)
+            throw std::runtime_error("wrong item of a stream from gRPC");
+        });
+    context.TryCancel();
+    while (reader->Read(&item)) continue;
+    (void)reader->Finish();
+    return result;
   }
 
   Service service_;

@@ -1,0 +1,477 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/stream.h"
+#include "gradwire/rpc/testing/group.h"
+
+// How streams end early: cancellation, deadlines, death of either side, hostile takes. And how far a producer
+// runs ahead.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Shows the work of the producers of one test. Handlers outlive tests, so the probes are never destroyed.
+struct Probe {
+  std::atomic<int64_t> produced{0};
+  // Frames of coroutines, and threads of writers, that exist.
+  std::atomic<int> living{0};
+  std::atomic<int> cancelled_contexts{0};
+  Promise<void> gate;
+  Mutex mutex;
+  absl::Status write_ended ABSL_GUARDED_BY(mutex);
+  std::thread writer ABSL_GUARDED_BY(mutex);
+
+  void join() {
+    std::thread thread;
+    {
+      MutexLock lock(mutex);
+      thread = std::move(writer);
+    }
+    if (thread.joinable()) thread.join();
+  }
+  absl::Status ended() {
+    MutexLock lock(mutex);
+    return write_ended;
+  }
+};
+Probe& probe(int64_t id) {
+  static auto* probes = new std::array<Probe, 64>;
+  return probes->at(static_cast<std::size_t>(id));
+}
+int64_t new_probe() {
+  static std::atomic<int64_t> next{0};
+  return next.fetch_add(1);
+}
+
+struct Alive {
+  explicit Alive(Probe& p) : probe(p) { ++probe.living; }
+  ~Alive() { --probe.living; }
+  Probe& probe;
+};
+
+Stream<int64_t> endless(int64_t id) {
+  Alive alive(probe(id));
+  for (int64_t i = 0;; ++i) {
+    ++probe(id).produced;
+    co_yield i;
+  }
+}
+GRADWIRE_RPC(endless)
+
+Stream<std::string> endless_text(int64_t id, int64_t size) {
+  Alive alive(probe(id));
+  for (int64_t i = 0;; ++i) {
+    ++probe(id).produced;
+    co_yield std::string(static_cast<std::size_t>(size), 'x');
+  }
+}
+GRADWIRE_RPC(endless_text)
+
+// Yields `before` items, then waits for the gate.
+Stream<int64_t> waits(int64_t id, int64_t before) {
+  Alive alive(probe(id));
+  const auto noticed =
+      CallContext::current()->cancellation().on_cancelled([id] { ++probe(id).cancelled_contexts; });
+  (void)noticed;
+  for (int64_t i = 0; i < before; ++i) co_yield i;
+  co_await probe(id).gate.future();
+  co_yield before;
+}
+GRADWIRE_RPC(waits)
+
+// A thread writes until the reader is gone, or `n` items.
+Stream<int64_t> writes(int64_t id, int64_t n) {
+  auto [stream, writer] = make_stream<int64_t>();
+  Probe& at = probe(id);
+  MutexLock lock(at.mutex);
+  at.writer = std::thread([&at, n, writer = writer] {
+    Alive alive(at);
+    const absl::Status status = status_of([&] {
+      for (int64_t i = 0; i < n; ++i) {
+        writer.write(i);
+        ++at.produced;
+      }
+    });
+    writer.finish(status);
+    MutexLock lock(at.mutex);
+    at.write_ended = status;
+  });
+  return std::move(stream);
+}
+GRADWIRE_RPC(writes)
+
+int64_t nothing() { return 0; }
+GRADWIRE_RPC(nothing)
+
+struct Counter {
+  int64_t value() { return 1; }
+};
+GRADWIRE_RPC_CLASS(Counter)
+GRADWIRE_RPC_METHOD(Counter, value)
+
+struct SerialModel {
+  Stream<int64_t> generate() { co_yield 1; }
+};
+GRADWIRE_RPC_SERIAL_CLASS(SerialModel)
+GRADWIRE_RPC_METHOD(SerialModel, generate)
+
+void expect_no_producer(int64_t id) {
+  EXPECT_TRUE(eventually([&] { return probe(id).living == 0; }, absl::Seconds(30)));
+}
+
+// Gives the other worker the occasion to do what it should not do.
+void work_meanwhile(const std::shared_ptr<Agent>& agent, const std::string& to) {
+  for (int i = 0; i < 200; ++i) agent->rpc_sync<&nothing>(to);
+}
+
+TEST(StreamFlow, ProducerStopsAtTheWindow) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<int64_t> stream =
+        rpc_stream<&endless>(group[0], StreamDestination("worker1", {.window_items = 4}), id);
+    EXPECT_TRUE(eventually([&] { return probe(id).produced == 4; }));
+    work_meanwhile(group[0], "worker1");
+    EXPECT_EQ(probe(id).produced, 4);
+    for (int64_t i = 0; i < 1'000; ++i) {
+      ASSERT_EQ(stream.next(), i);
+      // The window, the items that were read, and the one that the coroutine makes.
+      ASSERT_LE(probe(id).produced, i + 1 + 4 + 1);
+    }
+  }
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamFlow, BytesAreBounded) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<std::string> stream = rpc_stream<&endless_text>(
+        group[0], StreamDestination("worker1", {.window_bytes = 1 << 20}), id, int64_t{100} << 10);
+    for (int64_t i = 0; i < 200; ++i) {
+      ASSERT_TRUE(stream.next().has_value());
+      // Each of the four takes may exceed its part of the window by one item.
+      ASSERT_LE(probe(id).produced, i + 1 + 10 + 4 + 1);
+    }
+    work_meanwhile(group[0], "worker1");
+    EXPECT_LE(probe(id).produced, 200 + 10 + 4 + 1);
+  }
+  expect_no_producer(id);
+}
+
+TEST(StreamFlow, WriterWaitsAtTheWindow) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<int64_t> stream =
+        rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 16}), id, 20'000);
+    // A reader that does not read has its window filled, except for less than one take, which is a quarter.
+    EXPECT_TRUE(eventually([&] { return probe(id).produced >= 13; }));
+    work_meanwhile(group[0], "worker1");
+    EXPECT_LE(probe(id).produced, 16);
+    for (int64_t i = 0; i < 20'000; ++i) ASSERT_EQ(stream.next(), i);
+    EXPECT_EQ(stream.next(), std::nullopt);
+  }
+  probe(id).join();
+  EXPECT_EQ(probe(id).ended(), absl::OkStatus());
+  group.expect_empty();
+}
+
+TEST(StreamCancel, CancelDestroysTheCoroutine) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id);
+    EXPECT_EQ(stream.next(), 0);
+    stream.cancel();
+    EXPECT_EQ(status_of([&] {
+                while (stream.next()) continue;
+              }).code(),
+              absl::StatusCode::kCancelled);
+    expect_no_producer(id);
+  }
+  group.expect_empty();
+}
+
+TEST(StreamCancel, DestructionCancels) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  { RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id); }
+  {
+    RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id);
+    EXPECT_EQ(stream.next(), 0);
+  }
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamCancel, CoroutineThatAwaitsIsDestroyedAtOnce) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 1);
+    EXPECT_EQ(stream.next(), 0);
+    EXPECT_TRUE(eventually([&] { return probe(id).living == 1; }));
+  }
+  expect_no_producer(id);
+  EXPECT_EQ(probe(id).cancelled_contexts, 1);
+  // The future that it awaited completes later.
+  probe(id).gate.set_value();
+  group.expect_empty();
+}
+
+TEST(StreamCancel, WaitingWriterWakesWithCancelled) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    RemoteStream<int64_t> stream =
+        rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 4}), id, 1'000'000);
+    EXPECT_EQ(stream.next(), 0);
+  }
+  expect_no_producer(id);
+  probe(id).join();
+  EXPECT_EQ(probe(id).ended().code(), absl::StatusCode::kCancelled);
+  group.expect_empty();
+}
+
+TEST(StreamCancel, CancelWakesAReaderThatWaits) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 0);
+  Future<std::optional<int64_t>> item = stream.next_async();
+  EXPECT_EQ(stream.next_async().result().status().code(), absl::StatusCode::kFailedPrecondition);
+  stream.cancel();
+  EXPECT_EQ(item.result().status().code(), absl::StatusCode::kCancelled);
+  expect_no_producer(id);
+}
+
+TEST(StreamCancel, CancelledWaitCancelsTheStream) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 0);
+  stream.next_async().cancel();
+  EXPECT_EQ(status_of([&] { stream.next(); }).code(), absl::StatusCode::kCancelled);
+  expect_no_producer(id);
+}
+
+TEST(StreamDeadline, TimeoutBoundsTheWaitForAnItem) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream =
+      rpc_stream<&waits>(group[0], Destination("worker1").with_timeout(absl::Milliseconds(500)), id, 3);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(stream.next(), i);
+  const absl::Status status = status_of([&] { stream.next(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no item arrived"));
+  EXPECT_EQ(worker_of(status), "worker1");
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamDeadline, TotalTimeoutBoundsTheStream) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(
+      group[0], StreamDestination("worker1", {.total_timeout = absl::Milliseconds(500)}), id, 0);
+  const absl::Status status = status_of([&] { stream.next(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("total timeout"));
+  expect_no_producer(id);
+}
+
+TEST(StreamDeath, ReaderThatDiesCancelsAWaitingProducer) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 1);
+  EXPECT_EQ(stream.next(), 0);
+  group.kill(0);
+  expect_no_producer(id);
+  EXPECT_FALSE(status_of([&] { stream.next(); }).ok());
+}
+
+// No take is in flight when the window is full, so the references of the dead worker end the stream.
+TEST(StreamDeath, ReaderThatDiesCancelsAProducerWithoutRoom) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  const int64_t writer = new_probe();
+  RemoteStream<int64_t> stream =
+      rpc_stream<&endless>(group[0], StreamDestination("worker1", {.window_items = 4}), id);
+  RemoteStream<int64_t> written =
+      rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 4}), writer, 1'000'000);
+  EXPECT_TRUE(eventually([&] { return probe(id).produced == 4 && probe(writer).produced == 4; }));
+  group.kill(0);
+  expect_no_producer(id);
+  expect_no_producer(writer);
+  probe(writer).join();
+  EXPECT_EQ(probe(writer).ended().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(StreamDeath, ProducerThatDiesEndsTheStreamAfterItsItems) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 5);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(stream.next(), i);
+  Future<std::optional<int64_t>> item = stream.next_async();
+  group.kill(1);
+  const absl::Status status = item.result().status();
+  EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsCancelled(status)) << status;
+  EXPECT_EQ(status_of([&] { stream.next(); }).code(), status.code());
+  expect_no_producer(id);
+}
+
+TEST(StreamDeath, OwnShutdownEndsTheStream) {
+  testing::Group group(1);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker0", id, 1);
+  EXPECT_EQ(stream.next(), 0);
+  group.kill(0);
+  EXPECT_FALSE(status_of([&] { stream.next(); }).ok());
+  expect_no_producer(id);
+}
+
+TEST(StreamDeath, StreamMayOutliveItsAgent) {
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream;
+  {
+    testing::Group group(2);
+    stream = rpc_stream<&endless>(group[0], "worker1", id);
+    EXPECT_EQ(stream.next(), 0);
+    group.kill(0);
+    group.kill(1);
+  }
+  EXPECT_FALSE(status_of([&] {
+                 while (stream.next()) continue;
+               }).ok());
+  expect_no_producer(id);
+}
+
+// ---- Takes as no reader sends them.
+
+// A stream without its reader.
+template <auto F, class... A>
+std::shared_ptr<RRefHandle> open(const std::shared_ptr<Agent>& agent, const Destination& to, A... arguments) {
+  call_internal::FunctionCall<F> call(agent->caller(), to, arguments...);
+  return call_internal::send_remote(agent, call, "Stream[int64]", nullptr);
+}
+
+// Sends a take and waits for its end.
+absl::Status take(const std::shared_ptr<Agent>& agent, const RRefHandle& target, uint64_t sequence,
+                  uint64_t items, uint64_t bytes, std::size_t* got = nullptr) {
+  const Callee* method = Registry::instance().find(CalleeKind::kMethod, "Stream[int64].take");
+  OutgoingCall call(agent->caller(), Destination::incarnation_of(target.owner()), method->name);
+  call.request().set_method(method->name);
+  call.request().set_signature(method->signature_hash);
+  call_internal::set_target(call, target);
+  call.add_argument<uint64_t>(sequence);
+  call.add_argument<uint64_t>(items);
+  call.add_argument<uint64_t>(bytes);
+  Promise<std::size_t> done;
+  call.send([done](absl::StatusOr<IncomingPayload> in) {
+    if (!in.ok()) {
+      done.set_error(in.status());
+      return;
+    }
+    done.set_value(
+        static_cast<std::size_t>(in->payload->values(0).list().values(0).integers().values_size()));
+  });
+  const absl::StatusOr<std::size_t> result = done.future().result();
+  if (got != nullptr && result.ok()) *got = *result;
+  return result.status();
+}
+
+TEST(StreamHostile, AbsurdLimitsAreBounded) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    const std::shared_ptr<RRefHandle> stream = open<&endless>(group[0], "worker1", id);
+    std::size_t items = 0;
+    EXPECT_EQ(take(group[0], *stream, 0, UINT64_MAX, UINT64_MAX, &items), absl::OkStatus());
+    EXPECT_LE(items, StreamBuffer::kMostItems);
+    EXPECT_LE(probe(id).produced, static_cast<int64_t>(StreamBuffer::kMostItems) + 1);
+    EXPECT_EQ(take(group[0], *stream, 1, 0, 1).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(take(group[0], *stream, UINT64_MAX, 1, 1).code(), absl::StatusCode::kInvalidArgument);
+    // The stream still works.
+    EXPECT_EQ(take(group[0], *stream, 1, 1, 1, &items), absl::OkStatus());
+    EXPECT_EQ(items, 1u);
+  }
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamHostile, SecondReaderIsRefused) {
+  testing::Group group(3);
+  const int64_t id = new_probe();
+  {
+    const std::shared_ptr<RRefHandle> stream = open<&endless>(group[0], "worker1", id);
+    EXPECT_EQ(take(group[0], *stream, 0, 1, 1), absl::OkStatus());
+    EXPECT_EQ(take(group[0], *stream, 0, 1, 1).code(), absl::StatusCode::kInvalidArgument);
+    // Worker 2 has guessed the id.
+    const absl::Status other = take(group[2], *stream, 1, 1, 1);
+    EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(other.message()), HasSubstr("has another reader"));
+    EXPECT_EQ(take(group[0], *stream, 1, 1, 1), absl::OkStatus());
+  }
+  expect_no_producer(id);
+  group.expect_empty();
+}
+
+TEST(StreamHostile, TakeOnAnotherObjectIsRefused) {
+  testing::Group group(2);
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1");
+    EXPECT_EQ(take(group[0], *counter.handle(), 0, 1, 1).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(counter.rpc_sync<&Counter::value>(), 1);
+  }
+  group.expect_empty();
+}
+
+TEST(StreamHostile, StreamIsNotAValue) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  {
+    const std::shared_ptr<RRefHandle> stream = open<&endless>(group[0], "worker1", id);
+    OutgoingCall call(group[0]->caller(), "worker1", "to_here");
+    call.request().set_fetch(true);
+    call_internal::set_target(call, *stream);
+    Promise<int64_t> done;
+    call.send([done](const absl::StatusOr<IncomingPayload>& in) {
+      if (in.ok()) {
+        done.set_value(0);
+      } else {
+        done.set_error(in.status());
+      }
+    });
+    EXPECT_EQ(done.future().result().status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  expect_no_producer(id);
+}
+
+TEST(StreamHostile, MethodOfASerialClassIsRefused) {
+  testing::Group group(2);
+  {
+    RRef<SerialModel> model = group[0]->remote<SerialModel>("worker1");
+    RemoteStream<int64_t> stream = rpc_stream<&SerialModel::generate>(model);
+    const absl::Status status = status_of([&] { stream.next(); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("serial class"));
+  }
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
