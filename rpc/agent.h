@@ -86,6 +86,8 @@ class Agent final : public std::enable_shared_from_this<Agent> {
   T rpc_sync(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_sync.
   template <class T, class C, class... A>
   Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_async.
+  template <auto F, class D, class... A>
+  auto rpc_stream(D&& to, A&&... arguments);  // As rpc::rpc_stream (rpc/stream.h).
 
   // The current values of the counters, read one after the other (rpc/agent_statistics.h).
   AgentStatistics statistics() const;

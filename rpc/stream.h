@@ -270,6 +270,12 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
 
 }  // namespace stream_internal
 
+template <auto F, class D, class... A>
+auto Agent::rpc_stream(D&& to, A&&... arguments) {
+  return stream_internal::start_stream<F, false>(shared_from_this(), StreamDestination(std::forward<D>(to)),
+                                                 nullptr, nullptr, std::forward<A>(arguments)...);
+}
+
 // Calls the registered function F, which returns Stream<T>, on the worker `to`, and returns the stream at
 // once, as a RemoteStream<T>. Arguments are converted as in a direct call. Throws an error that is found
 // before the call is sent (NotFound, InvalidArgument, FailedPrecondition as rpc_sync); later errors come with
@@ -278,11 +284,6 @@ template <auto F, class... A>
 auto rpc_stream(const StreamDestination& to, A&&... arguments) {
   return stream_internal::start_stream<F, false>(Agent::current(), to, nullptr, nullptr,
                                                  std::forward<A>(arguments)...);
-}
-// As rpc_stream, from a given agent.
-template <auto F, class... A>
-auto rpc_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& to, A&&... arguments) {
-  return stream_internal::start_stream<F, false>(agent, to, nullptr, nullptr, std::forward<A>(arguments)...);
 }
 // As rpc_stream, for a method of the object that `object` refers to. The object lives until the stream ends.
 template <auto F, class C, class... A>

@@ -143,7 +143,7 @@ TEST(StreamFlow, ProducerStopsAtTheWindow) {
   const int64_t id = new_probe();
   {
     RemoteStream<int64_t> stream =
-        rpc_stream<&endless>(group[0], StreamDestination("worker1", {.window_items = 4}), id);
+        group[0]->rpc_stream<&endless>(StreamDestination("worker1", {.window_items = 4}), id);
     EXPECT_TRUE(eventually([&] { return probe(id).produced == 4; }));
     work_meanwhile(group[0], "worker1");
     EXPECT_EQ(probe(id).produced, 4);
@@ -161,8 +161,8 @@ TEST(StreamFlow, BytesAreBounded) {
   testing::Group group(2);
   const int64_t id = new_probe();
   {
-    RemoteStream<std::string> stream = rpc_stream<&endless_text>(
-        group[0], StreamDestination("worker1", {.window_bytes = 1 << 20}), id, int64_t{100} << 10);
+    RemoteStream<std::string> stream = group[0]->rpc_stream<&endless_text>(
+        StreamDestination("worker1", {.window_bytes = 1 << 20}), id, int64_t{100} << 10);
     for (int64_t i = 0; i < 200; ++i) {
       ASSERT_TRUE(stream.next().has_value());
       // Each of the four takes may exceed its part of the window by one item.
@@ -179,7 +179,7 @@ TEST(StreamFlow, WriterWaitsAtTheWindow) {
   const int64_t id = new_probe();
   {
     RemoteStream<int64_t> stream =
-        rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 16}), id, 20'000);
+        group[0]->rpc_stream<&writes>(StreamDestination("worker1", {.window_items = 16}), id, 20'000);
     // A reader that does not read has its window filled, except for less than one take, which is a quarter.
     EXPECT_TRUE(eventually([&] { return probe(id).produced >= 13; }));
     work_meanwhile(group[0], "worker1");
@@ -196,7 +196,7 @@ TEST(StreamCancel, CancelDestroysTheCoroutine) {
   testing::Group group(2);
   const int64_t id = new_probe();
   {
-    RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id);
+    RemoteStream<int64_t> stream = group[0]->rpc_stream<&endless>("worker1", id);
     EXPECT_EQ(stream.next(), 0);
     stream.cancel();
     EXPECT_EQ(status_of([&] {
@@ -211,9 +211,9 @@ TEST(StreamCancel, CancelDestroysTheCoroutine) {
 TEST(StreamCancel, DestructionCancels) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  { RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id); }
+  { RemoteStream<int64_t> stream = group[0]->rpc_stream<&endless>("worker1", id); }
   {
-    RemoteStream<int64_t> stream = rpc_stream<&endless>(group[0], "worker1", id);
+    RemoteStream<int64_t> stream = group[0]->rpc_stream<&endless>("worker1", id);
     EXPECT_EQ(stream.next(), 0);
   }
   expect_no_producer(id);
@@ -224,7 +224,7 @@ TEST(StreamCancel, CoroutineThatAwaitsIsDestroyedAtOnce) {
   testing::Group group(2);
   const int64_t id = new_probe();
   {
-    RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 1);
+    RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
     EXPECT_EQ(stream.next(), 0);
     EXPECT_TRUE(eventually([&] { return probe(id).living == 1; }));
   }
@@ -240,7 +240,7 @@ TEST(StreamCancel, WaitingWriterWakesWithCancelled) {
   const int64_t id = new_probe();
   {
     RemoteStream<int64_t> stream =
-        rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 4}), id, 1'000'000);
+        group[0]->rpc_stream<&writes>(StreamDestination("worker1", {.window_items = 4}), id, 1'000'000);
     EXPECT_EQ(stream.next(), 0);
   }
   expect_no_producer(id);
@@ -252,7 +252,7 @@ TEST(StreamCancel, WaitingWriterWakesWithCancelled) {
 TEST(StreamCancel, CancelWakesAReaderThatWaits) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 0);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 0);
   Future<std::optional<int64_t>> item = stream.next_async();
   EXPECT_EQ(stream.next_async().result().status().code(), absl::StatusCode::kFailedPrecondition);
   stream.cancel();
@@ -263,7 +263,7 @@ TEST(StreamCancel, CancelWakesAReaderThatWaits) {
 TEST(StreamCancel, CancelledWaitCancelsTheStream) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 0);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 0);
   stream.next_async().cancel();
   EXPECT_EQ(status_of([&] { stream.next(); }).code(), absl::StatusCode::kCancelled);
   expect_no_producer(id);
@@ -273,7 +273,7 @@ TEST(StreamDeadline, TimeoutBoundsTheWaitForAnItem) {
   testing::Group group(2);
   const int64_t id = new_probe();
   RemoteStream<int64_t> stream =
-      rpc_stream<&waits>(group[0], Destination("worker1").with_timeout(absl::Milliseconds(500)), id, 3);
+      group[0]->rpc_stream<&waits>(Destination("worker1").with_timeout(absl::Milliseconds(500)), id, 3);
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(stream.next(), i);
   const absl::Status status = status_of([&] { stream.next(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -286,8 +286,8 @@ TEST(StreamDeadline, TimeoutBoundsTheWaitForAnItem) {
 TEST(StreamDeadline, TotalTimeoutBoundsTheStream) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(
-      group[0], StreamDestination("worker1", {.total_timeout = absl::Milliseconds(500)}), id, 0);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>(
+      StreamDestination("worker1", {.total_timeout = absl::Milliseconds(500)}), id, 0);
   const absl::Status status = status_of([&] { stream.next(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("total timeout"));
@@ -297,7 +297,7 @@ TEST(StreamDeadline, TotalTimeoutBoundsTheStream) {
 TEST(StreamDeath, ReaderThatDiesCancelsAWaitingProducer) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 1);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
   EXPECT_EQ(stream.next(), 0);
   group.kill(0);
   expect_no_producer(id);
@@ -310,9 +310,9 @@ TEST(StreamDeath, ReaderThatDiesCancelsAProducerWithoutRoom) {
   const int64_t id = new_probe();
   const int64_t writer = new_probe();
   RemoteStream<int64_t> stream =
-      rpc_stream<&endless>(group[0], StreamDestination("worker1", {.window_items = 4}), id);
+      group[0]->rpc_stream<&endless>(StreamDestination("worker1", {.window_items = 4}), id);
   RemoteStream<int64_t> written =
-      rpc_stream<&writes>(group[0], StreamDestination("worker1", {.window_items = 4}), writer, 1'000'000);
+      group[0]->rpc_stream<&writes>(StreamDestination("worker1", {.window_items = 4}), writer, 1'000'000);
   EXPECT_TRUE(eventually([&] { return probe(id).produced == 4 && probe(writer).produced == 4; }));
   group.kill(0);
   expect_no_producer(id);
@@ -324,7 +324,7 @@ TEST(StreamDeath, ReaderThatDiesCancelsAProducerWithoutRoom) {
 TEST(StreamDeath, ProducerThatDiesEndsTheStreamAfterItsItems) {
   testing::Group group(2);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker1", id, 5);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 5);
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(stream.next(), i);
   Future<std::optional<int64_t>> item = stream.next_async();
   group.kill(1);
@@ -337,7 +337,7 @@ TEST(StreamDeath, ProducerThatDiesEndsTheStreamAfterItsItems) {
 TEST(StreamDeath, OwnShutdownEndsTheStream) {
   testing::Group group(1);
   const int64_t id = new_probe();
-  RemoteStream<int64_t> stream = rpc_stream<&waits>(group[0], "worker0", id, 1);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker0", id, 1);
   EXPECT_EQ(stream.next(), 0);
   group.kill(0);
   EXPECT_FALSE(status_of([&] { stream.next(); }).ok());
@@ -349,7 +349,7 @@ TEST(StreamDeath, StreamMayOutliveItsAgent) {
   RemoteStream<int64_t> stream;
   {
     testing::Group group(2);
-    stream = rpc_stream<&endless>(group[0], "worker1", id);
+    stream = group[0]->rpc_stream<&endless>("worker1", id);
     EXPECT_EQ(stream.next(), 0);
     group.kill(0);
     group.kill(1);

@@ -111,26 +111,26 @@ INSTANTIATE_TEST_SUITE_P(Transports, StreamOver, ::testing::Values("loopback", "
                          [](const auto& each) { return each.param; });
 
 TEST_P(StreamOver, ItemsArriveInOrder) {
-  RemoteStream<int64_t> stream = rpc_stream<&count>(group[0], to(), 20'000);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&count>(to(), 20'000);
   EXPECT_EQ(all(stream), numbers(20'000));
   // The end stays.
   EXPECT_EQ(stream.next(), std::nullopt);
 }
 
 TEST_P(StreamOver, EmptyStreamEndsAtOnce) {
-  RemoteStream<int64_t> stream = rpc_stream<&count>(group[0], to(), 0);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&count>(to(), 0);
   EXPECT_EQ(stream.next(), std::nullopt);
 }
 
 TEST_P(StreamOver, RangeForReadsTheStream) {
-  RemoteStream<std::string> stream = rpc_stream<&tokens>(group[0], to(), "token ", 300);
+  RemoteStream<std::string> stream = group[0]->rpc_stream<&tokens>(to(), "token ", 300);
   int64_t n = 0;
   for (std::string& token : stream) EXPECT_EQ(token, "token " + std::to_string(n++));
   EXPECT_EQ(n, 300);
 }
 
 TEST_P(StreamOver, LargeItemsArriveWhole) {
-  RemoteStream<std::string> stream = rpc_stream<&tokens>(group[0], to(), std::string(3 << 20, 'x'), 20);
+  RemoteStream<std::string> stream = group[0]->rpc_stream<&tokens>(to(), std::string(3 << 20, 'x'), 20);
   int64_t n = 0;
   for (const std::string& token : stream) {
     EXPECT_EQ(token.size(), (3u << 20) + std::to_string(n).size());
@@ -141,19 +141,19 @@ TEST_P(StreamOver, LargeItemsArriveWhole) {
 
 TEST_P(StreamOver, WindowOfOneItemStillDelivers) {
   RemoteStream<int64_t> stream =
-      rpc_stream<&count>(group[0], StreamDestination(to(), {.window_items = 1}), 200);
+      group[0]->rpc_stream<&count>(StreamDestination(to(), {.window_items = 1}), 200);
   EXPECT_EQ(all(stream), numbers(200));
 }
 
 TEST_P(StreamOver, CoroutineAwaitsFutures) {
-  RemoteStream<int64_t> stream = rpc_stream<&twice_all>(group[0], to(), 200);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&twice_all>(to(), 200);
   for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(stream.next(), 2 * i);
   EXPECT_EQ(stream.next(), std::nullopt);
 }
 
 TEST_P(StreamOver, ErrorComesAfterTheItemsBeforeIt) {
   for (const int64_t at : {0, 1, 5, 3'000}) {
-    RemoteStream<int64_t> stream = rpc_stream<&fails_at>(group[0], to(), at);
+    RemoteStream<int64_t> stream = group[0]->rpc_stream<&fails_at>(to(), at);
     for (int64_t i = 0; i < at; ++i) ASSERT_EQ(stream.next(), i);
     for (int again = 0; again < 2; ++again) {
       const absl::Status status = status_of([&] { stream.next(); });
@@ -166,16 +166,16 @@ TEST_P(StreamOver, ErrorComesAfterTheItemsBeforeIt) {
 }
 
 TEST_P(StreamOver, WriterInsideTheHandler) {
-  RemoteStream<int64_t> stream = rpc_stream<&written>(group[0], to(), 1'000, false);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&written>(to(), 1'000, false);
   EXPECT_EQ(all(stream), numbers(1'000));
-  RemoteStream<int64_t> broken = rpc_stream<&written>(group[0], to(), 3, true);
+  RemoteStream<int64_t> broken = group[0]->rpc_stream<&written>(to(), 3, true);
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(broken.next(), i);
   EXPECT_EQ(status_of([&] { broken.next(); }).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_P(StreamOver, SeveralStreamsAtOnce) {
   std::vector<RemoteStream<int64_t>> streams;
-  for (int i = 0; i < 16; ++i) streams.push_back(rpc_stream<&count>(group[0], to(), 2'000));
+  for (int i = 0; i < 16; ++i) streams.push_back(group[0]->rpc_stream<&count>(to(), 2'000));
   std::vector<std::thread> readers;
   std::atomic<int> right{0};
   for (RemoteStream<int64_t>& stream : streams) {
@@ -187,13 +187,13 @@ TEST_P(StreamOver, SeveralStreamsAtOnce) {
 
 TEST(Stream, ErrorKeepsItsCode) {
   testing::Group group(2);
-  RemoteStream<int64_t> stream = rpc_stream<&refuses>(group[0], "worker1");
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&refuses>("worker1");
   EXPECT_EQ(status_of([&] { stream.next(); }).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(Stream, HandlerThatWritesTooMuchBeforeItsReturnFails) {
   testing::Group group(2);
-  RemoteStream<int64_t> stream = rpc_stream<&written>(group[0], "worker1", 1'025, false);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&written>("worker1", 1'025, false);
   const absl::Status status = status_of([&] { stream.next(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("has not returned it yet"));
@@ -201,7 +201,7 @@ TEST(Stream, HandlerThatWritesTooMuchBeforeItsReturnFails) {
 
 TEST(Stream, WriterThatIsDroppedEndsWithAborted) {
   testing::Group group(2);
-  RemoteStream<int64_t> stream = rpc_stream<&dropped_writer>(group[0], "worker1");
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&dropped_writer>("worker1");
   EXPECT_EQ(stream.next(), 1);
   EXPECT_EQ(status_of([&] { stream.next(); }).code(), absl::StatusCode::kAborted);
 }
@@ -238,14 +238,14 @@ TEST(Stream, CoroutineReadsAStream) {
 
 TEST(Stream, SecondWaitIsRefused) {
   testing::Group group(2);
-  RemoteStream<int64_t> stream = rpc_stream<&fails_at>(group[0], "worker1", 1);
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&fails_at>("worker1", 1);
   EXPECT_EQ(stream.next(), 0);
   EXPECT_EQ(status_of([&] { stream.next(); }).code(), absl::StatusCode::kUnknown);
 }
 
 TEST(Stream, UnregisteredFunctionIsNotFound) {
   testing::Group group(2);
-  EXPECT_EQ(status_of([&] { (void)rpc_stream<&count>(group[0], "nobody", 1); }).code(),
+  EXPECT_EQ(status_of([&] { (void)group[0]->rpc_stream<&count>("nobody", 1); }).code(),
             absl::StatusCode::kNotFound);
 }
 

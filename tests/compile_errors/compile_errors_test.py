@@ -98,8 +98,9 @@ class CompileErrors(unittest.TestCase):
 
     def test_CorrectStreamsCompile(self):
         self.accepted("""
-            void read() {
+            void read(Agent& agent) {
               RemoteStream<int64_t> stream = rpc_stream<&numbers>("a", 5);
+              stream = agent.rpc_stream<&numbers>(StreamDestination("a", {.window_items = 3}), 5);
               for (int64_t& number : stream) ++number;
             }""")
 
