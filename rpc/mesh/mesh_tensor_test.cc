@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
-#include "gradwire/base/testing/status_of.h"
+#include "absl/strings/match.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/transport/fault_injection.h"
 
 // Tensors in calls to meshes.
 namespace gradwire::rpc {
@@ -117,6 +121,31 @@ TEST_P(MeshTensor, BroadcastGivesEachMemberItsOwnTensor) {
   EXPECT_EQ(total(x), 1e6);
   const at::Tensor leaf = at::ones({3}).requires_grad_();
   EXPECT_TRUE(mesh_.broadcast(leaf)[2].to_here().requires_grad());
+}
+
+// The first requests are lost with their connections, and the requests share their buffers.
+TEST_P(MeshTensor, LostRequestsOfIdempotentCallsAreSentAgain) {
+  RpcBackendOptions options = MeshTensor::options();
+  const auto left = std::make_shared<std::atomic<int>>(2);
+  options.hooks = wrap_transports([left](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner), [left](transport::Direction direction, const transport::Message& message) {
+          proto::Envelope envelope;
+          envelope.ParseFromString(message.header);
+          const bool cut = direction == transport::Direction::kOutgoing &&
+                           absl::StrContains(envelope.request().function(), "total_again") &&
+                           left->fetch_sub(1) > 0;
+          return transport::Fault{cut ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver};
+        });
+  });
+  testing::Group group(3, options);
+  const AgentGuard guard(group[0]);
+  at::Tensor x = at::ones({100'000});
+  Future<MeshResult<double>> later = Mesh::all().call_async<&total_again>(x);
+  x.fill_(7);
+  EXPECT_THAT(later.wait().values(), ElementsAre(1e5, 1e5, 1e5));
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
+  group.expect_empty();
 }
 
 TEST_P(MeshTensor, TensorThatCannotBeSentFailsForAllMembers) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gradwire/autograd/autograd.h"
-#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
