@@ -24,7 +24,7 @@ GRADWIRE_RPC(stream_texts)
 Measurement run_stream(const std::shared_ptr<rpc::Agent>& agent, const rpc::Destination& to,
                        const Task& task) {
   const int64_t size = parse_case(task.case_name).bytes;
-  rpc::RemoteStream<std::string> stream = rpc::rpc_stream<&stream_texts>(agent, to, size);
+  rpc::RemoteStream<std::string> stream = agent->rpc_stream<&stream_texts>(to, size);
   return measure_in_flight(
       task.seconds, 1, [](int) {},
       [&](int) {
