@@ -22,9 +22,12 @@ function(example name)
 endfunction()
 
 set(dataset data/dataset.cc "${CMAKE_CURRENT_BINARY_DIR}/digits_csv.cc")
-example(parameter_server parameter_server/main.cc parameter_server/network.cc parameter_server/trainer.cc
-        worker_report.cc ${dataset})
-example(remote_pipeline remote_pipeline/main.cc remote_pipeline/stages.cc ${dataset})
-example(data_parallel data_parallel/main.cc data_parallel/agreement.cc ${dataset})
-example(hybrid data_parallel/hybrid/main.cc data_parallel/hybrid/table.cc data_parallel/hybrid/trainer.cc
-        data_parallel/agreement.cc worker_report.cc ${dataset})
+example(parameter_server parameter_server/parameter_server.cc parameter_server/network.cc
+        parameter_server/trainer.cc worker_report.cc ${dataset})
+example(remote_pipeline remote_pipeline/remote_pipeline.cc remote_pipeline/shards.cc ${dataset})
+example(data_parallel data_parallel/data_parallel.cc data_parallel/agreement.cc ${dataset})
+example(hybrid data_parallel/hybrid/hybrid.cc data_parallel/agreement.cc ${dataset})
+example(batch_parameter_server batch_rpc/parameter_server.cc ${dataset})
+example(reinforce batch_rpc/reinforce.cc)
+example(reinforcement_learning reinforcement_learning/reinforcement_learning.cc)
+example(rnn rnn/rnn.cc)
