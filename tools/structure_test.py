@@ -18,7 +18,7 @@ LINE = "base < codec, store < rpc\n"
 with open(os.path.join(structure.ROOT, "bazel", "defs.bzl"), encoding="utf-8") as RULES:
     DEFS = RULES.read()
 # The first line of a BUILD file. Headers of its targets are included as "gradwire/FOLDER/FILE.h".
-LOAD = 'load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test", "gradwire_proto_library")\n'
+LOAD = 'load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test", "own_proto_library")\n'
 
 
 class Structure(unittest.TestCase):
@@ -138,9 +138,9 @@ class Structure(unittest.TestCase):
     def test_imports_of_protocol_messages_that_no_dependency_provides(self):
         files = {"base/x.proto": "", "rpc/a.proto": 'import "gradwire/base/x.proto";\n',
                  "rpc/a.cc": '#include "gradwire/base/x.pb.h"\n'}
-        rpc = ('gradwire_proto_library(name = "a_proto", src = "a.proto", deps = [{}])\n'
+        rpc = ('own_proto_library(name = "a_proto", src = "a.proto", deps = [{}])\n'
                'cc_library(name = "a", srcs = ["a.cc"], deps = [":a_proto"])\n')
-        base = 'gradwire_proto_library(name = "x_proto", src = "x.proto")\n'
+        base = 'own_proto_library(name = "x_proto", src = "x.proto")\n'
         self.assertEqual(self.declared({"base/BUILD.bazel": base, "rpc/BUILD.bazel": rpc.format('"//base:x_proto"')}, files), [])
         self.assertEqual(self.declared({"base/BUILD.bazel": base, "rpc/BUILD.bazel": rpc.format("")}, files),
                          ["rpc/a.pb.h:1: includes base/x.pb.h, but no dependency of //rpc:a_proto provides it",
