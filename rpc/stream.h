@@ -59,6 +59,7 @@ class [[nodiscard]] Stream {
     if (source_ != nullptr) source_->cancel(absl::CancelledError("the stream was dropped before its return"));
   }
   Stream(Stream&& other) noexcept = default;
+  // The other stream gets what this one was.
   Stream& operator=(Stream&& other) noexcept {
     std::swap(source_, other.source_);
     return *this;
@@ -114,7 +115,7 @@ struct StreamParts {
 
 // Makes a stream whose items are written by a StreamWriter:
 //   auto [stream, writer] = make_stream<at::Tensor>();
-//   ... give `writer` to a thread ...
+//   ... give the writer to a thread ...
 //   return std::move(stream);
 template <class T>
 StreamParts<T> make_stream() {
@@ -142,8 +143,7 @@ class StreamDestination {
  public:
   // As Destination: a name, an id, a WorkerInfo or a Destination. Its timeout bounds each wait for an item.
   template <class D>
-  requires std::is_convertible_v<D, Destination> StreamDestination(
-      D&& to, StreamOptions options = {})  // NOLINT: implicit by design
+  requires std::is_convertible_v<D, Destination> StreamDestination(D&& to, StreamOptions options = {})
       : to_(std::forward<D>(to)), options_(options) {}
 
   // The worker.
@@ -180,6 +180,7 @@ class [[nodiscard]] RemoteStream {
   explicit RemoteStream(std::shared_ptr<TypedStreamReader<T>> reader) : reader_(std::move(reader)) {}
   ~RemoteStream() { cancel(); }
   RemoteStream(RemoteStream&& other) noexcept = default;
+  // Cancels the stream that this one was.
   RemoteStream& operator=(RemoteStream&& other) noexcept {
     if (this != &other) {
       cancel();
