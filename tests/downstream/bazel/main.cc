@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   const int rank = gradwire::LaunchInfo::from_env().rank;
   gradwire::rpc::init_rpc("worker" + std::to_string(rank));
   if (rank == 0) {
-    downstream::ScalerService service(gradwire::rpc::agent(), "worker1");
+    downstream::ScalerService service(gradwire::rpc::Agent::current(), "worker1");
     grpc::ServerBuilder builder;
     builder.AddListeningPort(argc > 1 ? argv[1] : "127.0.0.1:50051", grpc::InsecureServerCredentials());
     builder.RegisterService(&service);
