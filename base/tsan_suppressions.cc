@@ -11,9 +11,10 @@ extern "C" const char* __tsan_default_suppressions() {
   return "race:^Unref$\n"
          "race:absl::*Status::Unref*\n"
          "race:grpc::internal::CallbackWithSuccessTag::\n"
-         "race:grpc::ServerUnaryReactor::InternalBindCall\n"
-         "race:~ServerUnaryReactor\n"
+         "race:grpc::Server*Reactor*::InternalBind\n"
+         "race:~Server*Reactor\n"
          "race:SetupReactor\n"
-         "race:ServerCallbackUnaryImpl::CallOnDone\n";
+         "race:ServerCallback*Impl::reactor\n"
+         "race:ServerCallback*Impl::CallOnDone\n";
 }
 #endif

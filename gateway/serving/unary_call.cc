@@ -1,7 +1,10 @@
 #include "gradwire/gateway/serving/unary_call.h"
 
+#include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
 
@@ -25,13 +28,22 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     input->deadline = deadline_of(*core, context);
     input->permit = *std::move(permit);
     // This reactor lives until Finish(), which only this lambda calls.
-    invocation_ = std::make_shared<Invocation>(std::move(core), std::move(input),
-                                               [this](Outcome outcome) { finish(std::move(outcome)); });
-    invocation_->start();
+    auto invocation = std::make_shared<Invocation>(std::move(core), std::move(input),
+                                                   [this](Outcome outcome) { finish(std::move(outcome)); });
+    {
+      MutexLock lock(mutex_);
+      invocation_ = invocation;
+    }
+    invocation->start();
   }
 
   void OnCancel() override {
-    if (invocation_ != nullptr) invocation_->cancel();
+    std::shared_ptr<Invocation> invocation;
+    {
+      MutexLock lock(mutex_);
+      invocation = invocation_;
+    }
+    if (invocation != nullptr) invocation->cancel();
   }
   void OnDone() override { delete this; }
 
@@ -43,7 +55,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   grpc::CallbackServerContext& context_;
   v1::CallResponse& response_;
-  std::shared_ptr<Invocation> invocation_;
+  // gRPC calls OnCancel() after the constructor, but ThreadSanitizer does not see that.
+  Mutex mutex_;
+  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
