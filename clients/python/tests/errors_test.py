@@ -176,7 +176,8 @@ class Errors(unittest.TestCase):
         self.assertIsNone(self.client.call("block"))
         self.assertTrue(seen.is_set())
 
-    def test_close_ends_calls_in_flight(self):
+    def blocked_call(self):
+        """Starts a call that the gateway does not answer. Returns its thread, and a list that gets its error."""
         errors = []
 
         def call():
@@ -188,6 +189,10 @@ class Errors(unittest.TestCase):
         thread = threading.Thread(target=call)
         thread.start()
         self.assertTrue(self.gateway.entered.wait(support.LIMIT))
+        return thread, errors
+
+    def test_close_ends_calls_in_flight(self):
+        thread, errors = self.blocked_call()
         self.client.close()
         thread.join(support.LIMIT)
         self.assertEqual([type(each) for each in errors], [gw.Cancelled])
@@ -205,17 +210,7 @@ class Errors(unittest.TestCase):
                 client.call("f", timeout=0.1)
 
     def test_a_gateway_that_restarts(self):
-        errors = []
-
-        def call():
-            try:
-                self.client.call("block")
-            except gw.Error as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=call)
-        thread.start()
-        self.assertTrue(self.gateway.entered.wait(support.LIMIT))
+        thread, errors = self.blocked_call()
         session = self.client.session()
         self.gateway.stop()
         thread.join(support.LIMIT)
