@@ -144,7 +144,7 @@ class Trainer {
   const rpc::RRef<BatchUpdateParameterServer> ps_;
   const Samples data_;
   const Samples samples_;  // this trainer's share of the data
-  const int64_t batches_;  // in an epoch; the server waits for every trainer, so all have the same number
+  const int64_t batches_;  // in an epoch: the same number for all trainers, because the server waits for all
   const bool prints_;
   torch::nn::Sequential model_ = make_network();
 };

@@ -117,7 +117,7 @@ void StreamSource::cancel(const absl::Status& reason) {
     executor = executor_;
   }
   cancellation_.cancel(reason);
-  // The frame of the coroutine refers to this source. Inside its destructor there is no coroutine.
+  // The frame of the coroutine refers to this source. The destructor of the source has no coroutine.
   remains->source = weak_from_this().lock();
   if (executor == nullptr) {
     remains->end();
