@@ -1,11 +1,6 @@
 #pragma once
 
-// Before everything else, because with an older standard the headers below have thousands of errors.
-#if __cplusplus < 202002L
-#error "Gradwire needs C++20: compile with -std=c++20 (in Bazel's .bazelrc: build --cxxopt=-std=c++20)"
-// The compiler stops at a file that does not exist, so it shows only the error above.
-#include "Gradwire needs C++20"
-#endif
+#include "gradwire/base/cpp20.h"
 
 #include <exception>
 #include <stdexcept>

@@ -1,9 +1,6 @@
 #pragma once
 
-// First, because it refuses a standard older than C++20; <coroutine> would do so with an error that misleads.
-// clang-format off
-#include "gradwire/base/error.h"
-// clang-format on
+#include "gradwire/base/cpp20.h"
 
 #include <atomic>
 #include <coroutine>
@@ -18,6 +15,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/future_state.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/base/threads/executor.h"

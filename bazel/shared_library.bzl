@@ -15,6 +15,16 @@ def _whole(ctx, toolchain, features, library):
         alwayslink = True,
     )
 
+def _is_shared(library):
+    return not library.static_library and not library.pic_static_library and library.dynamic_library
+
+# Flags that link shared libraries without the run path that Bazel adds for them. A library that only another one of them
+# needs is left out.
+def _shared_flags(libraries):
+    if not libraries:
+        return []
+    return ["-Wl,--push-state,--as-needed"] + [each.path for each in libraries] + ["-Wl,--pop-state"]
+
 def _whole_libraries_impl(ctx):
     toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
     features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
@@ -22,11 +32,13 @@ def _whole_libraries_impl(ctx):
     for given in cc_common.merge_cc_infos(
         cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],
     ).linking_context.linker_inputs.to_list():
+        flags = [flag for flag in given.user_link_flags if not flag.startswith(_BUILDERS_PATH)]
+        shared = [each.dynamic_library for each in given.libraries if _is_shared(each)]
         linker_inputs.append(cc_common.create_linker_input(
             owner = given.owner,
-            libraries = depset([_whole(ctx, toolchain, features, each) for each in given.libraries]),
-            user_link_flags = depset([flag for flag in given.user_link_flags if not flag.startswith(_BUILDERS_PATH)]),
-            additional_inputs = depset(given.additional_inputs),
+            libraries = depset([_whole(ctx, toolchain, features, each) for each in given.libraries if not _is_shared(each)]),
+            user_link_flags = depset(flags + _shared_flags(shared)),
+            additional_inputs = depset(given.additional_inputs + shared),
         ))
     return [CcInfo(linking_context = cc_common.create_linking_context(
         linker_inputs = depset(linker_inputs, order = "topological"),

@@ -1,6 +1,10 @@
 #pragma once
 
+#include "gradwire/base/cpp20.h"
+
 #include <type_traits>
+
+// This header includes almost nothing, so that headers of registered classes compile fast.
 
 // Lets calls of remote<type>(...) be checked while they are compiled. Optional; at namespace scope, in the
 // namespace of the class (for a class of another library: in gradwire::rpc), in the header that declares it,

@@ -1,5 +1,12 @@
 """Finds libtorch: the unpacked wheel that tools/setup installs, or the one that GRADWIRE_LIBTORCH names."""
 
+# The libraries that a program without CUDA loads, by folder of the unpacked wheels. The last two are dependencies of
+# libtorch_cpu.so, with or without a GPU.
+_LIBRARIES = {
+    "torch/lib": ["libtorch_cpu.so", "libc10.so", "libgomp.so.1"],
+    "nvidia/cu13/lib": ["libcudart.so.13", "libcupti.so.13"],
+}
+
 def _impl(ctx):
     root = ctx.os.environ.get("GRADWIRE_LIBTORCH")
     if not root:
@@ -34,12 +41,13 @@ cc_library(
     for entry in ctx.path(root + "/torch/include").readdir():
         if entry.basename != "google":
             ctx.symlink(entry, "include/" + entry.basename)
-    libs = str(torch) + "/lib"
-    runtime = root + "/nvidia/cu13/lib"
-    ctx.template("BUILD.bazel", ctx.attr._build_file, {
-        "%{libdir}": libs,
-        "%{runtimedir}": runtime,
-    })
+    for folder, names in _LIBRARIES.items():
+        for name in names:
+            library = ctx.path("%s/%s/%s" % (root, folder, name))
+            # A wheel for the CPU alone has no libraries of CUDA.
+            if library.exists:
+                ctx.symlink(library, "lib/" + name)
+    ctx.template("BUILD.bazel", ctx.attr._build_file, {"%{libdir}": str(torch) + "/lib"})
 
 libtorch_repository = repository_rule(
     implementation = _impl,
