@@ -13,9 +13,9 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/gateway/server.h"
 #include "gradwire/gateway/testing/client.h"
+#include "gradwire/gateway/testing/fixture.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
-#include "gradwire/rpc/testing/group.h"
 
 // A client in C++, a gateway in a worker, and the other workers, in one process, without tensors.
 namespace gradwire::gateway {
@@ -59,6 +59,11 @@ void wait_for_cancel() {
   if (eventually([&] { return context->cancelled(); })) ++cancelled;
 }
 GRADWIRE_RPC(wait_for_cancel)
+int64_t fail_when_cancelled() {
+  wait_for_cancel();
+  throw Error(absl::CancelledError("the call is not wanted any more"));
+}
+GRADWIRE_RPC(fail_when_cancelled)
 
 struct Counter {
   explicit Counter(int64_t start) : value(start) { ++alive; }
@@ -77,25 +82,13 @@ GRADWIRE_RPC(open)
 
 std::string name(const std::string& last) { return "gradwire::gateway::(anonymous)::" + last; }
 
-class GatewayTest : public ::testing::Test {
+class GatewayTest : public testing::GatewayFixture {
  protected:
-  GatewayTest() { waiting = cancelled = 0; }
+  GatewayTest() : GatewayFixture(3) { waiting = cancelled = 0; }
   ~GatewayTest() override {
-    if (server_) {
-      server_->shutdown();
-      EXPECT_EQ(server_->objects(), 0u);
-      EXPECT_TRUE(eventually([this] { return server_->calls() == 0; }));
-    }
+    if (server_) server_->shutdown();
     EXPECT_TRUE(eventually([] { return Counter::alive == 0; }));
   }
-  Client& start(Options options = {}) {
-    server_.emplace(group_[0], std::move(options));
-    client_.emplace(server_->port());
-    return *client_;
-  }
-  rpc::testing::Group group_{3};
-  std::optional<Server> server_;
-  std::optional<Client> client_;
 };
 
 TEST_F(GatewayTest, FunctionsAreListedWithSignaturesAndWorkers) {
@@ -429,15 +422,6 @@ TEST_F(GatewayTest, AnOpenAddressAndATakenPortAreRefused) {
   }
 }
 
-TEST_F(GatewayTest, StreamsAreNotServedYet) {
-  Client& client = start();
-  Context context;
-  auto stream = client.stub->CallStream(&context, call_of("worker1", name("where"), {}));
-  v1::DownloadPart part;
-  EXPECT_FALSE(stream->Read(&part));
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
-}
-
 TEST_F(GatewayTest, ShutdownEndsSessionsAndCancelsCalls) {
   Options options;
   options.drain = absl::Milliseconds(100);
@@ -474,6 +458,46 @@ TEST_F(GatewayTest, MalformedUploadsEndTheirCall) {
   EXPECT_EQ(end_of({v1::UploadPart()}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(end_of({request, request}), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(end_of({request, chunk}), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(GatewayTest, ACancelledUploadEndsItsCall) {
+  Client& client = start();
+  Context context;
+  auto stream = client.stub->CallChunked(&context);
+  v1::UploadPart request;
+  *request.mutable_request() = call_of("worker1", name("where"), {});
+  ASSERT_TRUE(stream->Write(request));
+  EXPECT_TRUE(eventually([this] { return server_->calls() == 1; }));
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(eventually([this] { return server_->calls() == 0; }));
+}
+
+TEST_F(GatewayTest, TheDeathOfAWorkerEndsItsCalls) {
+  Client& client = start();
+  std::thread caller([&client] {
+    // Cancelled, if the dying worker could still say so.
+    const grpc::StatusCode code =
+        client.call(call_of("worker1", name("fail_when_cancelled"), {})).error_code();
+    EXPECT_TRUE(code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED) << code;
+    EXPECT_EQ(client.detail.worker(), "worker1");
+  });
+  EXPECT_TRUE(eventually([] { return waiting == 1; }));
+  group_.kill(1);
+  caller.join();
+  Client second(server_->port());
+  EXPECT_TRUE(second.call(call_of("worker2", name("where"), {})).ok());
+}
+
+TEST_F(GatewayTest, TextThatIsNotUtf8IsDataOrRefused) {
+  Client& client = start();
+  v1::Value bytes;
+  bytes.set_data("\xff");
+  ASSERT_TRUE(client.call(call_of("worker1", name("repeat"), {bytes, integer(2)})).ok());
+  EXPECT_EQ(client.result.result().data(), "\xff\xff");
+  EXPECT_FALSE(client.call(call_of("worker1", name("repeat"), {text("\xff"), integer(2)})).ok());
+  EXPECT_FALSE(client.call(call_of("worker1", "\xff", {})).ok());
+  EXPECT_TRUE(client.call(call_of("worker1", name("where"), {})).ok());
 }
 
 TEST_F(GatewayTest, ManyClientsCallAtOnce) {

@@ -11,8 +11,9 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/gateway/server.h"
 #include "gradwire/gateway/testing/client.h"
+#include "gradwire/gateway/testing/fixture.h"
 #include "gradwire/rpc/rpc.h"
-#include "gradwire/rpc/testing/group.h"
+#include "gradwire/rpc/stream.h"
 
 // Tensors, chunks and operators through the gateway.
 namespace gradwire::gateway {
@@ -32,6 +33,16 @@ std::vector<at::Tensor> both(const at::Tensor& a, const at::Tensor& b) { return 
 GRADWIRE_RPC(both)
 at::Tensor zeros(int64_t n) { return at::zeros({n}, at::kByte); }
 GRADWIRE_RPC(zeros)
+
+rpc::Stream<at::Tensor> large_rows(int64_t n) {
+  for (int64_t i = 0; i < n; ++i) co_yield at::full({3'000'000}, i, at::kByte);
+}
+GRADWIRE_RPC(large_rows)
+
+rpc::Stream<at::Tensor> rows(at::Tensor table) {
+  for (int64_t i = 0; i < table.size(0); ++i) co_yield table[i];
+}
+GRADWIRE_RPC(rows)
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 
@@ -99,19 +110,9 @@ struct Chunked {
   }
 };
 
-class GatewayTorch : public ::testing::Test {
+class GatewayTorch : public testing::GatewayFixture {
  protected:
-  ~GatewayTorch() override {
-    if (server_) EXPECT_TRUE(eventually([this] { return server_->calls() == 0; }));
-  }
-  Client& start(Options options = {}) {
-    server_.emplace(group_[0], std::move(options));
-    client_.emplace(server_->port());
-    return *client_;
-  }
-  rpc::testing::Group group_{2};
-  std::optional<Server> server_;
-  std::optional<Client> client_;
+  GatewayTorch() : GatewayFixture(2) {}
 };
 
 TEST_F(GatewayTorch, SmallTensorsTravelInOneMessage) {
@@ -265,6 +266,41 @@ TEST_F(GatewayTorch, AllowedOperatorsRunWithKeywordsAndHandles) {
   ASSERT_TRUE(client.stub->ListFunctions(&context, list, &response).ok());
   EXPECT_EQ(response.functions(0).name(), "aten::add");
   EXPECT_EQ(response.functions(0).kind(), v1::FUNCTION_KIND_OPERATOR);
+}
+
+TEST_F(GatewayTorch, TensorsOfAStreamTravelInChunks) {
+  Client& client = start();
+  Context context;
+  auto stream = client.stub->CallStream(
+      &context, call_of("worker1", name("rows"), {floats({3, 4}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})}));
+  v1::DownloadPart part;
+  for (int row = 0; row < 3; ++row) {
+    ASSERT_TRUE(stream->Read(&part));
+    const v1::Tensor& tensor = part.response().result().tensor();
+    EXPECT_FALSE(tensor.chunked());
+    EXPECT_EQ(floats_of(tensor.data())[0], static_cast<float>(4 * row));
+  }
+  EXPECT_FALSE(stream->Read(&part));
+  EXPECT_TRUE(stream->Finish().ok());
+  // Each item has its own numbers of chunked tensors.
+  Context second;
+  v1::CallRequest request = call_of("worker1", name("large_rows"), {integer(3)});
+  stream = client.stub->CallStream(&second, request);
+  for (int row = 0; row < 3; ++row) {
+    ASSERT_TRUE(stream->Read(&part));
+    ASSERT_TRUE(part.response().result().tensor().chunked());
+    std::size_t size = 0;
+    while (size < 3'000'000) {
+      ASSERT_TRUE(stream->Read(&part));
+      EXPECT_EQ(part.chunk().tensor(), 0u);
+      EXPECT_EQ(part.chunk().offset(), size);
+      EXPECT_EQ(part.chunk().data()[0], static_cast<char>(row));
+      size += part.chunk().data().size();
+    }
+    EXPECT_EQ(size, 3'000'000u);
+  }
+  EXPECT_FALSE(stream->Read(&part));
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 }  // namespace

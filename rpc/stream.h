@@ -263,7 +263,8 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
     if (object != nullptr) call_internal::set_target(call, *object);
     auto reader = std::make_shared<TypedStreamReader<T>>(
         agent, call_internal::send_remote(agent, call, stream_type(codec_type_name<T>()), keep),
-        *take_callee<T>, call_internal::name_of<F>(), options);
+        StreamReader::Take{take_callee<T>->name, take_callee<T>->signature_hash}, call_internal::name_of<F>(),
+        options);
     reader->send_takes();
     return RemoteStream<T>(std::move(reader));
   }

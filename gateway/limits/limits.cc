@@ -158,9 +158,12 @@ absl::Status Limits::Permit::add_bytes(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void Limits::Permit::drop_bytes() {
-  if (state_ == nullptr || bytes_ == 0) return;
-  static_cast<State*>(state_.get())->give_back(client_, 0, 0, std::exchange(bytes_, 0));
+void Limits::Permit::drop_bytes() { drop_bytes(bytes_); }
+
+void Limits::Permit::drop_bytes(uint64_t bytes) {
+  if (state_ == nullptr || bytes == 0) return;
+  bytes_ -= bytes;
+  static_cast<State*>(state_.get())->give_back(client_, 0, 0, bytes);
 }
 
 }  // namespace gradwire::gateway

@@ -48,8 +48,9 @@ class Limits {
 
     // Adds bytes to a call's permit. ResourceExhausted names the limit.
     absl::Status add_bytes(uint64_t bytes);
-    // Gives the bytes back before the end.
+    // Gives bytes back before the end: all, or so many of those that were added.
     void drop_bytes();
+    void drop_bytes(uint64_t bytes);
 
    private:
     friend class Limits;

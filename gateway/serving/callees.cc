@@ -1,6 +1,7 @@
 #include "gradwire/gateway/serving/callees.h"
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
@@ -9,6 +10,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/callee/callee_list.h"
+#include "gradwire/rpc/streams/stream_batch.h"
 
 namespace gradwire::gateway {
 namespace {
@@ -24,6 +26,8 @@ constexpr std::size_t kMaxKnown = 4096;
 void add(const proto::CalleeEntry& entry, ServedCallees& callees) {
   if (entry.kind() < proto::CalleeEntry::FUNCTION || entry.kind() > proto::CalleeEntry::OPERATOR) return;
   if (!is_utf8(entry.name()) || !is_utf8(entry.signature()) || !is_utf8(entry.object_type())) return;
+  // The methods of streams are for readers of streams, not for clients.
+  if (absl::StartsWith(entry.name(), rpc::stream_internal::kStreamPrefix)) return;
   ServedCallee callee;
   // Both enumerations have the same numbers.
   callee.kind = static_cast<v1::FunctionKind>(entry.kind());

@@ -1,9 +1,9 @@
 #include "gradwire/gateway/serving/chunked_call.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "gradwire/gateway/serving/download.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
 #include "gradwire/gateway/serving/upload.h"
@@ -35,7 +35,7 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
       return;
     }
     input_->deadline = deadline_of(*core_, context_);
-    input_->chunks = true;
+    input_->form = CallForm::kChunked;
     read();
   }
 
@@ -100,29 +100,17 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
       Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
       return;
     }
-    chunked_ = std::move(outcome.chunked);
+    download_.start(std::move(outcome.chunked));
     down_.mutable_response()->Swap(&outcome.response);
     watch_.arm();
     StartWrite(&down_);
   }
 
   void write_chunk() {
-    while (current_ < chunked_.size() && offset_ == chunked_[current_].bytes.size()) {
-      // The memory of a tensor is not needed any more when it was sent.
-      chunked_[current_++].bytes = transport::Buffer();
-      offset_ = 0;
-    }
-    if (current_ == chunked_.size()) {
+    if (!download_.next(down_)) {
       Finish(grpc::Status::OK);
       return;
     }
-    const transport::Buffer& bytes = chunked_[current_].bytes;
-    const std::size_t size = std::min<std::size_t>(kMaxChunkBytes, bytes.size() - offset_);
-    v1::Chunk& chunk = *down_.mutable_chunk();
-    chunk.set_tensor(static_cast<uint32_t>(current_));
-    chunk.set_offset(offset_);
-    chunk.set_data(static_cast<const char*>(bytes.data()) + offset_, size);
-    offset_ += size;
     watch_.arm();
     StartWrite(&down_);
   }
@@ -135,9 +123,7 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
   Upload upload_;
   v1::UploadPart part_;
   v1::DownloadPart down_;
-  std::vector<TensorBytes> chunked_;
-  std::size_t current_ = 0;
-  std::size_t offset_ = 0;
+  Download download_;
 
   Mutex mutex_;
   std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);

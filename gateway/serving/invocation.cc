@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
@@ -13,19 +13,10 @@
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/streams/stream_batch.h"
 
 namespace gradwire::gateway {
 namespace {
-
-// In a call with chunks, tensors up to this size stay in the response, and all of them together up to the
-// second one.
-constexpr std::size_t kInlineTensor = std::size_t{64} << 10;
-constexpr std::size_t kInlineTensors = std::size_t{1} << 20;
-
-absl::Status no_libtorch() {
-  return absl::UnimplementedError(
-      "this gateway was linked without libtorch, so it has no tensors: link //gateway");
-}
 
 // Whether the worker serves the callee. Operators of a named worker are not looked up: it checks them itself.
 const ServedCallee* find_callee(const ServedCallees& callees, v1::FunctionKind kind,
@@ -43,7 +34,7 @@ class Invocation::Arguments final : public ArgumentSink {
 
   absl::StatusOr<uint32_t> add_tensor(v1::Tensor& tensor) override {
     TensorBridge* const bridge = tensor_bridge();
-    if (bridge == nullptr) return no_libtorch();
+    if (bridge == nullptr) return no_tensor_bridge();
     GRADWIRE_ASSIGN_OR_RETURN(uint64_t size, checked_bytes(tensor));
     TensorBytes bytes;
     bytes.dtype = tensor.dtype();
@@ -79,52 +70,6 @@ class Invocation::Arguments final : public ArgumentSink {
  private:
   Invocation& invocation_;
   rpc::OutgoingCall& call_;
-};
-
-// Takes the tensors and references out of an answer.
-class Invocation::Results final : public ResultSource {
- public:
-  Results(Invocation& invocation, rpc::IncomingPayload& in, Outcome& outcome)
-      : invocation_(invocation), in_(in), outcome_(outcome) {}
-
-  absl::Status take_tensor(uint32_t index, v1::Tensor& out) override {
-    TensorBridge* const bridge = tensor_bridge();
-    if (bridge == nullptr || in_.tensors == nullptr) return no_libtorch();
-    GRADWIRE_ASSIGN_OR_RETURN(TensorBytes tensor, bridge->read(*in_.tensors, index));
-    const std::size_t size = tensor.bytes.size();
-    GRADWIRE_RETURN_IF_ERROR(invocation_.input_->permit.add_bytes(size));
-    out.set_dtype(tensor.dtype);
-    out.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
-    if (!invocation_.input_->chunks) {
-      if (size > kMaxUnaryBytes) return too_large(size);
-    } else if (size > kInlineTensor || inline_ + size > kInlineTensors) {
-      out.set_chunked(true);
-      outcome_.chunked.push_back(std::move(tensor));
-      return absl::OkStatus();
-    }
-    inline_ += size;
-    if (size > 0) out.set_data(tensor.bytes.data(), size);
-    return absl::OkStatus();
-  }
-
-  absl::Status take_reference(uint32_t index, v1::Handle& out) override {
-    if (index >= in_.references.size()) {
-      return absl::InvalidArgumentError("malformed answer: the index of a reference is out of range");
-    }
-    return invocation_.keep_reference(in_.references[index], out);
-  }
-
-  static absl::Status too_large(std::size_t size) {
-    return limit_error(absl::StrCat("the call has run, but its result has ", size,
-                                    " bytes, which do not fit into one message: use CallChunked"),
-                       "max_unary_bytes", "CallChunked", kMaxUnaryBytes);
-  }
-
- private:
-  Invocation& invocation_;
-  rpc::IncomingPayload& in_;
-  Outcome& outcome_;
-  std::size_t inline_ = 0;
 };
 
 Invocation::Invocation(std::shared_ptr<Core> core, std::unique_ptr<Input> input, Done done)
@@ -184,6 +129,12 @@ absl::Status Invocation::begin() {
     }
   } else if (request.arguments_size() > 0 || request.keywords_size() > 0 || request.keep_result()) {
     return absl::InvalidArgumentError("a fetch has no arguments, and does not keep its result on the worker");
+  }
+  const bool callable = kind() == v1::FUNCTION_KIND_FUNCTION || kind() == v1::FUNCTION_KIND_METHOD;
+  if (input_->form == CallForm::kStream && (!callable || request.keep_result())) {
+    return absl::InvalidArgumentError(
+        "CallStream calls functions and methods that return a stream, and does not keep their results on the "
+        "worker");
   }
   if (!request.session().empty()) {
     GRADWIRE_ASSIGN_OR_RETURN(session_, core_->sessions.use(request.session()));
@@ -314,8 +265,9 @@ void Invocation::send(const rpc::Worker& worker, const ServedCallee* callee) {
     fail(std::move(status));
     return;
   }
-  const bool keeps = input_->request.keep_result() || kind() == v1::FUNCTION_KIND_CONSTRUCTOR;
-  if (keeps) {
+  const bool stays = input_->request.keep_result() || kind() == v1::FUNCTION_KIND_CONSTRUCTOR ||
+                     input_->form == CallForm::kStream;
+  if (stays) {
     // The type of the value as its owner names it. The result of an operator is a tensor in almost all cases.
     send_remote(call, kind() == v1::FUNCTION_KIND_CONSTRUCTOR     ? callee->object_type
                       : callee == nullptr || callee->text.empty() ? "Tensor"
@@ -353,13 +305,27 @@ absl::Status Invocation::fill(rpc::OutgoingCall& call, const ServedCallee* calle
   }
   if (callee != nullptr && !callee->text.empty()) {
     result_type_ = callee->signature.result;
-    if (absl::StartsWith(result_type_.name, "Stream[")) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", name(), "\" returns a stream: use CallStream"));
-    }
+    GRADWIRE_RETURN_IF_ERROR(check_form());
     if (kind() != v1::FUNCTION_KIND_CONSTRUCTOR) request.set_signature(callee->hash);
     if (callee->idempotent) call.set_idempotent();
   }
   return add_arguments(call, callee);
+}
+
+// A stream is read by CallStream, and nothing else is.
+absl::Status Invocation::check_form() {
+  const bool streams = input_->form == CallForm::kStream;
+  const std::optional<std::string> item = rpc::stream_internal::stream_item(result_type_.name);
+  if (!item) {
+    if (!streams) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("\"", name(), "\" returns ", result_type_.name,
+                                                   ", not a stream: use Call or CallChunked"));
+  }
+  if (!streams) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", name(), "\" returns a stream: use CallStream"));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(item_type_, parse_type(*item));
+  return absl::OkStatus();
 }
 
 absl::Status Invocation::add_arguments(rpc::OutgoingCall& call, const ServedCallee* callee) {
@@ -418,8 +384,13 @@ void Invocation::send_remote(rpc::OutgoingCall& call, std::string type) {
           return;
         }
         Outcome outcome;
-        outcome.status =
-            self->keep_reference(remote.handle, *outcome.response.mutable_result()->mutable_handle());
+        if (self->input_->form == CallForm::kStream) {
+          outcome.stream = {remote.handle, self->item_type_, std::move(self->session_),
+                            std::move(self->input_->permit)};
+        } else {
+          outcome.status = keep_reference(self->session_.get(), remote.handle,
+                                          *outcome.response.mutable_result()->mutable_handle());
+        }
         self->finish(std::move(outcome));
       }));
 }
@@ -461,26 +432,9 @@ absl::Status Invocation::read(rpc::IncomingPayload& in, Outcome& outcome) {
   if (in.payload->values_size() != 1) {
     return absl::InvalidArgumentError("malformed answer: expected exactly one value");
   }
-  Results source(*this, in, outcome);
-  GRADWIRE_RETURN_IF_ERROR(
-      from_wire(in.payload->values(0), result_type_, source, *outcome.response.mutable_result()));
-  const std::size_t size = outcome.response.ByteSizeLong();
-  if (size + worker_.size() + 16 > kMaxUnaryBytes) return Results::too_large(size);
-  return absl::OkStatus();
-}
-
-absl::Status Invocation::keep_reference(std::shared_ptr<rpc::RRefHandle> reference, v1::Handle& out) {
-  if (!session_) {
-    return absl::FailedPreconditionError(
-        "the call has run, but its result contains references, which need a session: open one with "
-        "OpenSession, and set "
-        "`session`");
-  }
-  out.set_type(printable(reference->type()));
-  out.set_worker(printable(reference->owner().name));
-  GRADWIRE_ASSIGN_OR_RETURN(std::string id, session_->add(std::move(reference)));
-  out.set_id(std::move(id));
-  return absl::OkStatus();
+  const bool chunks = input_->form == CallForm::kChunked;
+  ResultReader source(in, input_->permit, session_.get(), chunks ? &outcome.chunked : nullptr);
+  return source.read(in.payload->values(0), result_type_, worker_, outcome.response);
 }
 
 void Invocation::fail(absl::Status status) {

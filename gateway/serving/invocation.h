@@ -10,17 +10,36 @@
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/gateway/serving/core.h"
+#include "gradwire/gateway/serving/results.h"
 #include "gradwire/gateway/values/tensors.h"
 #include "gradwire/proto/gateway.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
 
 namespace gradwire::gateway {
 
+// How the result of a call reaches the client.
+enum class CallForm {
+  kUnary,    // In one message.
+  kChunked,  // Large tensors come in chunks.
+  kStream,   // The result is a stream, whose items come one after the other.
+};
+
 // The end of a call.
 struct Outcome {
+  // A stream of results, which the worker has begun.
+  struct Stream {
+    std::shared_ptr<rpc::RRefHandle> handle;
+    Type item;
+    // For references among the items.
+    SessionUse session;
+    Limits::Permit permit;
+  };
+
   absl::Status status;
   v1::ErrorDetail detail;
   v1::CallResponse response;
+  // For CallForm::kStream, in place of a result.
+  Stream stream;
   // The bytes of the chunked tensors of the response, in order.
   std::vector<TensorBytes> chunked;
 };
@@ -29,7 +48,7 @@ struct Outcome {
 //   1. start() checks the callee and the session.
 //   2. A worker is chosen, and its callees are looked up.
 //   3. The arguments are converted to a request, which is sent.
-//   4. The answer is converted, and `done` is called, once.
+//   4. The answer is converted, and `done` is called, once. A stream of results is not read: `done` gets it.
 // Thread-safe.
 class Invocation : public std::enable_shared_from_this<Invocation> {
  public:
@@ -40,8 +59,7 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
     absl::flat_hash_map<const v1::Tensor*, transport::Buffer> uploaded;
     absl::Time deadline;
     Limits::Permit permit;
-    // Whether large tensors of the result come in chunks.
-    bool chunks = false;
+    CallForm form = CallForm::kUnary;
   };
 
   Invocation(std::shared_ptr<Core> core, std::unique_ptr<Input> input, Done done);
@@ -53,7 +71,6 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
 
  private:
   class Arguments;
-  class Results;
 
   absl::Status begin();
   // Step 2 for a call without a worker: tries the workers one after the other.
@@ -64,12 +81,12 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
                  std::shared_ptr<const ServedCallees> keep = nullptr);
   void send(const rpc::Worker& worker, const ServedCallee* callee);
   absl::Status fill(rpc::OutgoingCall& call, const ServedCallee* callee);
+  absl::Status check_form();
   absl::Status add_arguments(rpc::OutgoingCall& call, const ServedCallee* callee);
   void send_remote(rpc::OutgoingCall& call, std::string type);
   void sent(uint64_t id);
   void answered(absl::StatusOr<rpc::IncomingPayload> in);
   absl::Status read(rpc::IncomingPayload& in, Outcome& outcome);
-  absl::Status keep_reference(std::shared_ptr<rpc::RRefHandle> reference, v1::Handle& out);
   // The last step: adds the worker and the details. complete() calls `done`, unless it was called.
   void finish(Outcome outcome);
   void complete(Outcome outcome);
@@ -89,6 +106,7 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
   std::size_t next_candidate_ = 0;
   absl::Status unreachable_;
   Type result_type_;
+  Type item_type_;
   std::string worker_;
   v1::ErrorDetail detail_;
 

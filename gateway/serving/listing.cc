@@ -140,6 +140,7 @@ v1::Info describe(const Core& core) {
   info.set_max_bytes(options.max_bytes);
   info.set_default_timeout_ms(milliseconds(options.default_timeout));
   info.set_session_idle_ms(milliseconds(options.session_idle));
+  info.set_streams(true);
   info.set_operators(core.access.any_operators());
   info.set_max_calls(options.max_calls);
   info.set_max_sessions(options.max_sessions);

@@ -7,6 +7,7 @@
 #include "gradwire/gateway/serving/listing.h"
 #include "gradwire/gateway/serving/reply.h"
 #include "gradwire/gateway/serving/session_stream.h"
+#include "gradwire/gateway/serving/stream_call.h"
 #include "gradwire/gateway/serving/unary_call.h"
 
 namespace gradwire::gateway {
@@ -18,13 +19,6 @@ grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext* context, const abs
   reactor->Finish(reply_status(*context, status));
   return reactor;
 }
-
-// A stream that ends at once.
-class RefusedStream final : public grpc::ServerWriteReactor<v1::DownloadPart> {
- public:
-  explicit RefusedStream(const grpc::Status& status) { Finish(status); }
-  void OnDone() override { delete this; }
-};
 
 }  // namespace
 
@@ -71,14 +65,8 @@ grpc::ServerBidiReactor<v1::UploadPart, v1::DownloadPart>* Service::CallChunked(
 }
 
 grpc::ServerWriteReactor<v1::DownloadPart>* Service::CallStream(grpc::CallbackServerContext* context,
-                                                                const v1::CallRequest*) {
-  absl::Status status = authenticate(*core_, *context);
-  if (status.ok()) {
-    status = absl::UnimplementedError(
-        "this gateway does not serve streams yet: call a function that returns a list, with Call or "
-        "CallChunked");
-  }
-  return new RefusedStream(reply_status(*context, status));
+                                                                const v1::CallRequest* request) {
+  return serve_stream_call(core_, context, request);
 }
 
 grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* Service::OpenSession(

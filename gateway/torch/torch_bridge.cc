@@ -27,6 +27,15 @@ class TorchBridge final : public TensorBridge {
         rpc::tensor_over(std::move(tensor.bytes), tensor.shape, {}, dtype), /*give_away=*/true));
   }
 
+  uint64_t bytes(const rpc::TensorSet& tensors) const override {
+    uint64_t all = 0;
+    for (const at::Tensor& tensor : static_cast<const rpc::TorchTensors&>(tensors).tensors) {
+      // A sparse tensor has no size in bytes. read() refuses it.
+      if (tensor.layout() == at::kStrided) all += tensor.nbytes();
+    }
+    return all;
+  }
+
   absl::StatusOr<TensorBytes> read(rpc::TensorSet& tensors, uint32_t index) override {
     auto& set = static_cast<rpc::TorchTensors&>(tensors);
     if (index >= set.tensors.size()) {

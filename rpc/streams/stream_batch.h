@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/codec_containers.h"
@@ -29,8 +32,14 @@
 // "(" is the type of the value, and the functions below give the rest.
 namespace gradwire::rpc::stream_internal {
 
+inline constexpr absl::string_view kStreamPrefix = "Stream[";
 // "Stream[T]", the type of the value, as in references. `item`: the name of T on the wire.
-inline std::string stream_type(const std::string& item) { return absl::StrCat("Stream[", item, "]"); }
+inline std::string stream_type(const std::string& item) { return absl::StrCat(kStreamPrefix, item, "]"); }
+// The name of T, for the type of a stream; nullopt for another type.
+inline std::optional<std::string> stream_item(absl::string_view type) {
+  if (!absl::ConsumePrefix(&type, kStreamPrefix) || !absl::ConsumeSuffix(&type, "]")) return std::nullopt;
+  return std::string(type);
+}
 // "Stream[T].take", the name of the method. `stream`: the type of the value.
 inline std::string take_name(const std::string& stream) { return absl::StrCat(stream, ".take"); }
 // The signature of the method.

@@ -13,10 +13,10 @@
 
 namespace gradwire::rpc {
 
-StreamReader::StreamReader(const std::shared_ptr<Agent>& agent, std::shared_ptr<RRefHandle> handle,
-                           const Callee& take, std::string callee, const Options& options)
+StreamReader::StreamReader(const std::shared_ptr<Agent>& agent, std::shared_ptr<RRefHandle> handle, Take take,
+                           std::string callee, const Options& options)
     : agent_(agent),
-      take_(take),
+      take_(std::move(take)),
       callee_(std::move(callee)),
       owner_(handle->owner()),
       options_(options),

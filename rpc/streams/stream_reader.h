@@ -19,7 +19,6 @@
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/codec.h"
-#include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/rref/handle.h"
 #include "gradwire/rpc/streams/item_size.h"
 #include "gradwire/rpc/streams/read_window.h"
@@ -46,8 +45,13 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
     // Bounds the time from the creation of the reader to the end of the stream.
     absl::Duration total_timeout = absl::InfiniteDuration();
   };
-  // `handle`: the reference to the stream. `take`: the method "Stream[T].take". `callee`: for messages.
-  StreamReader(const std::shared_ptr<Agent>& agent, std::shared_ptr<RRefHandle> handle, const Callee& take,
+  // The method "Stream[T].take".
+  struct Take {
+    std::string name;
+    uint64_t signature_hash = 0;
+  };
+  // `handle`: the reference to the stream. `callee`: for messages.
+  StreamReader(const std::shared_ptr<Agent>& agent, std::shared_ptr<RRefHandle> handle, Take take,
                std::string callee, const Options& options);
   virtual ~StreamReader() = default;
 
@@ -75,7 +79,7 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
   // Completes a wait.
   using Waiter = absl::AnyInvocable<void(Next)>;
 
-  // Decodes an answer. Called without a lock, on the thread that received the answer.
+  // Decodes an answer, which it may keep. Called without a lock, on the thread that received the answer.
   virtual absl::StatusOr<std::shared_ptr<Arrived>> decode(IncomingPayload& in) const = 0;
 
   // Returns the next item or the end, if it is there. `refill`: whether the window has room for takes.
@@ -98,7 +102,7 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
   absl::Status with_place(const absl::Status& status) const;
 
   const std::weak_ptr<Agent> agent_;
-  const Callee& take_;
+  const Take take_;
   const std::string callee_;
   const Worker owner_;
   const Options options_;

@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 CUDA = re.compile(r"cuda|cudnn|cublas|nccl|nvrtc|cupti", re.IGNORECASE)
+# libtorch_cpu.so of the wheel for CUDA cannot be loaded without them, with or without a GPU.
+OF_LIBTORCH = ("libcudart.so.13", "libcupti.so.13")
 
 
 def needed(program):
@@ -25,7 +27,8 @@ def main(programs):
         libraries = needed(program)
         if not any(library.startswith("libtorch_cpu") for library in libraries):
             problems.append(f"{program}: got {libraries}, expected libtorch_cpu among them")
-        problems += [f"{program}: needs {library}" for library in libraries if CUDA.search(library)]
+        problems += [f"{program}: needs {library}" for library in libraries
+                     if CUDA.search(library) and library not in OF_LIBTORCH]
         symbols = [symbol for symbol in undefined(program) if re.match(r"cuda[A-Z]|cu[A-Z]|nccl[A-Z]", symbol)]
         problems += [f"{program}: takes {symbol} from a library" for symbol in symbols]
     print("\n".join(problems) or f"{len(programs)} programs need no CUDA")

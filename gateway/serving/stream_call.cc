@@ -1,0 +1,215 @@
+#include "gradwire/gateway/serving/stream_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/gateway/serving/download.h"
+#include "gradwire/gateway/serving/invocation.h"
+#include "gradwire/gateway/serving/item_stream.h"
+#include "gradwire/gateway/serving/reply.h"
+#include "gradwire/gateway/serving/results.h"
+#include "gradwire/rpc/streams/stream_batch.h"
+
+namespace gradwire::gateway {
+namespace {
+
+// How far the worker may be ahead of the client.
+constexpr uint64_t kWindowItems = 256;
+constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
+
+// The steps of one call. One step leads to the next, so none runs beside another one; only OnCancel() and the
+// watch do.
+//   1. Run the invocation, whose result is the stream.
+//   2. Wait for an item.
+//   3. Write it as a response and its chunks, and go on with step 2. After the last item, finish.
+class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
+ public:
+  StreamCall(std::shared_ptr<Core> core, grpc::CallbackServerContext& context, v1::CallRequest& request)
+      : core_(std::move(core)),
+        context_(context),
+        callee_(request.has_method() ? request.method().name() : request.function()),
+        watch_(core_->stalls, [&context] { context.TryCancel(); }) {
+    absl::Status status = authenticate(*core_, context_);
+    absl::StatusOr<Limits::Permit> permit =
+        status.ok() ? core_->limits.enter_call(context_.peer()) : std::move(status);
+    if (!permit.ok()) {
+      Finish(reply_status(context_, permit.status()));
+      return;
+    }
+    auto input = std::make_unique<Invocation::Input>();
+    input->request.Swap(&request);
+    input->deadline = deadline_of(*core_, context_);
+    input->permit = *std::move(permit);
+    input->form = CallForm::kStream;
+    auto invocation = std::make_shared<Invocation>(core_, std::move(input),
+                                                   [this](Outcome outcome) { begin(std::move(outcome)); });
+    {
+      MutexLock lock(mutex_);
+      invocation_ = invocation;
+    }
+    // After start() this object may be deleted.
+    invocation->start();
+  }
+
+  void OnWriteDone(bool ok) override {
+    watch_.disarm();
+    if (!ok) {
+      end(absl::CancelledError("the client went away"));
+    } else if (download_.next(down_)) {
+      write();
+    } else {
+      permit_.drop_bytes(std::exchange(item_bytes_, 0));
+      read();
+    }
+  }
+
+  void OnCancel() override {
+    std::shared_ptr<Invocation> invocation;
+    std::shared_ptr<ItemStream> stream;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      invocation = invocation_;
+      stream = stream_;
+    }
+    if (invocation != nullptr) invocation->cancel();
+    if (stream != nullptr) stream->close(cancelled_by_client());
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  static absl::Status cancelled_by_client() { return absl::CancelledError("cancelled by the client"); }
+
+  // Only the client's own deadline ends the whole stream. The default timeout bounds each wait for an item.
+  rpc::StreamReader::Options options() const {
+    rpc::StreamReader::Options options;
+    options.window_items = kWindowItems;
+    options.window_bytes = window_bytes_;
+    options.item_timeout = core_->options.default_timeout;
+    if (context_.deadline() != std::chrono::system_clock::time_point::max()) {
+      options.total_timeout = deadline_of(*core_, context_) - Clock::system().now();
+      options.item_timeout = options.total_timeout;
+    }
+    return options;
+  }
+
+  void begin(Outcome outcome) {
+    if (!outcome.status.ok()) {
+      Finish(reply_status(context_, outcome.status, std::move(outcome.detail)));
+      return;
+    }
+    Outcome::Stream& result = outcome.stream;
+    worker_ = outcome.response.worker();
+    type_ = std::move(result.item);
+    session_ = std::move(result.session);
+    permit_ = std::move(result.permit);
+    // The arguments are gone. The items that wait for the client count for it.
+    permit_.drop_bytes();
+    window_bytes_ = std::min(kWindowBytes, core_->options.max_call_bytes / 4);
+    if (absl::Status status = permit_.add_bytes(window_bytes_); !status.ok()) {
+      end(status);
+      return;
+    }
+    const std::string& stream_type = result.handle->type();
+    rpc::StreamReader::Take take = {
+        rpc::stream_internal::take_name(stream_type),
+        stable_hash(rpc::stream_internal::take_signature(type_.name)),
+    };
+    auto stream = std::make_shared<ItemStream>(core_->agent, std::move(result.handle), std::move(take),
+                                               printable(callee_), options());
+    bool cancelled = false;
+    {
+      MutexLock lock(mutex_);
+      stream_ = stream;
+      cancelled = cancelled_;
+    }
+    if (cancelled) stream->close(cancelled_by_client());
+    read();
+  }
+
+  void read() {
+    stream()->next([this](absl::StatusOr<std::optional<ItemStream::Item>> item) {
+      if (!item.ok()) {
+        end(item.status());
+      } else if (!item->has_value()) {
+        end(absl::OkStatus());
+      } else {
+        write_item(**item);
+      }
+    });
+  }
+
+  void write_item(ItemStream::Item& item) {
+    down_.Clear();
+    std::vector<TensorBytes> chunked;
+    ResultReader source(*item.answer, permit_, session_.get(), &chunked);
+    absl::Status status = source.read(item.value, type_, worker_, *down_.mutable_response());
+    if (!status.ok()) {
+      end(std::move(status));
+      return;
+    }
+    item_bytes_ = source.bytes();
+    download_.start(std::move(chunked));
+    write();
+  }
+
+  void write() {
+    watch_.arm();
+    StartWrite(&down_);
+  }
+
+  // After it this object may be deleted.
+  void end(const absl::Status& status) {
+    // The reader of a stream that has ended has no reference to it any more; otherwise the stream is dropped.
+    if (const std::shared_ptr<ItemStream> stream = this->stream()) stream->close(cancelled_by_client());
+    v1::ErrorDetail detail;
+    detail.set_callee(callee_);
+    detail.set_worker(worker_);
+    Finish(reply_status(context_, status, std::move(detail)));
+  }
+
+  std::shared_ptr<ItemStream> stream() {
+    MutexLock lock(mutex_);
+    return stream_;
+  }
+
+  const std::shared_ptr<Core> core_;
+  grpc::CallbackServerContext& context_;
+  const std::string callee_;
+
+  // Used by one step at a time.
+  std::string worker_;
+  Type type_;
+  SessionUse session_;
+  Limits::Permit permit_;
+  uint64_t window_bytes_ = 0;
+  uint64_t item_bytes_ = 0;
+  v1::DownloadPart down_;
+  Download download_;
+
+  Mutex mutex_;
+  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ItemStream> stream_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Stalls::Watch watch_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::DownloadPart>* serve_stream_call(std::shared_ptr<Core> core,
+                                                              grpc::CallbackServerContext* context,
+                                                              const v1::CallRequest* request) {
+  // gRPC does not use the request after this, and destroys it later.
+  return new StreamCall(std::move(core), *context, *const_cast<v1::CallRequest*>(request));
+}
+
+}  // namespace gradwire::gateway
