@@ -13,8 +13,8 @@ class Download {
  public:
   // The tensors of the next response. REQUIRES: those of the last one were sent.
   void start(std::vector<TensorBytes> tensors);
-  // Fills `part` with the next chunk; false if there is none left. The memory of a tensor that was sent is
-  // released.
+  // Fills `part` with the next chunk, and returns whether it did: false after the last one. The memory of a
+  // tensor that was sent is released.
   bool next(v1::DownloadPart& part);
 
  private:

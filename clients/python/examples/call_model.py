@@ -25,6 +25,10 @@ print("scaled:", scale(np.arange(4, dtype=np.float32), 0.5))
 # %% Call an operator of libtorch.
 print("added:", client.op("aten::add", np.ones(3), np.arange(3.0), alpha=10))
 
+# %% Read a stream: each value is here as soon as the worker has made it.
+for power in client.stream("model::powers", np.array([2.0, 3.0]), 3):
+    print("power:", power)
+
 # %% Send a large array. A line in the terminal shows how far it is.
 large = np.ones((2048, 1024), np.float32)
 print("large:", client.call("model::scale", large, 3.0, progress=ProgressLine("sending")).sum() / large.size)

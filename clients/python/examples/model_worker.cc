@@ -23,12 +23,20 @@
 #include "gradwire/rpc/init_rpc.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/stream.h"
 #include "gradwire/tools/launch_info.h"
 
 namespace model {
 
 at::Tensor scale(const at::Tensor& x, double by) { return x * by; }
 GRADWIRE_RPC_IDEMPOTENT(scale)
+
+// The first n powers of x, one after the other: made only as fast as the client reads them.
+gradwire::rpc::Stream<at::Tensor> powers(at::Tensor x, int64_t n) {
+  at::Tensor power = x;
+  for (int64_t i = 0; i < n; ++i, power = power * x) co_yield power;
+}
+GRADWIRE_RPC(powers)
 
 // A perceptron with one hidden layer. It is registered below, so clients create objects of it.
 class Classifier : public torch::nn::Module {

@@ -191,6 +191,9 @@ class AsyncClient(base.BaseClient):
         return table
 
     def _python_function(self, kind, name, variants):
+        def stream(*arguments, session=self, **options):
+            return session.stream(name, *arguments, **options)
+
         async def function(*arguments, session=self, **options):
             if kind == "operator":
                 return await session.op(name, *arguments, **options)
@@ -200,7 +203,7 @@ class AsyncClient(base.BaseClient):
                 return await session.create(name, *arguments, **options)
             return await session.call(name, *arguments, **options)
 
-        return functions.dress(function, variants, AsyncRef)
+        return functions.dress(stream if variants[0].is_stream() else function, variants, AsyncRef)
 
     def session(self):
         """Makes a session: the time for which objects on workers live. Use it in an `async with` statement. Otherwise
@@ -346,9 +349,17 @@ class AsyncRef(base.BaseRef):
                 found = self._variants(await client._loaded_table(), name)
             if not found:
                 raise self._no_method(client._table, name)
+            if found[0].is_stream():
+                raise errors.FailedPrecondition(
+                    f"{found[0].name} returns a stream: await client.load_functions() first, or use stream()")
             return await self.call(base.method_name(found), *arguments, **options)
 
-        return functions.dress(method, variants, AsyncRef) if variants else method
+        def stream(*arguments, **options):
+            return self.stream(base.method_name(variants), *arguments, **options)
+
+        if not variants:
+            return method
+        return functions.dress(stream if variants[0].is_stream() else method, variants, AsyncRef)
 
 
 class AsyncStream:

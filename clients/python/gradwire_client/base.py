@@ -322,8 +322,8 @@ class BaseRef:
     """A value that lives on a worker: an object, or the result of a call with keep=True.
 
     It may be an argument of calls of the same session. If it is an object whose class has methods that the program
-    registered, they are its attributes: `ps.push(gradient)`. The name `fetch`, `release` or `call` of a method is used
-    as `ps.call("fetch")`.
+    registered, they are its attributes: `ps.push(gradient)`. A method that returns a stream gives an iterator. The name
+    `fetch`, `release`, `call` or `stream` of a method is used as `ps.call("fetch")`.
 
     Attributes:
       type: the type of the value, for example "Tensor" or the name of a class.
@@ -363,6 +363,10 @@ class BaseRef:
         Client.call()."""
         return self._session._invoke(Callee("method", method, self), arguments, {},
                                      Options(None, timeout, keep, progress, result_progress, small_result))
+
+    def stream(self, method, *arguments, timeout=None):
+        """Calls a method that returns a stream, by its full name. As Client.stream()."""
+        return self._session._stream(Callee("method", method, self), arguments, Options(timeout=timeout))
 
     def release(self, timeout=None):
         """Releases the value. The worker destroys it when no call uses it. The end of the session does it too."""

@@ -250,8 +250,9 @@ class Client(base.BaseClient):
                 if session is self:
                     raise errors.FailedPrecondition(f"{name}: constructing an object needs `session=`", callee=name)
                 return session.create(name, *arguments, **options)
-            return session.call(name, *arguments, **options)
+            return (session.stream if streams else session.call)(name, *arguments, **options)
 
+        streams = variants[0].is_stream()
         return functions.dress(function, variants, Ref)
 
     def session(self):
@@ -382,8 +383,9 @@ class Ref(base.BaseRef):
         full = base.method_name(variants)
 
         def method(*arguments, **options):
-            return self.call(full, *arguments, **options)
+            return (self.stream if streams else self.call)(full, *arguments, **options)
 
+        streams = variants[0].is_stream()
         return functions.dress(method, variants, Ref)
 
     def __dir__(self):

@@ -20,6 +20,8 @@ _SIMPLE = {
 _SMALL = {"bool", "void", "Scalar", "ScalarType", "Device", "Layout", "MemoryFormat", "float32", "float64", "complex64",
           "complex128", *(name for name in _SIMPLE if "int" in name)}
 MAX_TYPE_DEPTH = 32
+# The type of a result whose values come one after the other.
+STREAM = "Stream"
 
 
 class Type(typing.NamedTuple):
@@ -56,6 +58,8 @@ class Type(typing.NamedTuple):
             return tuple[tuple(inner)]
         if self.name == "map" and len(inner) == 2:
             return dict[inner[0], inner[1]]
+        if self.name == STREAM and len(inner) == 1:
+            return collections.abc.Iterator[inner[0]]
         return {"enum": int, "RRef": reference, "message": values.Message}.get(self.name,
                                                                                _SIMPLE.get(self.name, typing.Any))
 
@@ -103,6 +107,10 @@ class Function:
         """The name without namespaces and class."""
         return self.name.rpartition("::")[2]
 
+    def is_stream(self):
+        """Whether it returns a stream."""
+        return Type.parse(self.result).name == STREAM
+
     def small_result(self):
         return self.kind in ("function", "method") and Type.parse(self.result).is_small()
 
@@ -116,8 +124,11 @@ class Function:
         types = [Type.parse(each).annotation(reference) for each in self.parameters]
         parameters = [parameter(f"argument{i}", parameter.POSITIONAL_ONLY, annotation=each)
                       for i, each in enumerate(types, 1)]
+        options = _options(self.kind)
+        if self.is_stream():
+            options = [each for each in options if "progress" not in each.name]
         result = reference if self.kind == "class" else Type.parse(self.result).annotation(reference)
-        return inspect.Signature([*parameters, *_options(self.kind)], return_annotation=result)
+        return inspect.Signature([*parameters, *options], return_annotation=result)
 
     def text(self):
         """The text for help()."""
@@ -188,6 +199,8 @@ class Functions(collections.abc.Mapping):
         f = client.functions["scale"]
         help(f)             # signature and documentation
         y = f(x, 2.0)       # as client.call("scale", x, 2.0)
+
+    A function that returns a stream gives an iterator, as client.stream().
 
     The name of a class gives a function too. It needs the session in which it constructs the object:
 

@@ -152,6 +152,22 @@ class Async(unittest.IsolatedAsyncioTestCase):
             await anext(stream)
         self.assertEqual(caught.exception.worker, "worker1")
 
+    async def test_functions_and_methods_that_return_streams(self):
+        for kind, name, object_type in ((pb.FUNCTION_KIND_FUNCTION, "count", ""),
+                                        (pb.FUNCTION_KIND_METHOD, "Model::count", "Model")):
+            self.gateway.listed.append(described(kind, name, ["int64"], "Stream[int64]", object_type=object_type))
+            self.gateway.streams[name] = lambda request: (
+                pb.Value(integer=i) for i in range(request.arguments[0].integer))
+        self.gateway.classes["Model"] = lambda _: object()
+        async with self.client.session() as session:
+            model = await session.create("Model")
+            self.assertEqual([each async for each in model.stream("Model::count", 2)], [0, 1])
+            with self.assertRaisesRegex(gw.FailedPrecondition, "Model::count returns a stream: await client.load_fun"):
+                await model.count(3)
+            functions = await self.client.load_functions()
+            self.assertEqual([each async for each in model.count(3)], [0, 1, 2])
+            self.assertEqual([each async for each in functions["count"](1)], [0])
+
     async def test_functions(self):
         with self.assertRaisesRegex(gw.FailedPrecondition, "load_functions"):
             self.client.functions

@@ -280,6 +280,8 @@ class FakeGateway(rpc.GatewayServicer):
             return self._object(request, request.fetch)
         if kind == "constructor":
             return self._keep(request, self._find(self.classes, request.constructor)(request), request.constructor)
+        if kind == "method" and path == "CallStream":
+            return self._find(self.streams, request.method.name)(request)
         if kind == "method":
             value = self._find(self.methods, request.method.name)(self._object(request, request.method.object), request)
         elif path == "CallStream":

@@ -28,11 +28,11 @@ START = 60
 class Process:
     """A child process whose lines of output are read as they come."""
 
-    def __init__(self, *command):
+    def __init__(self, *command, env=None):
         self.lines = []
         self._news = threading.Condition()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        start_new_session=True)
+                                        env=env, start_new_session=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -118,6 +118,20 @@ class Job(unittest.TestCase):
         result = self.client.call("model::scale", np.ones(3, np.float32), 2.0, small_result=True)
         np.testing.assert_array_equal(result, 2)
 
+    def test_streams(self):
+        powers = list(self.client.stream("model::powers", np.array([2.0, 3.0]), 4, worker="default1"))
+        np.testing.assert_array_equal(powers, [[2, 3], [4, 9], [8, 27], [16, 81]])
+        # Large ones, in chunks.
+        for i, power in enumerate(self.client.functions["model::powers"](np.full(100_000, 2.0), 5)):
+            np.testing.assert_array_equal(power, 2.0 ** (i + 1))
+        # A stream without an end, which the program leaves.
+        with self.client.stream("model::powers", np.ones(50_000), 1 << 40) as stream:
+            np.testing.assert_array_equal(next(stream), 1)
+        with self.assertRaisesRegex(gw.InvalidArgument, "returns a stream: use CallStream"):
+            self.client.call("model::powers", np.ones(1), 1)
+        with self.assertRaisesRegex(gw.InvalidArgument, "returns Tensor, not a stream"):
+            next(self.client.stream("model::scale", np.ones(1), 1.0))
+
     def test_operators(self):
         x = np.arange(4, dtype=np.float32).reshape(2, 2)
         np.testing.assert_array_equal(self.client.op("aten::add", x, x, alpha=3), 4 * x)
@@ -178,6 +192,32 @@ class Job(unittest.TestCase):
         self.assertGreater(accuracy, 0.95)
         self.assertIn("refused: argument 2 wants Tensor", result.stdout)
         self.assertIn("large: 3.0\n", result.stdout)
+        self.assertIn("power: [ 8. 27.]\n", result.stdout)
+
+
+class Death(unittest.TestCase):
+    """A worker that is killed while a stream and a call wait for it."""
+
+    def test_a_killed_worker(self):
+        with tempfile.TemporaryDirectory() as folder:
+            init_method = f"file://{folder}/job"
+            # A process without a launcher, which would start another one in its place.
+            environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                           "MASTER_PORT": "1"}
+            worker = Process(WORKER, init_method, env=environment)
+            self.addCleanup(worker.stop)
+            worker.wait_for(" serves$")
+            gateway = Process(GATEWAY, f"--init_method={init_method}", "--address=127.0.0.1:0")
+            self.addCleanup(gateway.stop)
+            target = gateway.wait_for(r"serving at (\S+:\d+) as worker")[0].group(1)
+            with gw.Client(target, timeout=START) as client:
+                stream = client.stream("model::powers", np.ones(50_000), 1 << 40)
+                next(stream)
+                worker.process.kill()
+                with self.assertRaises(gw.Unavailable) as caught:
+                    for _ in stream:
+                        pass
+                self.assertIn("default", caught.exception.worker)
 
 
 if __name__ == "__main__":

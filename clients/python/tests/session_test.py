@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Sessions, references, streams, and functions that the gateway describes."""
 
+import collections.abc
 import contextlib
 import gc
 import inspect
@@ -198,6 +199,24 @@ class Streams(WithGateway):
         self.assertEqual(list(self.client.stream("generate", "x", 0)), [])
         with self.client.session() as session:
             self.assertEqual(list(session.stream("generate", "y", 1)), ["y"])
+
+    def test_functions_and_methods_that_return_streams(self):
+        for kind, name, object_type in ((pb.FUNCTION_KIND_FUNCTION, "generate", ""),
+                                        (pb.FUNCTION_KIND_METHOD, "Model::generate", "Model")):
+            self.gateway.listed.append(described(kind, name, ["str", "int64"], "Stream[str]",
+                                                object_type=object_type))
+        self.gateway.streams["Model::generate"] = self.gateway.streams["generate"]
+        self.gateway.classes["Model"] = lambda _: object()
+        generate = self.client.functions["generate"]
+        self.assertEqual(inspect.signature(generate).return_annotation, collections.abc.Iterator[str])
+        self.assertEqual(list(inspect.signature(generate).parameters), ["argument1", "argument2", "worker", "timeout"])
+        self.assertEqual(list(generate("x", 2)), ["x", "xx"])
+        with self.client.session() as session:
+            self.assertEqual(list(generate("x", 1, session=session)), ["x"])
+            model = session.create("Model")
+            self.assertEqual(list(model.generate("y", 2)), ["y", "yy"])
+            self.assertEqual(list(model.stream("Model::generate", "z", 1)), ["z"])
+        self.assertEqual([each.WhichOneof("callee") for each in self.gateway.requests[-2:]], ["method", "method"])
 
     def test_large_tensors(self):
         arrays = [np.full(1 << 20, i, np.float32) for i in range(3)] + [np.zeros(0, np.float32), np.ones(2, np.float32)]
