@@ -6,7 +6,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/callee/callee_list.h"

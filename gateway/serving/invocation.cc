@@ -10,6 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_layout.h"
 #include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/rref/service.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "gradwire/base/error.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/security/limits.h"
 

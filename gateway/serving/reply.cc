@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/utf8.h"
 
 namespace gradwire::gateway {
 namespace {

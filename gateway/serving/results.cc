@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/gateway/serving/core.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gradwire/rpc/rref/handle.h"
 
 namespace gradwire::gateway {

@@ -16,6 +16,7 @@
 #include "gradwire/gateway/serving/item_stream.h"
 #include "gradwire/gateway/serving/reply.h"
 #include "gradwire/gateway/serving/results.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 
 namespace gradwire::gateway {

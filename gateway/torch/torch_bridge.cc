@@ -9,7 +9,7 @@
 #include "gradwire/codec/torch/tensor_layout.h"
 #include "gradwire/codec/torch/tensor_memory.h"
 #include "gradwire/codec/torch/torch_tensors.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/dtypes.h"
 #include "gradwire/gateway/values/tensors.h"
 
 namespace gradwire::gateway {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "gradwire/codec/torch/torch_tensors.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/dtypes.h"
 #include "gradwire/gateway/values/tensors.h"
 
 namespace gradwire::gateway {

@@ -48,18 +48,4 @@ absl::Status to_wire(v1::Value& value, const Type& type, ArgumentSink& sink, pro
 // source.
 absl::Status from_wire(const proto::Value& value, const Type& type, ResultSource& source, v1::Value& out);
 
-// Returns a type that any value fits, as the parameters of operators have.
-const Type& any_type();
-
-// The libtorch number of a dtype; -1 if it is unknown. The size of an element in bytes; 0 if it is unknown.
-int torch_number(v1::DType dtype);
-int64_t item_size(v1::DType dtype);
-// DTYPE_UNSPECIFIED for a number that clients do not know.
-v1::DType dtype_of(int torch_number);
-
-// Whether the text is UTF-8, as the strings of a Protobuf message must be.
-bool is_utf8(absl::string_view text);
-// Returns the text with a question mark for each byte that does not belong to UTF-8.
-std::string printable(absl::string_view text);
-
 }  // namespace gradwire::gateway

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/gateway/values/utf8.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::gateway {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_layout.h"
-#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/dtypes.h"
 
 namespace gradwire::gateway {
 namespace {

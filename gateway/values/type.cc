@@ -161,4 +161,19 @@ absl::StatusOr<Signature> parse_signature(absl::string_view text) {
   return signature;
 }
 
+const Type& any_type() {
+  static const Type* const type = [] {
+    auto* any = new Type;
+    any->kind = TypeKind::kAny;
+    any->name = "IValue";
+    return any;
+  }();
+  return *type;
+}
+
+absl::Status too_deep() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the value is nested too deep: expected at most ", kMaxValueDepth, " levels"));
+}
+
 }  // namespace gradwire::gateway

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -48,6 +49,12 @@ struct Signature {
   Type result;
   std::vector<Type> parameters;
 };
+
+// Returns a type that any value fits, as the parameters of operators have.
+const Type& any_type();
+
+// The error of a value that is nested deeper than kMaxValueDepth.
+absl::Status too_deep();
 
 // Parses a type, or a signature "RESULT(PARAMETER,...)". The text comes from another worker: InvalidArgument
 // if it is malformed, nested deeper than kMaxValueDepth, or longer than 64 KiB.

@@ -3,19 +3,25 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/stream.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/transport/fault_injection.h"
 
 // How streams end early: cancellation, deadlines, death of either side, hostile takes. And how far a producer
 // runs ahead.
@@ -116,6 +122,9 @@ GRADWIRE_RPC(writes)
 
 int64_t nothing() { return 0; }
 GRADWIRE_RPC(nothing)
+// The test's transport closes the connection when it sends this call.
+void cut() {}
+GRADWIRE_RPC(cut)
 
 struct Counter {
   int64_t value() { return 1; }
@@ -342,6 +351,57 @@ TEST(StreamDeath, OwnShutdownEndsTheStream) {
   group.kill(0);
   EXPECT_FALSE(status_of([&] { stream.next(); }).ok());
   expect_no_producer(id);
+}
+
+// docs/streams.md: the shutdown waits for the stream, as for any call.
+TEST(StreamDeath, GracefulShutdownWaitsForAnOpenStream) {
+  testing::Group group(2);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
+  EXPECT_EQ(stream.next(), 0);
+  std::atomic<int> left{0};
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&group, &left, rank] {
+      group[rank]->shutdown(/*graceful=*/true, absl::Seconds(60));
+      ++left;
+    });
+  }
+  // The rest of the stream arrives although both agents are shutting down.
+  probe(id).gate.set_value();
+  EXPECT_EQ(stream.next(), 1);
+  EXPECT_EQ(stream.next(), std::nullopt);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(left, 2);
+  expect_no_producer(id);
+}
+
+// The function is not repeated: a part of its items may have been read.
+TEST(StreamDeath, BrokenConnectionEndsTheStreamAndItsProducer) {
+  RpcBackendOptions options;
+  options.hooks = wrap_transports([](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner), [](transport::Direction direction, const transport::Message& message) {
+          proto::Envelope envelope;
+          const bool cuts = direction == transport::Direction::kOutgoing &&
+                            envelope.ParseFromString(message.header) &&
+                            absl::EndsWith(envelope.request().function(), "cut");
+          return transport::Fault{cuts ? transport::Fault::Kind::kCut : transport::Fault::Kind::kDeliver};
+        });
+  });
+  testing::Group group(2, options);
+  const int64_t id = new_probe();
+  RemoteStream<int64_t> stream = group[0]->rpc_stream<&waits>("worker1", id, 1);
+  EXPECT_EQ(stream.next(), 0);
+  Future<std::optional<int64_t>> item = stream.next_async();
+  EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+  const absl::Status status = item.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(worker_of(status), "worker1");
+  expect_no_producer(id);
+  // Both workers are alive: the next stream works.
+  RemoteStream<int64_t> next = group[0]->rpc_stream<&endless>("worker1", new_probe());
+  EXPECT_EQ(next.next(), 0);
 }
 
 TEST(StreamDeath, StreamMayOutliveItsAgent) {

@@ -1,5 +1,3 @@
-#include "gradwire/gateway/values/convert.h"
-
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -7,6 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/gateway/values/convert.h"
+#include "gradwire/gateway/values/dtypes.h"
 #include "gradwire/security/limits.h"
 
 namespace gradwire::gateway {
@@ -17,11 +17,6 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 std::string kind_of(const v1::Value& value) {
   if (value.kind_case() == v1::Value::KIND_NOT_SET) return "nothing";
   return v1::Value::descriptor()->FindFieldByNumber(value.kind_case())->name();
-}
-
-absl::Status too_deep() {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the value is nested too deep: expected at most ", kMaxValueDepth, " levels"));
 }
 
 // Whether the integer is the same as a double of this many bits.
@@ -400,242 +395,11 @@ class Writer {
   Mismatch& mismatch_;
 };
 
-// Converts one result.
-class Reader {
- public:
-  explicit Reader(ResultSource& source) : source_(source) {}
-
-  absl::Status read(const proto::Value& value, const Type& type, v1::Value& out, int depth) {
-    if (depth > kMaxValueDepth) return too_deep();
-    switch (value.kind_case()) {
-      case proto::Value::kNone:
-      case proto::Value::KIND_NOT_SET:
-        out.mutable_none();
-        return absl::OkStatus();
-      case proto::Value::kBoolean:
-        out.set_boolean(value.boolean());
-        return absl::OkStatus();
-      case proto::Value::kInteger:
-        set_integer(value.integer(), type, out);
-        return absl::OkStatus();
-      case proto::Value::kReal:
-        out.set_real(value.real());
-        return absl::OkStatus();
-      case proto::Value::kComplex:
-        out.mutable_complex()->set_real(value.complex().real());
-        out.mutable_complex()->set_imaginary(value.complex().imaginary());
-        return absl::OkStatus();
-      case proto::Value::kText:
-        if (is_utf8(value.text())) {
-          out.set_text(value.text());
-        } else {
-          out.set_data(value.text());
-        }
-        return absl::OkStatus();
-      case proto::Value::kTensor:
-        return source_.take_tensor(value.tensor(), *out.mutable_tensor());
-      case proto::Value::kUndefinedTensor:
-        out.mutable_undefined_tensor();
-        return absl::OkStatus();
-      case proto::Value::kReference:
-        return source_.take_reference(value.reference(), *out.mutable_handle());
-      case proto::Value::kList:
-      case proto::Value::kTuple:
-        return read_elements(value, type, out, depth);
-      case proto::Value::kMap:
-        return read_map(value.map(), type, *out.mutable_map(), depth);
-      case proto::Value::kIntegers:
-        read_integers(value.integers(), type, out);
-        return absl::OkStatus();
-      case proto::Value::kReals:
-        *out.mutable_reals()->mutable_values() = value.reals().values();
-        return absl::OkStatus();
-      case proto::Value::kStatus:
-        out.mutable_status()->set_code(value.status().code());
-        out.mutable_status()->set_message(printable(value.status().message()));
-        out.mutable_status()->set_worker(printable(value.status().worker()));
-        return absl::OkStatus();
-      case proto::Value::kMessage:
-        out.mutable_message()->set_type(printable(value.message().type()));
-        out.mutable_message()->set_serialized(value.message().serialized());
-        return absl::OkStatus();
-      case proto::Value::kDevice:
-        out.set_device(printable(value.device()));
-        return absl::OkStatus();
-      case proto::Value::kDtype: {
-        const v1::DType dtype = dtype_of(static_cast<int>(value.dtype()));
-        if (dtype == v1::DTYPE_UNSPECIFIED) break;
-        out.set_dtype(dtype);
-        return absl::OkStatus();
-      }
-      case proto::Value::kLayout:
-      case proto::Value::kMemoryFormat:
-        break;
-    }
-    const auto* field = proto::Value::descriptor()->FindFieldByNumber(value.kind_case());
-    return absl::InvalidArgumentError(absl::StrCat("the result has a value of kind ", field->name(),
-                                                   ", which the gateway does not pass to its clients"));
-  }
-
- private:
-  // The type of the elements at `index`; any type if the type says nothing about it.
-  static const Type& part(const Type& type, std::size_t index) {
-    if (type.kind == TypeKind::kList) index = 0;
-    return index < type.arguments.size() ? type.arguments[index] : any_type();
-  }
-
-  static void set_integer(int64_t integer, const Type& type, v1::Value& out) {
-    if (integer < 0 && type.kind == TypeKind::kInteger && !type.is_signed) {
-      out.set_unsigned_integer(static_cast<uint64_t>(integer));
-    } else {
-      out.set_integer(integer);
-    }
-  }
-
-  static void read_integers(const proto::Integers& integers, const Type& type, v1::Value& out) {
-    const Type& element = part(type, 0);
-    bool large = false;
-    if (element.kind == TypeKind::kInteger && !element.is_signed) {
-      for (int64_t each : integers.values()) large |= each < 0;
-    }
-    if (!large) {
-      *out.mutable_integers()->mutable_values() = integers.values();
-      return;
-    }
-    for (int64_t each : integers.values()) set_integer(each, element, *out.mutable_list()->add_values());
-  }
-
-  absl::Status read_elements(const proto::Value& value, const Type& type, v1::Value& out, int depth) {
-    const proto::ValueList& from = value.kind_case() == proto::Value::kList ? value.list() : value.tuple();
-    if (type.kind == TypeKind::kOptional && value.kind_case() == proto::Value::kList) {
-      if (from.values_size() == 1) return read(from.values(0), type.arguments[0], out, depth + 1);
-      if (from.values_size() == 0) {
-        out.mutable_none();
-        return absl::OkStatus();
-      }
-      return absl::InvalidArgumentError("malformed answer: an optional with several values");
-    }
-    const bool tuple = type.kind == TypeKind::kTuple || value.kind_case() == proto::Value::kTuple;
-    v1::List& to = tuple ? *out.mutable_tuple() : *out.mutable_list();
-    for (int i = 0; i < from.values_size(); ++i) {
-      GRADWIRE_RETURN_IF_ERROR(read(from.values(i), part(type, i), *to.add_values(), depth + 1));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status read_map(const proto::ValueMap& map, const Type& type, v1::Map& out, int depth) {
-    if (map.keys_size() != map.values_size()) return absl::InvalidArgumentError("malformed answer: a map");
-    for (const proto::Value& key : map.keys()) {
-      GRADWIRE_RETURN_IF_ERROR(read(key, part(type, 0), *out.add_keys(), depth + 1));
-    }
-    for (const proto::Value& mapped : map.values()) {
-      GRADWIRE_RETURN_IF_ERROR(read(mapped, part(type, 1), *out.add_values(), depth + 1));
-    }
-    return absl::OkStatus();
-  }
-
-  ResultSource& source_;
-};
-
-struct DTypeRow {
-  v1::DType dtype;
-  int torch;
-  int64_t size;
-};
-
-// The numbers are those of c10::ScalarType. gateway/torch checks them against libtorch.
-constexpr DTypeRow kDTypes[] = {
-    {v1::DTYPE_BOOL, 11, 1},     {v1::DTYPE_UINT8, 0, 1},          {v1::DTYPE_INT8, 1, 1},
-    {v1::DTYPE_INT16, 2, 2},     {v1::DTYPE_INT32, 3, 4},          {v1::DTYPE_INT64, 4, 8},
-    {v1::DTYPE_FLOAT16, 5, 2},   {v1::DTYPE_BFLOAT16, 15, 2},      {v1::DTYPE_FLOAT32, 6, 4},
-    {v1::DTYPE_FLOAT64, 7, 8},   {v1::DTYPE_COMPLEX64, 9, 8},      {v1::DTYPE_COMPLEX128, 10, 16},
-    {v1::DTYPE_UINT16, 27, 2},   {v1::DTYPE_UINT32, 28, 4},        {v1::DTYPE_UINT64, 29, 8},
-    {v1::DTYPE_COMPLEX32, 8, 4}, {v1::DTYPE_FLOAT8_E4M3FN, 24, 1}, {v1::DTYPE_FLOAT8_E5M2, 23, 1},
-};
-
-// Returns the number of bytes of the UTF-8 sequence at the start of `text`; 0 for another byte.
-std::size_t sequence_length(absl::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and code points beyond the last one.
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) {
-    return 0;
-  }
-  return length;
-}
-
 }  // namespace
 
 absl::Status to_wire(v1::Value& value, const Type& type, ArgumentSink& sink, proto::Value& out,
                      Mismatch& mismatch) {
   return Writer(sink, mismatch).write(value, type, out, 1);
-}
-
-absl::Status from_wire(const proto::Value& value, const Type& type, ResultSource& source, v1::Value& out) {
-  return Reader(source).read(value, type, out, 1);
-}
-
-const Type& any_type() {
-  static const Type* const type = [] {
-    auto* any = new Type;
-    any->kind = TypeKind::kAny;
-    any->name = "IValue";
-    return any;
-  }();
-  return *type;
-}
-
-int torch_number(v1::DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return row.torch;
-  }
-  return -1;
-}
-
-int64_t item_size(v1::DType dtype) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.dtype == dtype) return row.size;
-  }
-  return 0;
-}
-
-v1::DType dtype_of(int torch_number) {
-  for (const DTypeRow& row : kDTypes) {
-    if (row.torch == torch_number) return row.dtype;
-  }
-  return v1::DTYPE_UNSPECIFIED;
-}
-
-bool is_utf8(absl::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
-std::string printable(absl::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    if (length == 0) {
-      out.push_back('?');
-      text.remove_prefix(1);
-    } else {
-      out.append(text.substr(0, length).data(), length);
-      text.remove_prefix(length);
-    }
-  }
-  return out;
 }
 
 }  // namespace gradwire::gateway
