@@ -19,6 +19,9 @@
 namespace gradwire::gateway {
 namespace {
 
+// A request up to this size is encoded on the thread of gRPC.
+constexpr std::size_t kInlineRequest = std::size_t{64} << 10;
+
 // Whether the worker serves the callee. Operators of a named worker are not looked up: it checks them itself.
 const ServedCallee* find_callee(const ServedCallees& callees, v1::FunctionKind kind,
                                 const std::string& name) {
@@ -238,9 +241,17 @@ void Invocation::found_callees(const rpc::Worker& worker, const CalleeDirectory:
   post_send(worker, callee, *callees);
 }
 
-// Connecting, and a full flow window, may block. The threads of the executor may, those of gRPC should not.
+// Connecting, a full flow window, and large arguments take time. The threads of the executor may spend it,
+// those of gRPC should not. Without them a hand-over to another thread would be most of the gateway's own
+// time.
 void Invocation::post_send(const rpc::Worker& worker, const ServedCallee* callee,
                            std::shared_ptr<const ServedCallees> keep) {
+  const std::size_t size = input_->request.ByteSizeLong();
+  if (size <= kInlineRequest && input_->uploaded.empty() &&
+      rpc::sends_at_once(core_->agent->caller(), worker, size)) {
+    send(worker, callee);
+    return;
+  }
   rpc::Worker to = worker;
   const bool posted = core_->agent->executor()->post_clean(
       Executor::Task([self = shared_from_this(), to = std::move(to), callee, keep = std::move(keep)] {

@@ -103,4 +103,9 @@ class Caller {
   std::atomic<uint64_t> late_answers_{0};
 };
 
+// Whether a call of `bytes` to this worker can be sent now without waiting: it is not the own worker, the
+// connection exists, and the flow window is at most half full. The other half is for the threads that ask at
+// the same time.
+bool sends_at_once(const Caller& caller, const Worker& to, uint64_t bytes);
+
 }  // namespace gradwire::rpc

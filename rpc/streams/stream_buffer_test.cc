@@ -131,8 +131,8 @@ TEST(StreamBuffer, AbsurdLimitsAreBounded) {
 }
 
 TEST(ReadWindow, WindowIsDividedIntoTakes) {
-  ReadWindow window(8, 800);
-  for (uint64_t i = 0; i < ReadWindow::kMostTakes; ++i) {
+  ReadWindow window(2 * ReadWindow::kMostTakes, 200 * ReadWindow::kMostTakes);
+  for (uint64_t i = 0; i < ReadWindow::kFirstTakes; ++i) {
     const auto take = window.next_take();
     ASSERT_TRUE(take.has_value());
     EXPECT_EQ(take->sequence, i);
@@ -141,6 +141,9 @@ TEST(ReadWindow, WindowIsDividedIntoTakes) {
   }
   EXPECT_FALSE(window.next_take().has_value());
   window.arrived(2, 20);
+  for (uint64_t i = ReadWindow::kFirstTakes; i < ReadWindow::kMostTakes; ++i) {
+    EXPECT_TRUE(window.next_take().has_value());
+  }
   // The items wait to be read, so they are part of the window.
   EXPECT_FALSE(window.next_take().has_value());
   window.read(10);
@@ -156,6 +159,17 @@ TEST(ReadWindow, UnusedPartOfATakeIsAskedForAgain) {
   window.arrived(1, 1);
   window.read(1);
   EXPECT_TRUE(window.next_take().has_value());
+}
+
+TEST(ReadWindow, ItemsThatAreLargerThanATakeNeedMoreOfTheWindow) {
+  ReadWindow window(1'000, 1'600);
+  while (window.next_take()) {
+  }
+  // Three more takes are on their way, and each of them brings an item of 400 bytes, which fills the window.
+  window.arrived(1, 400);
+  window.read(400);
+  EXPECT_TRUE(window.next_take().has_value());
+  EXPECT_FALSE(window.next_take().has_value());
 }
 
 TEST(ReadWindow, SmallestWindowHasOneTake) {

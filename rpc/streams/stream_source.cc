@@ -255,6 +255,7 @@ void StreamSource::post_answer() {
 }
 
 void StreamSource::answer_takes() {
+  bool answered = false;
   while (true) {
     std::shared_ptr<ServerCall> call;
     std::shared_ptr<void> batch;
@@ -264,7 +265,8 @@ void StreamSource::answer_takes() {
       MutexLock lock(mutex_);
       answer_posted_ = false;
       const std::optional<StreamBuffer::Answer> answer = buffer_.next_answer();
-      if (!answer) return;
+      if (!answer) break;
+      answered = true;
       auto take = takes_.find(answer->sequence);
       // cancel() has taken the call.
       if (take == takes_.end()) continue;
@@ -282,6 +284,12 @@ void StreamSource::answer_takes() {
       call->fail(failed);
     }
   }
+  if (!answered) return;
+  // An item that exceeds all takes leaves no room until it is answered, and then the takes behind it are room
+  // again. No further take need come.
+  admit_writes();
+  go_on();
+  answer_soon();
 }
 
 void StreamSource::admit_writes() {
