@@ -73,7 +73,7 @@ class ReadWindow {
   const uint64_t items_;
   const uint64_t bytes_;
   const TakeLimits per_take_;
-  // What an outstanding take will bring, by the last answer.
+  // The bytes that an outstanding take will bring, by the last answer.
   uint64_t expected_bytes_ = per_take_.bytes;
   bool begun_ = false;
   uint64_t next_ = 0;
