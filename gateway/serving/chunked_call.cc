@@ -24,16 +24,12 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
         input_(std::make_unique<Invocation::Input>()),
         upload_(*input_),
         watch_(core_->stalls, [&context] { context.TryCancel(); }) {
-    absl::Status status = authenticate(*core_, context_);
-    if (status.ok()) {
-      absl::StatusOr<Limits::Permit> permit = core_->limits.enter_call(context_.peer());
-      status = permit.status();
-      if (permit.ok()) input_->permit = *std::move(permit);
-    }
-    if (!status.ok()) {
-      Finish(reply_status(context_, status));
+    absl::StatusOr<Limits::Permit> permit = enter_call(*core_, context_);
+    if (!permit.ok()) {
+      Finish(reply_status(context_, permit.status()));
       return;
     }
+    input_->permit = *std::move(permit);
     input_->deadline = deadline_of(*core_, context_);
     input_->form = CallForm::kChunked;
     read();

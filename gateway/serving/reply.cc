@@ -49,6 +49,11 @@ absl::Status authenticate(const Core& core, const grpc::CallbackServerContext& c
                                      : absl::string_view(found->second.data(), found->second.size()));
 }
 
+absl::StatusOr<Limits::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context) {
+  GRADWIRE_RETURN_IF_ERROR(authenticate(core, context));
+  return core.limits.enter_call(context.peer());
+}
+
 absl::Time deadline_of(const Core& core, const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/gateway/serving/core.h"
 #include "gradwire/proto/gateway.pb.h"
@@ -23,6 +24,9 @@ grpc::Status reply_status(grpc::CallbackServerContext& context, const absl::Stat
 
 // Checks the token of an RPC.
 absl::Status authenticate(const Core& core, const grpc::CallbackServerContext& context);
+
+// Checks the token of an RPC, and counts it as a call of its client.
+absl::StatusOr<Limits::Permit> enter_call(Core& core, const grpc::CallbackServerContext& context);
 
 // The deadline of an RPC on Clock::system(); that of Options::default_timeout if the client set none.
 absl::Time deadline_of(const Core& core, const grpc::CallbackServerContext& context);

@@ -40,10 +40,8 @@ grpc::ServerUnaryReactor* Service::ListWorkers(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* Service::ListFunctions(grpc::CallbackServerContext* context,
                                                  const v1::ListFunctionsRequest* request,
                                                  v1::ListFunctionsResponse* response) {
-  absl::Status status = authenticate(*core_, *context);
   // A list counts as a call, so that a client cannot have any number of them.
-  absl::StatusOr<Limits::Permit> permit =
-      status.ok() ? core_->limits.enter_call(context->peer()) : std::move(status);
+  absl::StatusOr<Limits::Permit> permit = enter_call(*core_, *context);
   if (!permit.ok()) return finish(context, permit.status());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   auto held = std::make_shared<Limits::Permit>(*std::move(permit));

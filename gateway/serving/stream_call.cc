@@ -38,9 +38,7 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
         context_(context),
         callee_(request.has_method() ? request.method().name() : request.function()),
         watch_(core_->stalls, [&context] { context.TryCancel(); }) {
-    absl::Status status = authenticate(*core_, context_);
-    absl::StatusOr<Limits::Permit> permit =
-        status.ok() ? core_->limits.enter_call(context_.peer()) : std::move(status);
+    absl::StatusOr<Limits::Permit> permit = enter_call(*core_, context_);
     if (!permit.ok()) {
       Finish(reply_status(context_, permit.status()));
       return;

@@ -16,9 +16,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   UnaryCall(std::shared_ptr<Core> core, grpc::CallbackServerContext& context, v1::CallRequest& request,
             v1::CallResponse& response)
       : context_(context), response_(response) {
-    absl::Status status = authenticate(*core, context);
-    absl::StatusOr<Limits::Permit> permit =
-        status.ok() ? core->limits.enter_call(context.peer()) : std::move(status);
+    absl::StatusOr<Limits::Permit> permit = enter_call(*core, context);
     if (!permit.ok()) {
       Finish(reply_status(context, permit.status()));
       return;
