@@ -17,7 +17,7 @@ for script in "$job" "$elastic"; do
   wrong=$(grep -vE "^##?SBATCH --($known)(=[^ ]+)?$" <<<"$options" || true)
   [[ -z $wrong ]] || fail "$script: unknown or malformed options: $wrong"
   header=$(grep -vnE '^(#|$)' "$script" | head -n 1 | cut -d: -f1)
-  ! tail -n "+$header" "$script" | grep -q '^#*SBATCH' || fail "$script: options after the first command"
+  ! tail -n "+$header" "$script" | grep '^#*SBATCH' >/dev/null || fail "$script: options after the first command"
   grep -qx '#SBATCH --ntasks-per-node=1' <<<"$options" || fail "$script: --ntasks-per-node=1 is missing"
 done
 
