@@ -3,6 +3,7 @@
 load("//third_party/cuda:cuda.bzl", "cuda_repository")
 load("//third_party/etcd:etcd.bzl", "etcd_repository")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
+load("//third_party/pytorch:pytorch.bzl", "pytorch_repository")
 load("//third_party/system:system.bzl", "system_repository")
 
 # Debian's bazel-bootstrap has these, and downloads nothing.
@@ -38,7 +39,12 @@ def gradwire_dependencies(libraries = {}, debian_bazel = True):
         system_repository(name = "system", libraries = libraries)
     elif libraries:
         fail("gradwire_dependencies: libraries was given, but the workspace has declared a repository named system")
-    for name, rule in [("libtorch", libtorch_repository), ("cuda", cuda_repository), ("etcd", etcd_repository)]:
+    for name, rule in [
+        ("libtorch", libtorch_repository),
+        ("cuda", cuda_repository),
+        ("etcd", etcd_repository),
+        ("pytorch", pytorch_repository),
+    ]:
         if name not in declared:
             rule(name = name)
     if not debian_bazel:

@@ -11,6 +11,7 @@ FOLDERS = ["autograd", "base", "codec", "collectives", "data_parallel", "device"
            "tests", "third_party", "tools", "transport"]
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
 GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
+PYTHON = re.compile(r'environ(?:\.get\(|\[)\s*"(GRADWIRE_\w+)"')
 SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-")
 
 
@@ -30,6 +31,8 @@ def variables_in(path, text):
         return options | set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
     if path.endswith(".bzl"):
         return set(GETENV.findall(text)), set()
+    if path.endswith(".py"):
+        return set(PYTHON.findall(text)), set()
     if os.path.dirname(path) == "tools" and "." not in os.path.basename(path):
         return set(SHELL.findall(text)), set()
     return set(), set()
@@ -40,7 +43,7 @@ for folder in FOLDERS:
     for where, _, names in os.walk(os.path.join(root, folder)):
         for name in names:
             path = os.path.relpath(os.path.join(where, name), root)
-            if not path.endswith((".cc", ".h", ".bzl")) and os.path.dirname(path) != "tools":
+            if not path.endswith((".cc", ".h", ".bzl", ".py")) and os.path.dirname(path) != "tools":
                 continue
             with open(os.path.join(root, path), encoding="utf-8", errors="replace") as source:
                 found, words = variables_in(path, source.read())

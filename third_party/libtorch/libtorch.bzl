@@ -13,9 +13,14 @@ def _impl(ctx):
         cache = ctx.os.environ.get("XDG_CACHE_HOME") or ctx.os.environ.get("HOME", "") + "/.cache"
         root = cache + "/gradwire/libtorch-2.11.0"
     torch = ctx.path(root + "/torch")
+
+    # For a test that reads the names in PyTorch's own sources, which the wheel contains.
+    ctx.file("location", root + "\n", executable = False)
     if not torch.exists:
         # There is no fail() here, because targets without libtorch must build on a machine that does not have it.
         ctx.file("BUILD.bazel", """
+exports_files(["location"])
+
 genrule(
     name = "missing",
     outs = ["missing.cc"],

@@ -3,8 +3,10 @@
 import os
 import sys
 import time
-import unittest
-import xml.etree.ElementTree as xml
+
+# The folders of this file and of tests/python are beside each other in the source tree and in the runfiles.
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../../tests/python"))
+from report import main, needs, python_torch
 
 # Seconds until a test gives up waiting for an event.
 LIMIT = 30
@@ -26,14 +28,6 @@ def use_wheel():
 WHEEL = use_wheel()
 
 
-def needs(resource, reason):
-    """Skips the test if there is a reason to; fails it if this machine must have the resource."""
-    if reason and resource in os.environ.get("GRADWIRE_TEST_MUST_HAVE", "").split(","):
-        raise AssertionError(f"this machine must have {resource}: {reason}")
-    if reason:
-        raise unittest.SkipTest(reason)
-
-
 def wait_until(condition, what):
     """Waits for something that another thread does, and that has no event."""
     end = time.monotonic() + LIMIT
@@ -41,40 +35,3 @@ def wait_until(condition, what):
         if time.monotonic() > end:
             raise AssertionError(f"after {LIMIT} s still not: {what}")
         time.sleep(0.002)
-
-
-class Result(unittest.TextTestResult):
-    """Also notes each case for Bazel's test.xml, which tools/test counts skipped cases from."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.suite = xml.Element("testsuite", name=os.path.basename(sys.argv[0]))
-
-    def startTest(self, test):
-        super().startTest(test)
-        name = test.id().rpartition(".")
-        self.case = xml.SubElement(self.suite, "testcase", name=name[2], classname=name[0].rpartition(".")[2])
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        # The form of GoogleTest: the place, and then the reason.
-        xml.SubElement(self.case, "skipped", message=f"{os.path.basename(sys.argv[0])}\n{reason}")
-
-    def addError(self, test, error):
-        super().addError(test, error)
-        xml.SubElement(self.case, "failure", message=str(error[1]))
-
-    addFailure = addError
-
-
-def main():
-    program = unittest.main(module="__main__", exit=False, testRunner=unittest.TextTestRunner(resultclass=Result))
-    result = program.result
-    path = os.environ.get("XML_OUTPUT_FILE")
-    if path:
-        suites = xml.Element("testsuites")
-        suites.append(result.suite)
-        xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
-    if not result.testsRun:
-        sys.exit("no test ran")
-    sys.exit(not result.wasSuccessful())

@@ -214,12 +214,11 @@ assert arrays.dtype_of(pb.DTYPE_BFLOAT16) == bfloat16
 
     def test_tensors_of_pytorch(self):
         """Only where Python finds PyTorch: Gradwire itself needs no more of it than libtorch."""
-        folder = os.path.expanduser("~/.cache/gradwire/libtorch-2.11.0")
+        folder = support.python_torch()
+        # At the end: the folder has other versions of modules that the client uses.
         sys.path.append(folder)
         try:
             import torch
-        except ImportError as error:
-            support.needs("python_torch", f"the module torch cannot be imported: {error}")
         finally:
             sys.path.remove(folder)
         x = torch.arange(6, dtype=torch.float32).reshape(2, 3).requires_grad_()
