@@ -58,7 +58,9 @@ PYTORCH = {
         group_name store pg_options device_id timeout destroy_process_group get_rank get_world_size get_backend
         get_backend_config BackendConfig get_default_backend_for_device Backend Backend.GLOO Backend.NCCL Backend.MPI
         Backend.UCC Backend.XCCL Backend.FAKE Backend.UNDEFINED Backend.register_backend ProcessGroup
-        ProcessGroup.rank ProcessGroup.size ProcessGroup.name GroupName ProcessGroup.abort ProcessGroup.shutdown
+        ProcessGroup.rank ProcessGroup.size ProcessGroup.name ProcessGroup.group_name ProcessGroup.group_desc
+        ProcessGroup.bound_device_id ProcessGroup.boxed ProcessGroup.unbox GroupName ProcessGroup.abort
+        ProcessGroup.shutdown
         ProcessGroup.set_timeout ProcessGroup.get_group_store ProcessGroup.merge_remote_group ProcessGroup.split_group
         group GroupMember new_group use_local_synchronization group_desc new_subgroups new_subgroups_by_enumeration
         split_group shrink_group get_process_group_ranks get_global_rank get_group_rank get_pg_count
@@ -88,13 +90,16 @@ PYTORCH = {
         init_device_mesh DeviceMesh DeviceMesh.get_group DeviceMesh.get_all_groups DeviceMesh.from_group
         DeviceMesh.size DeviceMesh.ndim DeviceMesh.shape DeviceMesh.mesh DeviceMesh.mesh_dim_names
         DeviceMesh.device_type DeviceMesh.get_rank DeviceMesh.get_local_rank DeviceMesh.get_coordinate""",
+    "torch.nn.parallel": """
+        DistributedDataParallel DataParallel data_parallel replicate scatter gather parallel_apply""",
     "torch.nn.parallel.DistributedDataParallel": """
         DistributedDataParallel module device_ids output_device dim broadcast_buffers init_sync process_group
         bucket_cap_mb find_unused_parameters check_reduction gradient_as_bucket_view static_graph
         delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh
         skip_all_reduce_unused_params bucket_cap_mb_list forward no_sync join join_hook join_device join_process_group
         register_comm_hook scatter gather to_kwargs will_sync_module_buffers train Reducer Logger BuiltinCommHookType
-        GradBucket""",
+        GradBucket Logger.set_construction_data_and_log Logger.set_error_and_log Logger.set_runtime_stats_and_log
+        Reducer.get_backward_stats Reducer.prepare_for_backward Reducer.prepare_for_forward Reducer.set_logger""",
     "torch.distributed.algorithms": """
         Join Join.notify_join_context Joinable JoinHook ddp_comm_hooks.register_ddp_comm_hook
         ddp_comm_hooks.DDPCommHookType ddp_comm_hooks.allreduce_hook ddp_comm_hooks.noop_hook
@@ -103,7 +108,9 @@ PYTORCH = {
         ddp_comm_hooks.post_localSGD_hook ddp_comm_hooks.PowerSGDState ddp_comm_hooks.PostLocalSGDState
         ddp_comm_hooks.hook_with_zero_step ddp_comm_hooks.hook_with_zero_step_interleaved
         ddp_comm_hooks.quantization_pertensor_hook ddp_comm_hooks.quantization_perchannel_hook
-        model_averaging.ModelAverager model_averaging.PeriodicModelAverager""",
+        model_averaging.ModelAverager model_averaging.PeriodicModelAverager model_averaging.HierarchicalModelAverager
+        model_averaging.average_parameters model_averaging.average_parameters_or_parameter_groups
+        model_averaging.get_params_to_average""",
     "torch.utils.data.distributed": """
         DistributedSampler dataset num_replicas rank shuffle seed drop_last set_epoch __iter__ __len__""",
     "torchrun": """
@@ -129,7 +136,14 @@ PYTORCH = {
         rendezvous.RendezvousTimeoutError rendezvous.RendezvousConnectionError rendezvous.RendezvousStateError
         rendezvous.RendezvousGracefulExitError agent.server.WorkerSpec agent.server.WorkerGroup
         agent.server.ElasticAgent agent.server.SimpleElasticAgent agent.server.LocalElasticAgent timer.expires
-        timer.configure events.record metrics.put_metric""",
+        timer.configure events.record metrics.put_metric agent.server.Worker agent.server.WorkerState
+        agent.server.RunResult events.record_rdzv_event events.construct_and_record_rdzv_event metrics.publish_metric
+        metrics.configure metrics.getStream metrics.prof metrics.profile metrics.get_elapsed_time_ms metrics.MetricData
+        metrics.MetricHandler metrics.ConsoleMetricHandler metrics.NullMetricHandler metrics.MetricStream
+        metrics.MetricsConfig multiprocessing.MultiprocessContext multiprocessing.SubprocessContext
+        multiprocessing.RunProcsResult multiprocessing.ProcessFailure multiprocessing.to_map multiprocessing.Std
+        multiprocessing.LogsDest multiprocessing.LogsSpecs multiprocessing.DefaultLogsSpecs timer.TimerClient
+        timer.TimerServer timer.TimerRequest timer.RequestQueue""",
 }
 # PyTorch's names that a row calls "not there" although a header has the word, and what the word means there. A name
 # that ends with a dot stands for all names that begin with it.
@@ -145,6 +159,10 @@ OTHER_MEANING = {
     "torch.distributed Work.result": "the method of Future",
     "torch.distributed Store.append": "a method of the implementation",
     "torch.distributed.device_mesh DeviceMesh.": "methods of process groups and containers",
+    "torch.nn.parallel scatter": "the collective",
+    "torch.nn.parallel gather": "the collective",
+    "torch.distributed.elastic agent.server.Worker": "the one that makes a call",
+    "torch.distributed.elastic agent.server.WorkerState": "the state of a worker of the agent",
     "torch.nn.parallel.DistributedDataParallel scatter": "the collective",
     "torch.nn.parallel.DistributedDataParallel gather": "the collective",
     "torch.distributed.elastic events.record": "a method of the implementation",
@@ -386,4 +404,5 @@ def main():
     print(f"{len(rows)} rows, {gaps} of them \"not there\"")
 
 
-main()
+if __name__ == "__main__":
+    main()
