@@ -30,6 +30,9 @@ class EtcdWriter;
 //                       started with a larger --max-request-bytes
 //   FailedPrecondition  the server at the endpoint is not an etcd v3
 //
+// All items of a queue are one value of etcd, so together they are bounded by etcd's limit. wait() and
+// check() see only keys, no queues. A clone has a lease of its own.
+//
 // Thread-safe. The store starts no threads except one when lease_ttl is set; gRPC has its own threads. A call
 // that waits holds a stream to etcd and uses no processor time until an event arrives.
 class EtcdStore : public Store {
@@ -55,12 +58,14 @@ class EtcdStore : public Store {
             const EtcdStoreOptions& options);
   absl::Status start(const EtcdStoreOptions& options);
   std::string full_key(absl::string_view key) const;
+  std::string queue_key(absl::string_view queue) const;
 
   GRADWIRE_STORE_OPERATIONS_;
 
   // Set once, before the constructor returns. Each uses those above it.
   const std::vector<std::string> endpoints_;
   const std::string prefix_;
+  const EtcdStoreOptions options_;  // For clones.
   std::unique_ptr<EtcdClient> client_;
   std::unique_ptr<EtcdLease> lease_;  // Null without a lease_ttl.
   std::unique_ptr<EtcdWriter> writer_;

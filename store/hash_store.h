@@ -1,48 +1,33 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "gradwire/base/mutex.h"
-#include "gradwire/store/memory/store_table.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::store {
 
-// A store in the memory of one process: for several agents in one program, and for tests.
+class SharedTable;
+
+// A store in the memory of one process: for several agents in one program, and for tests. Its clones share
+// the table, which exists as long as the last of them.
 class HashStore : public Store {
  public:
-  // Creates an empty table. `clock` must outlive the store.
+  // Creates an empty table. `clock` must outlive the store and its clones.
   explicit HashStore(absl::Duration timeout = kDefaultTimeout, Clock& clock = Clock::system());
 
   std::string description() const override { return "HashStore"; }
-  // Number of calls that are waiting for a key now.
-  std::size_t waiting() {
-    MutexLock lock(mutex_);
-    return sleepers_.size();
-  }
+  // Number of calls that are waiting for a key or an item now, also those of clones.
+  std::size_t waiting();
 
  private:
-  // A waiting call. The object is on the caller's stack and is guarded by mutex_.
-  struct Sleeper {
-    CondVar woken;
-    bool done = false;
-    StoreTable::Value value;
-  };
+  HashStore(std::shared_ptr<SharedTable> table, Clock& clock);
 
   GRADWIRE_STORE_OPERATIONS_;
 
-  void wake_locked(const StoreTable::Wakeups& wakeups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Blocks until woken or until the deadline. Returns the keys that are then missing.
-  std::vector<std::string> sleep_locked(uint64_t id, Sleeper& sleeper, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  Mutex mutex_;
-  StoreTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Sleeper*> sleepers_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
+  const std::shared_ptr<SharedTable> table_;
 };
 
 }  // namespace gradwire::store

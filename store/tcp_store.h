@@ -31,9 +31,10 @@ struct TcpStoreOptions {
 // s. Calls fail with Aborted if another Gradwire server now listens at the address (the keys are lost), and
 // with FailedPrecondition if another program does.
 //
-// After a broken connection, set, get, wait, watch and num_keys are repeated within their deadline. add,
-// compare_set and delete_key are not repeated once they may have reached the server, so that no change is
-// applied twice. If one of them fails with Unavailable, it is unknown whether the change was applied.
+// After a broken connection, set, multi_set and all calls that change nothing are repeated within their
+// deadline. add, append, compare_set, delete_key, queue_push and queue_pop are not repeated once they may
+// have reached the server, so that no change is applied twice. If one of them fails with Unavailable, it is
+// unknown whether the change was applied.
 //
 // Thread-safe. The store opens one connection and has one thread, which sleeps unless there is something to
 // receive. The master also listens on every interface, or on the loopback interface alone if `host` is a

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,8 +32,8 @@ class CutStore : public store::ForwardingStore {
   std::string description() const override { return "CutStore over " + ForwardingStore::description(); }
 
  private:
-  absl::Status do_set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
-    return unless_cut(deadline, [&] { return ForwardingStore::do_set(key, value, deadline); });
+  absl::Status do_set(absl::Span<const Entry> entries, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_set(entries, deadline); });
   }
   absl::StatusOr<int64_t> do_add(absl::string_view key, int64_t n, absl::Time deadline) override {
     return unless_cut(deadline, [&] { return ForwardingStore::do_add(key, n, deadline); });
@@ -56,6 +57,33 @@ class CutStore : public store::ForwardingStore {
                                                       std::optional<absl::string_view> last_value,
                                                       absl::Time deadline) override {
     return unless_cut(deadline, [&] { return ForwardingStore::do_watch(key, last_value, deadline); });
+  }
+
+  absl::Status do_append(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_append(key, value, deadline); });
+  }
+  absl::StatusOr<std::vector<std::string>> do_list_keys(absl::string_view prefix,
+                                                        absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_list_keys(prefix, deadline); });
+  }
+  absl::StatusOr<bool> do_check(const std::vector<std::string>& keys, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_check(keys, deadline); });
+  }
+  absl::StatusOr<Values> do_multi_get(const std::vector<std::string>& keys, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_multi_get(keys, deadline); });
+  }
+  absl::Status do_queue_push(absl::string_view queue, absl::string_view value, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_queue_push(queue, value, deadline); });
+  }
+  absl::StatusOr<std::optional<std::string>> do_queue_pop(absl::string_view queue,
+                                                          absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_queue_pop(queue, deadline); });
+  }
+  absl::StatusOr<int64_t> do_queue_len(absl::string_view queue, absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_queue_len(queue, deadline); });
+  }
+  absl::StatusOr<std::shared_ptr<Store>> do_clone(absl::Time deadline) override {
+    return unless_cut(deadline, [&] { return ForwardingStore::do_clone(deadline); });
   }
 
   template <class F>

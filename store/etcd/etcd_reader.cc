@@ -70,6 +70,47 @@ absl::StatusOr<int64_t> EtcdReader::count_under(const std::string& prefix, absl:
   return response.count();
 }
 
+// Pages, so that no answer is over the size of a message. All pages are of the revision of the first.
+absl::StatusOr<std::vector<std::string>> EtcdReader::list_under(const std::string& prefix, std::size_t skip,
+                                                                absl::Time deadline) {
+  constexpr int64_t kKeysPerPage = 1000;
+  etcdserverpb::RangeRequest request;
+  request.set_key(prefix);
+  request.set_range_end(end_of_prefix(prefix));
+  request.set_keys_only(true);
+  request.set_limit(kKeysPerPage);
+  std::vector<std::string> keys;
+  std::size_t bytes = 0;
+  while (true) {
+    etcdserverpb::RangeResponse response;
+    GRADWIRE_RETURN_IF_ERROR(
+        client_.call(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
+          response.Clear();
+          return member.kv->Range(&context, request, &response);
+        }));
+    for (const etcdserverpb::KeyValue& found : response.kvs()) {
+      if (found.key().compare(0, prefix.size(), prefix) != 0) {
+        return client_.not_etcd_error("it returned a key outside of the requested range");
+      }
+      bytes += found.key().size() - skip;
+      if (bytes > kMaxListBytes) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the names of the keys take more than the limit of ", kMaxListBytes, " bytes"));
+      }
+      keys.push_back(found.key().substr(skip));
+    }
+    if (!response.more() || response.kvs().empty()) return keys;
+    // The next key in the order of bytes.
+    request.set_key(response.kvs(response.kvs_size() - 1).key() + '\0');
+    request.set_revision(response.header().revision());
+  }
+}
+
+absl::StatusOr<bool> EtcdReader::all_exist(const std::vector<std::string>& keys, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(const Missing missing, find_missing(keys, 0, /*first_only=*/true, deadline));
+  return missing.indices.empty();
+}
+
 absl::StatusOr<std::optional<std::string>> EtcdReader::watch(const std::string& key,
                                                              std::optional<absl::string_view> last_value,
                                                              absl::Time deadline) {

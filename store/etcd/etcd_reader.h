@@ -44,6 +44,12 @@ class EtcdReader {
   absl::StatusOr<std::optional<std::string>> watch(const std::string& key,
                                                    std::optional<absl::string_view> last_value,
                                                    absl::Time deadline);
+  // The keys that begin with `prefix`, in ascending order and without their first `skip` bytes.
+  // ResourceExhausted if they take more than kMaxListBytes.
+  absl::StatusOr<std::vector<std::string>> list_under(const std::string& prefix, std::size_t skip,
+                                                      absl::Time deadline);
+  // Whether all keys exist at one moment.
+  absl::StatusOr<bool> all_exist(const std::vector<std::string>& keys, absl::Time deadline);
   // Waits until all keys exist at one moment. At the deadline returns the indices of the missing keys.
   absl::StatusOr<std::vector<std::size_t>> wait(const std::vector<std::string>& keys, absl::Time deadline);
 

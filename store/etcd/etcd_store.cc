@@ -9,11 +9,13 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/proto/store.pb.h"
 #include "gradwire/store/etcd/etcd_client.h"
 #include "gradwire/store/etcd/etcd_lease.h"
 #include "gradwire/store/etcd/etcd_reader.h"
 #include "gradwire/store/etcd/etcd_writer.h"
 #include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {
@@ -40,11 +42,47 @@ Change add_to(const std::optional<std::string>& current, int64_t n, absl::string
   return Change{.kind = Change::kPut, .value = absl::StrCat(sum), .note = absl::StrCat(sum)};
 }
 
+// A queue is one key of etcd, whose value has all its items. It does not exist while the queue is empty.
+std::optional<std::vector<std::string>> parse_queue(const std::optional<std::string>& value) {
+  if (!value.has_value()) return std::vector<std::string>();
+  proto::KeyList list;
+  if (!list.ParseFromString(*value)) return std::nullopt;
+  return unpack_keys(list, kMaxValueBytes);
+}
+
+Change malformed_queue() {
+  return Change{.kind = Change::kNone,
+                .error = absl::InvalidArgumentError(
+                    "malformed queue in etcd: another program has written under this store's prefix")};
+}
+
+Change push_to(const std::optional<std::string>& current, absl::string_view item) {
+  const std::optional<std::vector<std::string>> items = parse_queue(current);
+  if (!items.has_value()) return malformed_queue();
+  proto::KeyList list;
+  pack_keys(*items, list);
+  pack_key(item, list);
+  return Change{.kind = Change::kPut, .value = list.SerializeAsString()};
+}
+
+// The item is also the note: if the answer is lost, the writer reads it from the slot.
+Change pop_from(const std::optional<std::string>& current) {
+  std::optional<std::vector<std::string>> items = parse_queue(current);
+  if (!items.has_value()) return malformed_queue();
+  if (items->empty()) return Change{.kind = Change::kNone};
+  std::string item = std::move(items->front());
+  items->erase(items->begin());
+  if (items->empty()) return Change{.kind = Change::kErase, .note = std::move(item)};
+  proto::KeyList list;
+  pack_keys(*items, list);
+  return Change{.kind = Change::kPut, .value = list.SerializeAsString(), .note = std::move(item)};
+}
+
 }  // namespace
 
 EtcdStore::EtcdStore(Unopened, const std::vector<std::string>& endpoints, const std::string& prefix,
                      const EtcdStoreOptions& options)
-    : Store(options.timeout), endpoints_(endpoints), prefix_(prefix) {}
+    : Store(options.timeout), endpoints_(endpoints), prefix_(prefix), options_(options) {}
 
 EtcdStore::EtcdStore(const std::vector<std::string>& endpoints, const std::string& prefix,
                      EtcdStoreOptions options)
@@ -102,8 +140,27 @@ std::string EtcdStore::description() const {
 
 std::string EtcdStore::full_key(absl::string_view key) const { return absl::StrCat(prefix_, "/", key); }
 
-absl::Status EtcdStore::do_set(absl::string_view key, absl::string_view value, absl::Time deadline) {
-  return writer_->put(full_key(key), value, deadline);
+// The keys of queues do not begin with "prefix/" either.
+std::string EtcdStore::queue_key(absl::string_view queue) const {
+  return absl::StrCat(prefix_, absl::string_view("\0queue/", 7), queue);
+}
+
+absl::Status EtcdStore::do_set(absl::Span<const Entry> entries, absl::Time deadline) {
+  for (const auto& [key, value] : entries) {
+    GRADWIRE_RETURN_IF_ERROR(writer_->put(full_key(key), value, deadline));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::do_append(absl::string_view key, absl::string_view value, absl::Time deadline) {
+  const auto decide = [&](const std::optional<std::string>& current) {
+    std::string longer = absl::StrCat(current.value_or(""), value);
+    if (longer.size() <= kMaxValueBytes) return Change{.kind = Change::kPut, .value = std::move(longer)};
+    return Change{.kind = Change::kNone,
+                  .error = absl::ResourceExhaustedError(absl::StrCat(
+                      "append: a value of ", longer.size(), " bytes is over the limit of ", kMaxValueBytes))};
+  };
+  return writer_->update(full_key(key), decide, deadline).status();
 }
 
 absl::StatusOr<int64_t> EtcdStore::do_add(absl::string_view key, int64_t n, absl::Time deadline) {
@@ -143,6 +200,41 @@ absl::StatusOr<int64_t> EtcdStore::do_num_keys(absl::string_view prefix, absl::T
   return EtcdReader(*client_, clock()).count_under(full_key(prefix), deadline);
 }
 
+absl::StatusOr<std::vector<std::string>> EtcdStore::do_list_keys(absl::string_view prefix,
+                                                                 absl::Time deadline) {
+  return EtcdReader(*client_, clock()).list_under(full_key(prefix), full_key("").size(), deadline);
+}
+
+absl::StatusOr<bool> EtcdStore::do_check(const std::vector<std::string>& keys, absl::Time deadline) {
+  std::vector<std::string> full;
+  for (const std::string& key : keys) full.push_back(full_key(key));
+  return EtcdReader(*client_, clock()).all_exist(full, deadline);
+}
+
+// Reads the keys one after the other when all exist. If one has been deleted meanwhile, waits for all again.
+absl::StatusOr<Store::Values> EtcdStore::do_multi_get(const std::vector<std::string>& keys,
+                                                      absl::Time deadline) {
+  EtcdReader reader(*client_, clock());
+  while (true) {
+    Values values;
+    GRADWIRE_ASSIGN_OR_RETURN(values.missing, do_wait(keys, deadline));
+    if (!values.missing.empty()) return values;
+    std::size_t bytes = 0;
+    for (const std::string& key : keys) {
+      GRADWIRE_ASSIGN_OR_RETURN(EtcdReader::Found found, reader.get(full_key(key), deadline));
+      if (!found.now.value.has_value()) break;
+      bytes += found.now.value->size();
+      if (bytes > kMaxMultiBytes) {
+        return absl::ResourceExhaustedError(absl::StrCat("the values of these ", keys.size(),
+                                                         " keys take more than the limit of ", kMaxMultiBytes,
+                                                         " bytes; get fewer keys at once"));
+      }
+      values.values.push_back(*std::move(found.now.value));
+    }
+    if (values.values.size() == keys.size()) return values;
+  }
+}
+
 absl::StatusOr<std::vector<std::string>> EtcdStore::do_wait(const std::vector<std::string>& keys,
                                                             absl::Time deadline) {
   // Keys may be named twice; the answer names each missing one once.
@@ -164,6 +256,37 @@ absl::StatusOr<std::optional<std::string>> EtcdStore::do_watch(absl::string_view
                                                                std::optional<absl::string_view> last_value,
                                                                absl::Time deadline) {
   return EtcdReader(*client_, clock()).watch(full_key(key), last_value, deadline);
+}
+
+absl::Status EtcdStore::do_queue_push(absl::string_view queue, absl::string_view value, absl::Time deadline) {
+  const auto decide = [&](const std::optional<std::string>& current) { return push_to(current, value); };
+  return writer_->update(queue_key(queue), decide, deadline).status();
+}
+
+absl::StatusOr<std::optional<std::string>> EtcdStore::do_queue_pop(absl::string_view queue,
+                                                                   absl::Time deadline) {
+  const std::string key = queue_key(queue);
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(Outcome outcome, writer_->update(key, pop_from, deadline));
+    if (outcome.note.has_value()) return std::move(outcome.note);
+    GRADWIRE_ASSIGN_OR_RETURN(const std::optional<std::string> items,
+                              EtcdReader(*client_, clock()).watch(key, std::nullopt, deadline));
+    if (!items.has_value()) return std::optional<std::string>();
+  }
+}
+
+absl::StatusOr<int64_t> EtcdStore::do_queue_len(absl::string_view queue, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(const EtcdReader::Found found,
+                            EtcdReader(*client_, clock()).get(queue_key(queue), deadline));
+  const std::optional<std::vector<std::string>> items = parse_queue(found.now.value);
+  if (!items.has_value()) return malformed_queue().error;
+  return static_cast<int64_t>(items->size());
+}
+
+absl::StatusOr<std::shared_ptr<Store>> EtcdStore::do_clone(absl::Time deadline) {
+  EtcdStoreOptions options = options_;
+  options.timeout = deadline - clock().now();
+  return open(endpoints_, prefix_, std::move(options));
 }
 
 }  // namespace gradwire::store

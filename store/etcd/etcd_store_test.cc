@@ -56,8 +56,12 @@ class LeasedFixture : public StoreFixture {
 std::vector<StoreKind> kinds() {
   // Without etcd no test is instantiated; the tests below report why.
   if (!EtcdProcess::available().ok()) return {};
-  return {StoreKind{"Etcd", [] { return std::make_unique<EtcdFixture>(); }},
-          StoreKind{"EtcdLeased", [] { return std::make_unique<LeasedFixture>(); }}};
+  return {
+      StoreKind{
+          .name = "Etcd", .make = [] { return std::make_unique<EtcdFixture>(); }, .queues_are_keys = false},
+      StoreKind{.name = "EtcdLeased",
+                .make = [] { return std::make_unique<LeasedFixture>(); },
+                .queues_are_keys = false}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance, testing::ValuesIn(kinds()),

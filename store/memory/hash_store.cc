@@ -1,97 +1,147 @@
-// All waiting threads share one table. A thread that waits registers a Sleeper, which is on its stack,
-// under the id of its waiter in the table. A change asks the table which waiters it satisfies and wakes
-// their threads.
-
 #include "gradwire/store/hash_store.h"
 
+#include <utility>
+
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/shared_table.h"
+
 namespace gradwire::store {
+namespace {
 
-HashStore::HashStore(absl::Duration timeout, Clock& clock) : Store(timeout, clock) {}
-
-void HashStore::wake_locked(const StoreTable::Wakeups& wakeups) {
-  for (const StoreTable::Wakeup& wakeup : wakeups) {
-    auto found = sleepers_.find(wakeup.waiter);
-    // It is on the stack of the waiting thread, which cannot return while this thread holds the lock.
-    Sleeper& sleeper = *found->second;
-    sleepers_.erase(found);
-    sleeper.value = wakeup.value;
-    sleeper.done = true;
-    // Notify while the lock is held: the sleeper's stack frame may be gone as soon as the lock is released.
-    sleeper.woken.notify_all();
-  }
+// A value that was waited for; nullopt after the deadline.
+std::optional<std::string> value_of(const SharedTable::Waited& waited) {
+  return waited.value == nullptr ? std::nullopt : std::optional<std::string>(*waited.value);
 }
 
-// Returns the missing keys after a timeout; nothing after a wake-up. A thread that was woken just when its
-// time ended counts as woken: wake_locked() has removed its waiter already.
-std::vector<std::string> HashStore::sleep_locked(uint64_t id, Sleeper& sleeper, absl::Time deadline) {
-  sleepers_.emplace(id, &sleeper);
-  while (!sleeper.done && clock().now() < deadline) clock().wait_until(mutex_, sleeper.woken, deadline);
-  if (sleeper.done) return {};
-  sleepers_.erase(id);
-  return table_.drop(id);
+bool accept(StoreTable&) { return true; }
+
+}  // namespace
+
+HashStore::HashStore(absl::Duration timeout, Clock& clock)
+    : Store(timeout, clock), table_(std::make_shared<SharedTable>(clock)) {}
+
+HashStore::HashStore(std::shared_ptr<SharedTable> table, Clock& clock)
+    : Store(kDefaultTimeout, clock), table_(std::move(table)) {}
+
+std::size_t HashStore::waiting() { return table_->waiting(); }
+
+absl::Status HashStore::do_set(absl::Span<const Entry> entries, absl::Time) {
+  absl::Status status;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups& wakeups) {
+    status = entries.size() == 1 ? table.set(entries[0].first, entries[0].second, wakeups)
+                                 : table.set_all(entries, wakeups);
+  });
+  return status;
 }
 
-absl::Status HashStore::do_set(absl::string_view key, absl::string_view value, absl::Time) {
-  StoreTable::Wakeups wakeups;
-  MutexLock lock(mutex_);
-  absl::Status status = table_.set(key, value, wakeups);
-  // Also if the change failed: then there are no wakeups.
-  wake_locked(wakeups);
+absl::Status HashStore::do_append(absl::string_view key, absl::string_view value, absl::Time) {
+  absl::Status status;
+  table_->run(
+      [&](StoreTable& table, StoreTable::Wakeups& wakeups) { status = table.append(key, value, wakeups); });
   return status;
 }
 
 absl::StatusOr<int64_t> HashStore::do_add(absl::string_view key, int64_t n, absl::Time) {
-  StoreTable::Wakeups wakeups;
-  MutexLock lock(mutex_);
-  absl::StatusOr<int64_t> sum = table_.add(key, n, wakeups);
-  wake_locked(wakeups);
+  absl::StatusOr<int64_t> sum = 0;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups& wakeups) { sum = table.add(key, n, wakeups); });
   return sum;
 }
 
 absl::StatusOr<std::string> HashStore::do_compare_set(absl::string_view key, absl::string_view expected,
                                                       absl::string_view desired, absl::Time) {
-  StoreTable::Wakeups wakeups;
-  MutexLock lock(mutex_);
-  absl::StatusOr<std::string> current = table_.compare_set(key, expected, desired, wakeups);
-  wake_locked(wakeups);
+  absl::StatusOr<std::string> current = "";
+  table_->run([&](StoreTable& table, StoreTable::Wakeups& wakeups) {
+    current = table.compare_set(key, expected, desired, wakeups);
+  });
   return current;
 }
 
 absl::StatusOr<bool> HashStore::do_delete_key(absl::string_view key, absl::Time) {
-  MutexLock lock(mutex_);
-  return table_.erase(key);
+  bool existed = false;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups&) { existed = table.erase(key); });
+  return existed;
 }
 
 absl::StatusOr<int64_t> HashStore::do_num_keys(absl::string_view prefix, absl::Time) {
-  MutexLock lock(mutex_);
-  return table_.num_keys(prefix);
+  int64_t count = 0;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups&) { count = table.num_keys(prefix); });
+  return count;
+}
+
+absl::StatusOr<std::vector<std::string>> HashStore::do_list_keys(absl::string_view prefix, absl::Time) {
+  absl::StatusOr<std::vector<std::string>> keys = std::vector<std::string>();
+  table_->run([&](StoreTable& table, StoreTable::Wakeups&) { keys = table.list_keys(prefix); });
+  return keys;
+}
+
+absl::StatusOr<bool> HashStore::do_check(const std::vector<std::string>& keys, absl::Time) {
+  bool all = false;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups&) { all = table.missing(keys).empty(); });
+  return all;
 }
 
 absl::StatusOr<std::vector<std::string>> HashStore::do_wait(const std::vector<std::string>& keys,
                                                             absl::Time deadline) {
-  Sleeper sleeper;
-  MutexLock lock(mutex_);
-  const uint64_t id = next_waiter_++;
-  if (table_.wait(id, keys)) return std::vector<std::string>();
-  return sleep_locked(id, sleeper, deadline);
+  return table_
+      ->wait([&](StoreTable& table, uint64_t id, SharedTable::Waited&) { return table.wait(id, keys); },
+             accept, deadline)
+      .missing;
+}
+
+// Between the wake-up and the moment when this thread has the lock again, a key may have been deleted. Then
+// the wait begins again.
+absl::StatusOr<Store::Values> HashStore::do_multi_get(const std::vector<std::string>& keys,
+                                                      absl::Time deadline) {
+  absl::StatusOr<std::vector<std::string>> values = std::vector<std::string>();
+  const auto read = [&](StoreTable& table) {
+    if (!table.missing(keys).empty()) return false;
+    values = table.find_all(keys);
+    return true;
+  };
+  SharedTable::Waited waited =
+      table_->wait([&](StoreTable& table, uint64_t id,
+                       SharedTable::Waited&) { return table.wait(id, keys) && read(table); },
+                   read, deadline);
+  GRADWIRE_RETURN_IF_ERROR(values.status());
+  return Values{*std::move(values), std::move(waited.missing)};
 }
 
 absl::StatusOr<std::optional<std::string>> HashStore::do_watch(absl::string_view key,
                                                                std::optional<absl::string_view> last_value,
                                                                absl::Time deadline) {
-  Sleeper sleeper;
-  StoreTable::Value value;
-  {
-    MutexLock lock(mutex_);
-    const uint64_t id = next_waiter_++;
-    value = table_.watch(id, key, last_value);
-    if (value == nullptr) {
-      sleep_locked(id, sleeper, deadline);
-      value = sleeper.value;
-    }
-  }
-  if (value == nullptr) return std::optional<std::string>();
-  return std::optional<std::string>(*value);
+  return value_of(table_->wait(
+      [&](StoreTable& table, uint64_t id, SharedTable::Waited& waited) {
+        waited.value = table.watch(id, key, last_value);
+        return waited.value != nullptr;
+      },
+      accept, deadline));
+}
+
+absl::Status HashStore::do_queue_push(absl::string_view queue, absl::string_view value, absl::Time) {
+  absl::Status status;
+  table_->run(
+      [&](StoreTable& table, StoreTable::Wakeups& wakeups) { status = table.push(queue, value, wakeups); });
+  return status;
+}
+
+absl::StatusOr<std::optional<std::string>> HashStore::do_queue_pop(absl::string_view queue,
+                                                                   absl::Time deadline) {
+  return value_of(table_->wait(
+      [&](StoreTable& table, uint64_t id, SharedTable::Waited& waited) {
+        waited.value = table.wait_for_item(id, queue);
+        return waited.value != nullptr;
+      },
+      accept, deadline));
+}
+
+absl::StatusOr<int64_t> HashStore::do_queue_len(absl::string_view queue, absl::Time) {
+  int64_t length = 0;
+  table_->run([&](StoreTable& table, StoreTable::Wakeups&) { length = table.queue_len(queue); });
+  return length;
+}
+
+absl::StatusOr<std::shared_ptr<Store>> HashStore::do_clone(absl::Time) {
+  return std::shared_ptr<Store>(new HashStore(table_, clock()));
 }
 
 }  // namespace gradwire::store

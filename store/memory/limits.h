@@ -9,12 +9,18 @@ namespace gradwire::store {
 // them before memory is allocated for it.
 inline constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
-// Number of keys in one wait.
+// Number of keys in one call.
 inline constexpr std::size_t kMaxKeysPerWait = std::size_t{1} << 16;
+// Size of the keys and values of one multi_set, and of the values of one multi_get; size of the names that
+// list_keys returns.
+inline constexpr std::size_t kMaxMultiBytes = kMaxValueBytes + kMaxKeyBytes;
+inline constexpr std::size_t kMaxListBytes = kMaxValueBytes;
+// Added to the size of an item of a queue, so that empty items count too.
+inline constexpr std::size_t kQueueItemBytes = 64;
 // Size of one call on the wire: a value of the largest size, its key, an expected value of the same size and
 // framing.
 inline constexpr std::size_t kMaxMessageBytes = 2 * kMaxValueBytes + 2 * kMaxKeyBytes + 4096;
-// Total size of the keys and values in one store.
+// Total size of the keys, values and queues in one store.
 inline constexpr std::size_t kMaxStoreBytes = std::size_t{4} << 30;
 // Number of calls that may wait in one server at the same time; the memory that the waiting calls of one
 // connection may take; the memory that all waiting calls may take.

@@ -42,6 +42,15 @@ absl::Status check_value(absl::string_view key, absl::string_view value) {
                                                    quoted(key), " is over the limit of ", kMaxValueBytes));
 }
 
+absl::Status check_keys(const std::vector<std::string>& keys) {
+  if (keys.size() > kMaxKeysPerWait) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a call for ", keys.size(), " store keys is over the limit of ", kMaxKeysPerWait));
+  }
+  for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  return absl::OkStatus();
+}
+
 // Marks the error of a wait that ended because the key was not set. A store that did not answer in time
 // fails with the same code, but without this payload.
 constexpr char kWaitTimeout[] = "gradwire/store-wait-timeout";
@@ -75,7 +84,38 @@ absl::Time Store::deadline_of(Timeout timeout) const {
 absl::Status Store::try_set(absl::string_view key, absl::string_view value, Timeout timeout) {
   GRADWIRE_RETURN_IF_ERROR(check_key(key));
   GRADWIRE_RETURN_IF_ERROR(check_value(key, value));
-  return do_set(key, value, deadline_of(timeout));
+  const Entry entry(key, value);
+  return do_set(absl::MakeConstSpan(&entry, 1), deadline_of(timeout));
+}
+
+absl::Status Store::try_multi_set(const std::vector<std::string>& keys,
+                                  const std::vector<std::string>& values, Timeout timeout) {
+  if (keys.size() != values.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("multi_set: got ", keys.size(), " keys and ",
+                                                   values.size(),
+                                                   " values, expected as many values as keys"));
+  }
+  GRADWIRE_RETURN_IF_ERROR(check_keys(keys));
+  std::vector<Entry> entries;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    GRADWIRE_RETURN_IF_ERROR(check_value(keys[i], values[i]));
+    entries.emplace_back(keys[i], values[i]);
+    bytes += keys[i].size() + values[i].size();
+  }
+  if (bytes > kMaxMultiBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("multi_set: keys and values of ", bytes,
+                                                     " bytes are over the limit of ", kMaxMultiBytes));
+  }
+  // Without a call to the store.
+  if (entries.empty()) return absl::OkStatus();
+  return do_set(entries, deadline_of(timeout));
+}
+
+absl::Status Store::try_append(absl::string_view key, absl::string_view value, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  GRADWIRE_RETURN_IF_ERROR(check_value(key, value));
+  return do_append(key, value, deadline_of(timeout));
 }
 
 absl::StatusOr<std::string> Store::try_get(absl::string_view key, Timeout timeout) {
@@ -107,20 +147,42 @@ absl::StatusOr<int64_t> Store::try_num_keys_under(absl::string_view prefix, Time
   return do_num_keys(prefix, deadline_of(timeout));
 }
 
+absl::StatusOr<std::vector<std::string>> Store::try_list_keys(Timeout timeout) {
+  return try_list_keys_under("", timeout);
+}
+
+absl::StatusOr<std::vector<std::string>> Store::try_list_keys_under(absl::string_view prefix,
+                                                                    Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(prefix));
+  return do_list_keys(prefix, deadline_of(timeout));
+}
+
+absl::StatusOr<bool> Store::try_check(const std::vector<std::string>& keys, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_keys(keys));
+  // Without a call to the store.
+  if (keys.empty()) return true;
+  return do_check(keys, deadline_of(timeout));
+}
+
 absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeout) {
-  if (keys.size() > kMaxKeysPerWait) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a wait for ", keys.size(), " store keys is over the limit of ", kMaxKeysPerWait));
-  }
-  for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  GRADWIRE_RETURN_IF_ERROR(check_keys(keys));
   // Without a call to the store.
   if (keys.empty()) return absl::OkStatus();
   const absl::Time start = clock_.now();
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing, do_wait(keys, deadline_of(timeout)));
   if (missing.empty()) return absl::OkStatus();
-  return wait_timeout(
-      absl::StrCat("waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))),
-                   " in the ", description(), " for ", quoted_list(missing), ": no such key has been set"));
+  return timeout_error(start, quoted_list(missing), "no such key has been set");
+}
+
+absl::StatusOr<std::vector<std::string>> Store::try_multi_get(const std::vector<std::string>& keys,
+                                                              Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_keys(keys));
+  // Without a call to the store.
+  if (keys.empty()) return std::vector<std::string>();
+  const absl::Time start = clock_.now();
+  GRADWIRE_ASSIGN_OR_RETURN(Values values, do_multi_get(keys, deadline_of(timeout)));
+  if (values.missing.empty()) return std::move(values.values);
+  return timeout_error(start, quoted_list(values.missing), "no such key has been set");
 }
 
 absl::StatusOr<std::string> Store::try_watch(absl::string_view key, absl::string_view last_value,
@@ -137,10 +199,40 @@ absl::StatusOr<std::string> Store::wait_for_value(absl::string_view key,
   GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> value,
                             do_watch(key, last_value, deadline_of(timeout)));
   if (value.has_value()) return *std::move(value);
-  return wait_timeout(absl::StrCat(
-      "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",
-      description(), " for ", quoted(key),
-      last_value.has_value() ? ": it has no value other than the one given" : ": no such key has been set"));
+  return timeout_error(
+      start, quoted(key),
+      last_value.has_value() ? "it has no value other than the one given" : "no such key has been set");
+}
+
+absl::Status Store::timeout_error(absl::Time start, absl::string_view what, absl::string_view why) const {
+  return wait_timeout(
+      absl::StrCat("waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))),
+                   " in the ", description(), " for ", what, ": ", why));
+}
+
+absl::Status Store::try_queue_push(absl::string_view queue, absl::string_view value, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(queue));
+  GRADWIRE_RETURN_IF_ERROR(check_value(queue, value));
+  return do_queue_push(queue, value, deadline_of(timeout));
+}
+
+absl::StatusOr<std::string> Store::try_queue_pop(absl::string_view queue, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(queue));
+  const absl::Time start = clock_.now();
+  GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> item, do_queue_pop(queue, deadline_of(timeout)));
+  if (item.has_value()) return *std::move(item);
+  return timeout_error(start, absl::StrCat("an item of the queue ", quoted(queue)), "the queue is empty");
+}
+
+absl::StatusOr<int64_t> Store::try_queue_len(absl::string_view queue, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(queue));
+  return do_queue_len(queue, deadline_of(timeout));
+}
+
+absl::StatusOr<std::shared_ptr<Store>> Store::try_clone(Timeout timeout) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> copy, do_clone(deadline_of(timeout)));
+  copy->set_timeout(this->timeout());
+  return copy;
 }
 
 void Store::set(absl::string_view key, absl::string_view value) { throw_if_error(try_set(key, value)); }
@@ -156,6 +248,32 @@ std::string Store::compare_set(absl::string_view key, absl::string_view expected
 bool Store::delete_key(absl::string_view key) { return value_or_throw(try_delete_key(key)); }
 
 int64_t Store::num_keys() { return value_or_throw(try_num_keys()); }
+
+void Store::append(absl::string_view key, absl::string_view value) { throw_if_error(try_append(key, value)); }
+
+std::vector<std::string> Store::list_keys() { return value_or_throw(try_list_keys()); }
+
+bool Store::check(const std::vector<std::string>& keys) { return value_or_throw(try_check(keys)); }
+
+std::vector<std::string> Store::multi_get(const std::vector<std::string>& keys) {
+  return value_or_throw(try_multi_get(keys));
+}
+
+void Store::multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values) {
+  throw_if_error(try_multi_set(keys, values));
+}
+
+void Store::queue_push(absl::string_view queue, absl::string_view value) {
+  throw_if_error(try_queue_push(queue, value));
+}
+
+std::string Store::queue_pop(absl::string_view queue, Timeout timeout) {
+  return value_or_throw(try_queue_pop(queue, timeout));
+}
+
+int64_t Store::queue_len(absl::string_view queue) { return value_or_throw(try_queue_len(queue)); }
+
+std::shared_ptr<Store> Store::clone() { return value_or_throw(try_clone()); }
 
 void Store::wait(const std::vector<std::string>& keys) { throw_if_error(try_wait(keys)); }
 

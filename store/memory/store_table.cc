@@ -11,47 +11,41 @@
 
 namespace gradwire::store {
 
+namespace {
+
+std::string quoted(absl::string_view key) {
+  return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 128)), "\"");
+}
+
+}  // namespace
+
+absl::Status StoreTable::check_more(std::size_t bytes) const {
+  if (bytes_ + bytes <= max_bytes_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes_, " of at most ", max_bytes_,
+                                                   " bytes: no room for ", bytes, " bytes more"));
+}
+
 // Counts the bytes that the key takes now as free, since the new value replaces them.
 absl::Status StoreTable::check_room(absl::string_view key, std::size_t value_bytes) const {
   auto found = values_.find(key);
-  const std::size_t held = found == values_.end() ? 0 : key.size() + found->second->size();
-  if (bytes_ - held + key.size() + value_bytes <= max_bytes_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes_, " of at most ", max_bytes_,
-                                                   " bytes: no room for ", value_bytes, " bytes more"));
+  if (found == values_.end()) return check_more(key.size() + value_bytes);
+  if (value_bytes <= found->second->size()) return absl::OkStatus();
+  return check_more(value_bytes - found->second->size());
 }
 
 // The value is shared with the answers to the watches, so that many of them need only one copy.
 void StoreTable::put(absl::string_view key, std::string value, Wakeups& wakeups) {
   auto shared = std::make_shared<const std::string>(std::move(value));
   auto found = values_.find(key);
-  const bool created = found == values_.end();
-  if (created) {
+  const bool created = found == values_.end() && !queues_.contains(key);
+  if (found == values_.end()) {
     bytes_ += key.size() + shared->size();
     values_.emplace(std::string(key), shared);
   } else {
     bytes_ = bytes_ - found->second->size() + shared->size();
     found->second = shared;
   }
-
-  // Finds the satisfied waiters. A watch is satisfied by any value other than its last one. A wait counts
-  // its missing keys, so only a key that did not exist before makes a difference.
-  auto waiting = by_key_.find(key);
-  if (waiting == by_key_.end()) return;
-  std::vector<uint64_t> satisfied;
-  for (uint64_t id : waiting->second) {
-    Waiter& waiter = waiters_.at(id);
-    if (waiter.watches ? waiter.last_value != *shared : created && --waiter.missing == 0)
-      satisfied.push_back(id);
-  }
-  // Wake the oldest waiter first: the order of a hash set is arbitrary, and runs must be repeatable.
-  std::sort(satisfied.begin(), satisfied.end());
-  for (uint64_t id : satisfied) {
-    auto entry = waiters_.find(id);
-    wakeups.push_back({id, entry->second.watches ? shared : nullptr});
-    // A satisfied waiter leaves the table at once: each waiter is woken only once.
-    unindex(id, entry->second);
-    waiters_.erase(entry);
-  }
+  waiters_.on_value(key, created, shared, wakeups);
 }
 
 absl::Status StoreTable::set(absl::string_view key, absl::string_view value, Wakeups& wakeups) {
@@ -60,18 +54,72 @@ absl::Status StoreTable::set(absl::string_view key, absl::string_view value, Wak
   return absl::OkStatus();
 }
 
+// A key that is named twice gets only its last value, so that no watch sees the other one.
+absl::Status StoreTable::set_all(absl::Span<const Entry> entries, Wakeups& wakeups) {
+  absl::flat_hash_map<absl::string_view, absl::string_view> last;
+  for (const auto& [key, value] : entries) last[key] = value;
+  std::size_t added = 0;
+  for (const auto& [key, value] : last) added += key.size() + value.size();
+  GRADWIRE_RETURN_IF_ERROR(check_more(added));
+  for (const auto& entry : entries) {
+    // In the order of the entries, so that runs are repeatable.
+    if (auto found = last.extract(entry.first)) put(found.key(), std::string(found.mapped()), wakeups);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreTable::append(absl::string_view key, absl::string_view value, Wakeups& wakeups) {
+  const Value current = find(key);
+  if (current == nullptr) return set(key, value, wakeups);
+  if (current->size() + value.size() > kMaxValueBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("append to store key ", quoted(key), ": a value of ",
+                                                     current->size() + value.size(),
+                                                     " bytes is over the limit of ", kMaxValueBytes));
+  }
+  GRADWIRE_RETURN_IF_ERROR(check_more(value.size()));
+  put(key, absl::StrCat(*current, value), wakeups);
+  return absl::OkStatus();
+}
+
+// A pop that waits gets the item at once. The queue stays empty, so no wait is satisfied.
+absl::Status StoreTable::push(absl::string_view queue, absl::string_view value, Wakeups& wakeups) {
+  Value item = std::make_shared<const std::string>(value);
+  if (waiters_.give(queue, item, wakeups)) return absl::OkStatus();
+  auto found = queues_.find(queue);
+  const bool first = found == queues_.end();
+  const std::size_t added = kQueueItemBytes + value.size() + (first ? queue.size() : 0);
+  GRADWIRE_RETURN_IF_ERROR(check_more(added));
+  bytes_ += added;
+  if (first) found = queues_.emplace(std::string(queue), Queue()).first;
+  found->second.push_back(std::move(item));
+  waiters_.on_item(queue, first && !values_.contains(queue), wakeups);
+  return absl::OkStatus();
+}
+
+StoreTable::Value StoreTable::pop(absl::string_view queue) {
+  auto found = queues_.find(queue);
+  if (found == queues_.end()) return nullptr;
+  Value item = std::move(found->second.front());
+  found->second.pop_front();
+  bytes_ -= kQueueItemBytes + item->size();
+  if (found->second.empty()) {
+    bytes_ -= queue.size();
+    queues_.erase(found);
+    if (!values_.contains(queue)) waiters_.on_gone(queue);
+  }
+  return item;
+}
+
 absl::StatusOr<int64_t> StoreTable::add(absl::string_view key, int64_t n, Wakeups& wakeups) {
   int64_t current = 0;
   if (const Value value = find(key); value != nullptr && !absl::SimpleAtoi(*value, &current)) {
-    return absl::InvalidArgumentError(absl::StrCat("add to store key \"",
-                                                   absl::CHexEscape(key.substr(0, 128)), "\": its value of ",
+    return absl::InvalidArgumentError(absl::StrCat("add to store key ", quoted(key), ": its value of ",
                                                    value->size(), " bytes is not a decimal number"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(current, n, &sum)) {
-    return absl::InvalidArgumentError(absl::StrCat("add to store key \"",
-                                                   absl::CHexEscape(key.substr(0, 128)), "\": ", current,
-                                                   " + ", n, " does not fit 64 bits"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("add to store key ", quoted(key), ": ", current, " + ", n, " does not fit 64 bits"));
   }
   std::string text = absl::StrCat(sum);
   GRADWIRE_RETURN_IF_ERROR(check_room(key, text.size()));
@@ -94,18 +142,13 @@ bool StoreTable::erase(absl::string_view key) {
   if (found == values_.end()) return false;
   bytes_ -= key.size() + found->second->size();
   values_.erase(found);
-  // A wait needs all its keys at one moment, so this key is missing for it again.
-  if (auto waiting = by_key_.find(key); waiting != by_key_.end()) {
-    for (uint64_t id : waiting->second) {
-      if (Waiter& waiter = waiters_.at(id); !waiter.watches) ++waiter.missing;
-    }
-  }
+  if (!queues_.contains(key)) waiters_.on_gone(key);
   return true;
 }
 
-StoreTable::Value StoreTable::find(absl::string_view key) const {
+StoreTable::Value StoreTable::find(absl::string_view key, std::optional<absl::string_view> last_value) const {
   auto found = values_.find(key);
-  return found == values_.end() ? nullptr : found->second;
+  return found == values_.end() || last_value == *found->second ? nullptr : found->second;
 }
 
 int64_t StoreTable::num_keys(absl::string_view prefix) const {
@@ -118,64 +161,98 @@ int64_t StoreTable::num_keys(absl::string_view prefix) const {
   return count;
 }
 
+absl::StatusOr<std::vector<std::string>> StoreTable::list_keys(absl::string_view prefix) const {
+  std::vector<std::string> keys;
+  std::size_t bytes = 0;
+  for (auto it = values_.lower_bound(prefix); it != values_.end() && absl::StartsWith(it->first, prefix);
+       ++it) {
+    // With the size of a length in the answer.
+    bytes += it->first.size() + sizeof(uint32_t);
+    if (bytes > kMaxListBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", quoted(prefix),
+                                                       " take more than the limit of ", kMaxListBytes,
+                                                       " bytes; list them under longer prefixes"));
+    }
+    keys.push_back(it->first);
+  }
+  return keys;
+}
+
+int64_t StoreTable::queue_len(absl::string_view queue) const {
+  auto found = queues_.find(queue);
+  return found == queues_.end() ? 0 : static_cast<int64_t>(found->second.size());
+}
+
+StoreTable::Value StoreTable::front(absl::string_view queue) const {
+  auto found = queues_.find(queue);
+  return found == queues_.end() ? nullptr : found->second.front();
+}
+
+absl::StatusOr<std::vector<std::string>> StoreTable::find_all(const std::vector<std::string>& keys) const {
+  std::vector<std::string> values;
+  values.reserve(keys.size());
+  std::size_t bytes = 0;
+  for (const std::string& key : keys) {
+    const Value value = find(key);
+    bytes += value == nullptr ? 0 : value->size();
+    if (bytes > kMaxMultiBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("the values of these ", keys.size(),
+                                                       " keys take more than the limit of ", kMaxMultiBytes,
+                                                       " bytes; get fewer keys at once"));
+    }
+    values.push_back(value == nullptr ? std::string() : *value);
+  }
+  return values;
+}
+
 std::vector<std::string> StoreTable::missing(const std::vector<std::string>& keys) const {
   std::vector<std::string> result;
   for (const std::string& key : keys) {
-    if (!values_.contains(key)) result.push_back(key);
+    if (!exists(key)) result.push_back(key);
   }
   return result;
 }
 
-StoreTable::Value StoreTable::find_other(absl::string_view key,
-                                         std::optional<absl::string_view> last_value) const {
-  Value value = find(key);
-  return value != nullptr && last_value != *value ? value : nullptr;
-}
-
-bool StoreTable::wait(uint64_t waiter, const std::vector<std::string>& keys) {
+bool StoreTable::wait(uint64_t waiter, const std::vector<std::string>& keys, bool in_turn) {
   std::vector<std::string> unique = keys;
   // A key that is named twice must count once as missing, because it is created once.
   std::sort(unique.begin(), unique.end());
   unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
   const std::size_t missing_keys = missing(unique).size();
   if (missing_keys == 0) return true;
-  Waiter entry{
-      .keys = std::move(unique), .watches = false, .last_value = std::nullopt, .missing = missing_keys};
-  index(waiter, entry);
-  waiters_.emplace(waiter, std::move(entry));
+  waiters_.add(waiter, {.names = std::move(unique),
+                        .kind = in_turn ? StoreWaiters::Kind::kInTurn : StoreWaiters::Kind::kWait,
+                        .last_value = std::nullopt,
+                        .missing = missing_keys});
   return false;
 }
 
 StoreTable::Value StoreTable::watch(uint64_t waiter, absl::string_view key,
                                     std::optional<absl::string_view> last_value) {
-  if (Value value = find_other(key, last_value); value != nullptr) return value;
-  Waiter entry{.keys = {std::string(key)}, .watches = true, .last_value = std::nullopt, .missing = 0};
+  if (Value value = find(key, last_value); value != nullptr) return value;
+  StoreWaiters::Waiter entry{.names = {std::string(key)},
+                             .kind = StoreWaiters::Kind::kWatch,
+                             .last_value = std::nullopt,
+                             .missing = 0};
   if (last_value.has_value()) entry.last_value.emplace(*last_value);
-  index(waiter, entry);
-  waiters_.emplace(waiter, std::move(entry));
+  waiters_.add(waiter, std::move(entry));
   return nullptr;
 }
 
+StoreTable::Value StoreTable::wait_for_item(uint64_t waiter, absl::string_view queue) {
+  if (Value item = pop(queue); item != nullptr) return item;
+  waiters_.add(waiter, {.names = {std::string(queue)},
+                        .kind = StoreWaiters::Kind::kPop,
+                        .last_value = std::nullopt,
+                        .missing = 0});
+  return nullptr;
+}
+
+// For a wait the keys that do not exist now; else its key, because that is what it waits for.
 std::vector<std::string> StoreTable::drop(uint64_t waiter) {
-  auto found = waiters_.find(waiter);
-  if (found == waiters_.end()) return {};
-  unindex(waiter, found->second);
-  // For a watch its key, whose value has not changed; for a wait the keys that do not exist now.
-  Waiter entry = std::move(found->second);
-  waiters_.erase(found);
-  return entry.watches ? std::move(entry.keys) : missing(entry.keys);
-}
-
-void StoreTable::index(uint64_t waiter, const Waiter& entry) {
-  for (const std::string& key : entry.keys) by_key_[key].insert(waiter);
-}
-
-void StoreTable::unindex(uint64_t waiter, const Waiter& entry) {
-  for (const std::string& key : entry.keys) {
-    auto found = by_key_.find(key);
-    found->second.erase(waiter);
-    if (found->second.empty()) by_key_.erase(found);
-  }
+  std::optional<StoreWaiters::Waiter> entry = waiters_.remove(waiter);
+  if (!entry.has_value()) return {};
+  return entry->kind == StoreWaiters::Kind::kWait ? missing(entry->names) : std::move(entry->names);
 }
 
 }  // namespace gradwire::store

@@ -1,24 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "gradwire/store/memory/limits.h"
+#include "gradwire/store/memory/store_waiters.h"
 
 namespace gradwire::store {
 
-// The state machine behind HashStore, FileStore and the TcpStore's server: keys, values and the waiters on
-// them. It has no threads, clock or sockets: a change returns the waiters that it satisfied, and the owner
-// wakes them.
+// The state machine behind HashStore, FileStore and the TcpStore's server: keys, values, queues and the
+// waiters on them. It has no threads, clock or sockets: a change returns the waiters that it satisfied, and
+// the owner wakes them.
 //
 // A waiter is identified by a number that the owner chooses; numbers of registered waiters are distinct. A
 // waiter is registered while its keys are missing, and removed when a change satisfies it or when it is
@@ -27,13 +29,9 @@ namespace gradwire::store {
 // Not thread-safe; the owner guards it.
 class StoreTable {
  public:
-  // Shared, so that waking many waiters with one large value copies nothing.
-  using Value = std::shared_ptr<const std::string>;
-  struct Wakeup {
-    uint64_t waiter;
-    Value value;  // Null for a wait; set for a watch.
-  };
-  using Wakeups = std::vector<Wakeup>;
+  using Value = StoreWaiters::Value;
+  using Wakeup = StoreWaiters::Wakeup;
+  using Wakeups = StoreWaiters::Wakeups;
 
   explicit StoreTable(std::size_t max_bytes = kMaxStoreBytes) : max_bytes_(max_bytes) {}
 
@@ -45,46 +43,60 @@ class StoreTable {
   // As Store::compare_set.
   absl::StatusOr<std::string> compare_set(absl::string_view key, absl::string_view expected,
                                           absl::string_view desired, Wakeups& wakeups);
+  // Sets all entries, or none if there is no room.
+  using Entry = std::pair<absl::string_view, absl::string_view>;
+  absl::Status set_all(absl::Span<const Entry> entries, Wakeups& wakeups);
+  // Appends to the key's value. ResourceExhausted if the value would be over the limit of a value.
+  absl::Status append(absl::string_view key, absl::string_view value, Wakeups& wakeups);
   bool erase(absl::string_view key);
+  // Appends an item to the queue.
+  absl::Status push(absl::string_view queue, absl::string_view value, Wakeups& wakeups);
+  // Takes the first item of the queue. Null if it is empty.
+  Value pop(absl::string_view queue);
 
-  // Null if missing.
-  Value find(absl::string_view key) const;
+  // The key's value if there is one and it differs from `last_value`; else null.
+  Value find(absl::string_view key, std::optional<absl::string_view> last_value = std::nullopt) const;
   int64_t num_keys(absl::string_view prefix = "") const;
+  // The keys in ascending order. ResourceExhausted if they take more than kMaxListBytes.
+  absl::StatusOr<std::vector<std::string>> list_keys(absl::string_view prefix) const;
+  int64_t queue_len(absl::string_view queue) const;
+  // The first item of the queue. Null if it is empty.
+  Value front(absl::string_view queue) const;
+  // Whether there is such a key, or a queue with items.
+  bool exists(absl::string_view name) const { return values_.contains(name) || queues_.contains(name); }
+  // The values of all the keys; empty for a queue. ResourceExhausted if they take more than kMaxMultiBytes.
+  // REQUIRES: missing(keys).empty().
+  absl::StatusOr<std::vector<std::string>> find_all(const std::vector<std::string>& keys) const;
   std::vector<std::string> missing(const std::vector<std::string>& keys) const;
-  // The key's value if there is one and it differs from `last_value`.
-  Value find_other(absl::string_view key, std::optional<absl::string_view> last_value) const;
 
   // Returns true, and registers nothing, if all keys exist. Else registers `waiter`, which is woken once all
-  // keys exist.
-  bool wait(uint64_t waiter, const std::vector<std::string>& keys);
+  // keys exist. With `in_turn`, which is for one key, an item that is pushed to a queue of this name wakes
+  // only one such waiter, so that each of them finds an item when it then pops.
+  bool wait(uint64_t waiter, const std::vector<std::string>& keys, bool in_turn = false);
   // Returns a value other than `last_value` (any value if that is nullopt) if the key has one. Else returns
   // null and registers `waiter`, which is woken with such a value.
   Value watch(uint64_t waiter, absl::string_view key, std::optional<absl::string_view> last_value);
-  // Removes a waiter. Returns the keys that it still missed (the key of a watch); empty if it was not
-  // registered.
+  // Takes the first item of the queue. If the queue is empty, returns null and registers `waiter`, which is
+  // woken with an item.
+  Value wait_for_item(uint64_t waiter, absl::string_view queue);
+  // Removes a waiter. Returns the keys that it still missed (the key of a watch, the queue of a pop); empty
+  // if it was not registered.
   std::vector<std::string> drop(uint64_t waiter);
-  std::size_t num_waiters() const { return waiters_.size(); }
-  // Number of keys that registered waiters wait for.
-  std::size_t num_awaited_keys() const { return by_key_.size(); }
+  const StoreWaiters& waiters() const { return waiters_; }
 
  private:
-  struct Waiter {
-    std::vector<std::string> keys;  // Without duplicates.
-    bool watches;                   // A watch waits for one key's value, a wait for the presence of all keys.
-    std::optional<std::string> last_value;
-    std::size_t missing;  // For a wait: number of its keys that do not exist.
-  };
+  using Queue = std::deque<Value>;  // Has at least one item.
 
   void put(absl::string_view key, std::string value, Wakeups& wakeups);
+  // Checks that a key of this name may have `value_bytes` bytes.
   absl::Status check_room(absl::string_view key, std::size_t value_bytes) const;
-  void index(uint64_t waiter, const Waiter& entry);
-  void unindex(uint64_t waiter, const Waiter& entry);
+  absl::Status check_more(std::size_t bytes) const;
 
   const std::size_t max_bytes_;
 
   absl::btree_map<std::string, Value> values_;  // Ordered: a prefix is a range.
-  absl::flat_hash_map<uint64_t, Waiter> waiters_;
-  absl::flat_hash_map<std::string, absl::flat_hash_set<uint64_t>> by_key_;
+  absl::flat_hash_map<std::string, Queue> queues_;
+  StoreWaiters waiters_;
   std::size_t bytes_ = 0;
 };
 

@@ -24,8 +24,8 @@ TEST(StoreTable, WaitIsWokenOnceByTheLastOfItsKeys) {
   EXPECT_THAT(wakeups, IsEmpty());
   ASSERT_TRUE(table.set("b", "", wakeups).ok());
   EXPECT_THAT(ids(wakeups), ElementsAre(1));
-  EXPECT_EQ(table.num_waiters(), 0);
-  EXPECT_EQ(table.num_awaited_keys(), 0);
+  EXPECT_EQ(table.waiters().size(), 0);
+  EXPECT_EQ(table.waiters().num_awaited_names(), 0);
 }
 
 TEST(StoreTable, KeyDeletedBeforeTheLastComesIsMissedAgain) {
@@ -80,7 +80,7 @@ TEST(StoreTable, DroppedWaiterIsForgotten) {
   EXPECT_THAT(table.drop(1), ElementsAre("a", "b"));
   EXPECT_THAT(table.drop(1), IsEmpty());
   EXPECT_THAT(table.drop(2), ElementsAre("a"));
-  EXPECT_EQ(table.num_awaited_keys(), 0);
+  EXPECT_EQ(table.waiters().num_awaited_names(), 0);
   ASSERT_TRUE(table.set("a", "", wakeups).ok());
   EXPECT_THAT(wakeups, IsEmpty());
 }
@@ -106,6 +106,105 @@ TEST(StoreTable, FullTableRefusesAndStaysAsItWas) {
   EXPECT_TRUE(table.set("key", "7654321", wakeups).ok());
   EXPECT_TRUE(table.erase("key"));
   EXPECT_TRUE(table.set("yek", "1234567", wakeups).ok());
+}
+
+TEST(StoreTable, ItemGoesToTheOldestPopAndWakesNoWait) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  EXPECT_FALSE(table.wait(1, {"q"}));
+  EXPECT_EQ(table.wait_for_item(2, "q"), nullptr);
+  EXPECT_EQ(table.wait_for_item(3, "q"), nullptr);
+  ASSERT_TRUE(table.push("q", "a", wakeups).ok());
+  ASSERT_TRUE(table.push("q", "b", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(2, 3));
+  EXPECT_EQ(*wakeups[1].value, "b");
+  EXPECT_EQ(table.queue_len("q"), 0);
+  ASSERT_TRUE(table.push("q", "c", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(2, 3, 1));
+  EXPECT_EQ(*table.pop("q"), "c");
+  EXPECT_EQ(table.pop("q"), nullptr);
+  EXPECT_EQ(table.waiters().num_awaited_names(), 0);
+}
+
+TEST(StoreTable, QueueThatIsEmptyAgainIsMissedAgain) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  EXPECT_FALSE(table.wait(1, {"q", "k"}));
+  ASSERT_TRUE(table.push("q", "a", wakeups).ok());
+  ASSERT_TRUE(table.push("q", "b", wakeups).ok());
+  table.pop("q");
+  table.pop("q");
+  ASSERT_TRUE(table.set("k", "", wakeups).ok());
+  EXPECT_THAT(wakeups, IsEmpty());
+  // The key of the same name also counts, and only once.
+  ASSERT_TRUE(table.set("q", "", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1));
+}
+
+TEST(StoreTable, KeyAndQueueOfOneNameCountOnce) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  EXPECT_FALSE(table.wait(1, {"n", "other"}));
+  ASSERT_TRUE(table.set("n", "", wakeups).ok());
+  ASSERT_TRUE(table.push("n", "", wakeups).ok());
+  EXPECT_TRUE(table.erase("n"));
+  ASSERT_TRUE(table.set("n", "", wakeups).ok());
+  table.pop("n");
+  EXPECT_TRUE(table.erase("n"));
+  ASSERT_TRUE(table.set("other", "", wakeups).ok());
+  EXPECT_THAT(wakeups, IsEmpty());
+  ASSERT_TRUE(table.push("n", "", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1));
+}
+
+TEST(StoreTable, EachItemWakesOneWaitInTurnAndAValueWakesAll) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  for (uint64_t id = 1; id <= 4; ++id) EXPECT_FALSE(table.wait(id, {"q"}, /*in_turn=*/true));
+  ASSERT_TRUE(table.push("q", "a", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1));
+  ASSERT_TRUE(table.push("q", "b", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1, 2));
+  ASSERT_TRUE(table.set("q", "", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(StoreTable, QueuesTakeRoomAlsoWithEmptyItems) {
+  StoreTable table(2 * kQueueItemBytes + 1);
+  StoreTable::Wakeups wakeups;
+  ASSERT_TRUE(table.push("q", "", wakeups).ok());
+  ASSERT_TRUE(table.push("q", "", wakeups).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(table.push("q", "", wakeups)));
+  EXPECT_TRUE(absl::IsResourceExhausted(table.set("k", "", wakeups)));
+  table.pop("q");
+  table.pop("q");
+  // All room is free again, also that of the name.
+  ASSERT_TRUE(table.set("k", std::string(2 * kQueueItemBytes, 'v'), wakeups).ok());
+}
+
+TEST(StoreTable, ManyKeysAreSetTogetherOrNotAtAll) {
+  StoreTable table(8);
+  StoreTable::Wakeups wakeups;
+  const StoreTable::Entry entries[] = {{"a", "123"}, {"b", "1234"}};
+  EXPECT_TRUE(absl::IsResourceExhausted(table.set_all(entries, wakeups)));
+  EXPECT_EQ(table.num_keys(), 0);
+  EXPECT_FALSE(table.wait(1, {"a", "b"}));
+  const StoreTable::Entry smaller[] = {{"a", "123"}, {"b", "123"}};
+  ASSERT_TRUE(table.set_all(smaller, wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1));
+  EXPECT_THAT(*table.find_all({"b", "a"}), ElementsAre("123", "123"));
+}
+
+TEST(StoreTable, AppendIsBoundedByTheRoomAndByTheLimitOfAValue) {
+  StoreTable table(10);
+  StoreTable::Wakeups wakeups;
+  ASSERT_TRUE(table.append("k", "12345", wakeups).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(table.append("k", "12345", wakeups)));
+  ASSERT_TRUE(table.append("k", "6789", wakeups).ok());
+  EXPECT_EQ(*table.find("k"), "123456789");
+  StoreTable large;
+  ASSERT_TRUE(large.set("k", std::string(kMaxValueBytes, 'v'), wakeups).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(large.append("k", "v", wakeups)));
 }
 
 }  // namespace

@@ -15,6 +15,27 @@ namespace gradwire::store {
 
 using Kind = TcpStoreClient::Kind;
 
+namespace {
+
+absl::StatusOr<std::vector<std::string>> unpack(const proto::KeyList& list, std::size_t max_keys,
+                                                const std::string& name) {
+  std::optional<std::vector<std::string>> keys = unpack_keys(list, max_keys);
+  if (keys.has_value()) return *std::move(keys);
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, ": the server at this address is not a Gradwire store"));
+}
+
+// A longer list does not fit into one message.
+absl::Status check_fits(const std::vector<std::string>& keys, const std::string& name) {
+  std::size_t bytes = 0;
+  for (const std::string& key : keys) bytes += key.size();
+  if (bytes <= kMaxValueBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(name, ": a call for keys of ", bytes, " bytes is over the limit of ", kMaxValueBytes));
+}
+
+}  // namespace
+
 TcpStore::TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options)
     : Store(options.timeout), host_(host), port_(port) {}
 
@@ -66,14 +87,31 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
 
 std::string TcpStore::description() const { return absl::StrCat("TcpStore at ", to_string({host_, port_})); }
 
-absl::Status TcpStore::do_set(absl::string_view key, absl::string_view value, absl::Time deadline) {
+absl::Status TcpStore::do_set(absl::Span<const Entry> entries, absl::Time deadline) {
   proto::Request request;
-  proto::SetRequest& set = *request.mutable_set();
-  set.set_key(key.data(), key.size());
-  set.set_value(value.data(), value.size());
+  if (entries.size() == 1) {
+    const auto& [key, value] = entries[0];
+    proto::SetRequest& set = *request.mutable_set();
+    set.set_key(key.data(), key.size());
+    set.set_value(value.data(), value.size());
+  } else {
+    proto::MultiSetRequest& set = *request.mutable_multi_set();
+    for (const auto& [key, value] : entries) {
+      pack_key(key, *set.mutable_keys());
+      pack_key(value, *set.mutable_values());
+    }
+  }
   // proto/store.proto says which calls may be repeated after their answer was lost: a Set may, the other
   // changes may not.
   return client_->call(request, deadline, Kind::kRepeatable).status();
+}
+
+absl::Status TcpStore::do_append(absl::string_view key, absl::string_view value, absl::Time deadline) {
+  proto::Request request;
+  proto::AppendRequest& append = *request.mutable_append();
+  append.set_key(key.data(), key.size());
+  append.set_value(value.data(), value.size());
+  return client_->call(request, deadline, Kind::kOnce).status();
 }
 
 absl::StatusOr<int64_t> TcpStore::do_add(absl::string_view key, int64_t n, absl::Time deadline) {
@@ -111,25 +149,51 @@ absl::StatusOr<int64_t> TcpStore::do_num_keys(absl::string_view prefix, absl::Ti
   return answer->num_keys().count();
 }
 
+absl::StatusOr<std::vector<std::string>> TcpStore::do_list_keys(absl::string_view prefix,
+                                                                absl::Time deadline) {
+  proto::Request request;
+  request.mutable_list_keys()->set_prefix(prefix.data(), prefix.size());
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+                            client_->call(request, deadline, Kind::kRepeatable));
+  return unpack(answer->list_keys().keys(), kMaxListBytes, description());
+}
+
+absl::StatusOr<bool> TcpStore::do_check(const std::vector<std::string>& keys, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_fits(keys, description()));
+  proto::Request request;
+  pack_keys(keys, *request.mutable_check()->mutable_keys());
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+                            client_->call(request, deadline, Kind::kRepeatable));
+  return answer->check().all_exist();
+}
+
 absl::StatusOr<std::vector<std::string>> TcpStore::do_wait(const std::vector<std::string>& keys,
                                                            absl::Time deadline) {
-  std::size_t bytes = 0;
-  for (const std::string& key : keys) bytes += key.size();
-  // Such a list does not fit into one message.
-  if (bytes > kMaxValueBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(description(), ": a wait for keys of ", bytes,
-                                                     " bytes is over the limit of ", kMaxValueBytes));
-  }
+  GRADWIRE_RETURN_IF_ERROR(check_fits(keys, description()));
   proto::Request request;
   pack_keys(keys, *request.mutable_wait()->mutable_keys());
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
                             client_->call(request, deadline, Kind::kWaiting));
-  std::optional<std::vector<std::string>> missing = unpack_keys(answer->wait().missing());
-  if (!missing.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(description(), ": the server at this address is not a Gradwire store"));
+  return unpack(answer->wait().missing(), keys.size(), description());
+}
+
+absl::StatusOr<Store::Values> TcpStore::do_multi_get(const std::vector<std::string>& keys,
+                                                     absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_fits(keys, description()));
+  proto::Request request;
+  request.mutable_wait()->set_with_values(true);
+  pack_keys(keys, *request.mutable_wait()->mutable_keys());
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+                            client_->call(request, deadline, Kind::kWaiting));
+  Values values;
+  GRADWIRE_ASSIGN_OR_RETURN(values.missing, unpack(answer->wait().missing(), keys.size(), description()));
+  GRADWIRE_ASSIGN_OR_RETURN(values.values, unpack(answer->wait().values(), keys.size(), description()));
+  if (values.missing.empty() && values.values.size() != keys.size()) {
+    return absl::FailedPreconditionError(absl::StrCat(description(), ": the server returned ",
+                                                      values.values.size(), " values for ", keys.size(),
+                                                      " keys: it is another version of Gradwire"));
   }
-  return *std::move(missing);
+  return values;
 }
 
 absl::StatusOr<std::optional<std::string>> TcpStore::do_watch(absl::string_view key,
@@ -143,6 +207,38 @@ absl::StatusOr<std::optional<std::string>> TcpStore::do_watch(absl::string_view 
                             client_->call(request, deadline, Kind::kWaiting));
   if (!answer->watch().has_value()) return std::optional<std::string>();
   return std::optional<std::string>(answer->watch().value());
+}
+
+absl::Status TcpStore::do_queue_push(absl::string_view queue, absl::string_view value, absl::Time deadline) {
+  proto::Request request;
+  proto::QueuePushRequest& push = *request.mutable_queue_push();
+  push.set_queue(queue.data(), queue.size());
+  push.set_value(value.data(), value.size());
+  return client_->call(request, deadline, Kind::kOnce).status();
+}
+
+absl::StatusOr<std::optional<std::string>> TcpStore::do_queue_pop(absl::string_view queue,
+                                                                  absl::Time deadline) {
+  proto::Request request;
+  request.mutable_queue_pop()->set_queue(queue.data(), queue.size());
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+                            client_->call(request, deadline, Kind::kWaitingOnce));
+  if (!answer->queue_pop().has_value()) return std::optional<std::string>();
+  return std::optional<std::string>(answer->queue_pop().value());
+}
+
+absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Time deadline) {
+  proto::Request request;
+  request.mutable_queue_len()->set_queue(queue.data(), queue.size());
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+                            client_->call(request, deadline, Kind::kRepeatable));
+  return answer->queue_len().length();
+}
+
+absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
+  TcpStoreOptions options;
+  options.timeout = deadline - clock().now();
+  return open(is_master() && !is_loopback(host_) ? "127.0.0.1" : host_, port_, options);
 }
 
 }  // namespace gradwire::store

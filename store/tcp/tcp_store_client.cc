@@ -206,14 +206,14 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
   may_repeat = false;
   const absl::Time start = clock_.now();
   const absl::Duration left = deadline - start;
-  if (kind == Kind::kWaiting) request.set_timeout_us(to_timeout_us(left));
+  const bool waits = kind == Kind::kWaiting || kind == Kind::kWaitingOnce;
+  if (waits) request.set_timeout_us(to_timeout_us(left));
   const absl::StatusOr<TcpStoreLink::Sent> sent = link.send(request);
   if (!sent.ok()) {
     may_repeat = absl::IsUnavailable(sent.status());
     return named(sent.status());
   }
-  const absl::Duration timeout =
-      std::max(left, kMinCallTime) + (kind == Kind::kWaiting ? kAnswerTime : absl::ZeroDuration());
+  const absl::Duration timeout = std::max(left, kMinCallTime) + (waits ? kAnswerTime : absl::ZeroDuration());
   // Drop the call, so that a late answer is ignored. A wait that ends early was not admitted by the pool.
   if (!sent->answer.wait_for(timeout)) {
     link.forget(sent->id);
@@ -225,7 +225,7 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
   }
   absl::StatusOr<TcpStoreLink::Answer> answer = sent->answer.result();
   if (!answer.ok()) {
-    may_repeat = kind != Kind::kOnce && absl::IsUnavailable(answer.status());
+    may_repeat = kind != Kind::kOnce && kind != Kind::kWaitingOnce && absl::IsUnavailable(answer.status());
     return named(answer.status());
   }
   GRADWIRE_RETURN_IF_ERROR(named(status_of(**answer)));

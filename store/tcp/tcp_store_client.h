@@ -55,6 +55,8 @@ class TcpStoreClient {
     kOnce,
     // The server answers by the deadline; may be repeated.
     kWaiting,
+    // The server answers by the deadline; must not be repeated.
+    kWaitingOnce,
   };
   // Makes a call. On success the answer contains the result that belongs to the request.
   absl::StatusOr<TcpStoreLink::Answer> call(proto::Request& request, absl::Time deadline, Kind kind);

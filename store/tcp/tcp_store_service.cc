@@ -8,9 +8,11 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/calls/table_calls.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
 
@@ -24,24 +26,14 @@ constexpr int32_t kMaxWorldSize = 1 << 20;
 
 absl::Status stopped_status() { return absl::UnavailableError("the store's server is stopping"); }
 
-absl::Status check_key(const std::string& key) {
-  if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a key of ", key.size(), " bytes is over the limit of ", kMaxKeyBytes));
-}
-
-absl::Status check_value(const std::string& value) {
-  if (value.size() <= kMaxValueBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a value of ", value.size(), " bytes is over the limit of ", kMaxValueBytes));
-}
-
 // Memory that a waiting request takes: the request, and an entry for each key.
 std::size_t waiting_bytes(const proto::Request& request) {
   // An estimate for a node of the tables and their pointers.
   constexpr std::size_t kEntryBytes = 128;
   return request.ByteSizeLong() +
-         kEntryBytes * (1 + static_cast<std::size_t>(request.wait().keys().sizes_size()));
+         kEntryBytes * (1 + static_cast<std::size_t>(request.wait().keys().sizes_size())) +
+         // The list of keys to get.
+         (request.wait().with_values() ? request.ByteSizeLong() : 0);
 }
 
 // The result is cleared, because a response has either a result or an error.
@@ -82,29 +74,21 @@ absl::Status TcpStoreService::call(Session session, const proto::Request& reques
   switch (request.call_case()) {
     case proto::Request::kHello:
       return hello(session, request.hello(), *response.mutable_hello(), answers);
-    case proto::Request::kSet:
-      response.mutable_set();
-      return set(request.set(), answers);
-    case proto::Request::kAdd:
-      return add(request.add(), *response.mutable_add(), answers);
-    case proto::Request::kCompareSet:
-      return compare_set(request.compare_set(), *response.mutable_compare_set(), answers);
-    case proto::Request::kDeleteKey:
-      response.mutable_delete_key()->set_existed(table_.erase(request.delete_key().key()));
-      return absl::OkStatus();
-    case proto::Request::kNumKeys:
-      response.mutable_num_keys()->set_count(table_.num_keys(request.num_keys().prefix()));
-      return absl::OkStatus();
     case proto::Request::kWait:
       return wait(session, request, now, *response.mutable_wait(), kept);
     case proto::Request::kWatch:
       return watch(session, request, now, *response.mutable_watch(), kept);
     case proto::Request::kWaitForWorkers:
       return wait_for_workers(session, request, now, *response.mutable_wait_for_workers(), kept);
-    case proto::Request::CALL_NOT_SET:
+    case proto::Request::kQueuePop:
+      return queue_pop(session, request, now, *response.mutable_queue_pop(), kept);
+    default:
       break;
   }
-  return absl::InvalidArgumentError("unknown request: client and server are different versions of Gradwire");
+  StoreTable::Wakeups wakeups;
+  absl::Status status = apply_table_call(table_, request, response, wakeups);
+  wake(wakeups, answers);
+  return status;
 }
 
 absl::Status TcpStoreService::hello(Session session, const proto::HelloRequest& request,
@@ -149,69 +133,62 @@ absl::Status TcpStoreService::count_worker(const proto::HelloRequest& request, A
   return absl::OkStatus();
 }
 
-absl::Status TcpStoreService::set(const proto::SetRequest& request, Answers& answers) {
-  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
-  GRADWIRE_RETURN_IF_ERROR(check_value(request.value()));
-  StoreTable::Wakeups wakeups;
-  absl::Status status = table_.set(request.key(), request.value(), wakeups);
-  wake(wakeups, answers);
-  return status;
-}
-
-absl::Status TcpStoreService::add(const proto::AddRequest& request, proto::AddResponse& response,
-                                  Answers& answers) {
-  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
-  StoreTable::Wakeups wakeups;
-  GRADWIRE_ASSIGN_OR_RETURN(const int64_t sum, table_.add(request.key(), request.n(), wakeups));
-  wake(wakeups, answers);
-  response.set_sum(sum);
-  return absl::OkStatus();
-}
-
-absl::Status TcpStoreService::compare_set(const proto::CompareSetRequest& request,
-                                          proto::CompareSetResponse& response, Answers& answers) {
-  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
-  GRADWIRE_RETURN_IF_ERROR(check_value(request.expected()));
-  GRADWIRE_RETURN_IF_ERROR(check_value(request.desired()));
-  StoreTable::Wakeups wakeups;
-  GRADWIRE_ASSIGN_OR_RETURN(
-      std::string current, table_.compare_set(request.key(), request.expected(), request.desired(), wakeups));
-  wake(wakeups, answers);
-  response.set_current(std::move(current));
-  return absl::OkStatus();
-}
-
 // A timeout of 0 asks for the present state: the waiter is removed again at once.
 absl::Status TcpStoreService::wait(Session session, const proto::Request& request, absl::Time now,
                                    proto::WaitResponse& response, bool& kept) {
-  const std::optional<std::vector<std::string>> keys = unpack_keys(request.wait().keys());
-  if (!keys.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("malformed list of keys in a wait, or more than ", kMaxKeysPerWait, " keys"));
+  GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::string> keys, unpack_checked_keys(request.wait().keys()));
+  const bool in_turn = request.wait().in_turn();
+  if (in_turn && keys.size() != 1) {
+    return absl::InvalidArgumentError("a wait in turn must have one key");
   }
-  for (const std::string& key : *keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
   const bool may_wait = request.timeout_us() != 0;
   if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
   const uint64_t waiter = next_waiter_++;
+  if (table_.wait(waiter, keys, in_turn)) {
+    return request.wait().with_values() ? pack_values(keys, response) : absl::OkStatus();
+  }
   // From here on the table has the waiter.
-  if (table_.wait(waiter, *keys)) return absl::OkStatus();
   kept = may_wait;
   if (may_wait) {
     keep(waiter, session, request, now);
+    if (request.wait().with_values()) waiting_.at(waiter).keys_to_get = std::move(keys);
   } else {
     pack_keys(table_.drop(waiter), *response.mutable_missing());
   }
   return absl::OkStatus();
 }
 
+absl::Status TcpStoreService::pack_values(const std::vector<std::string>& keys,
+                                          proto::WaitResponse& response) const {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> values, table_.find_all(keys));
+  pack_keys(values, *response.mutable_values());
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::queue_pop(Session session, const proto::Request& request, absl::Time now,
+                                        proto::QueuePopResponse& response, bool& kept) {
+  const std::string& queue = request.queue_pop().queue();
+  GRADWIRE_RETURN_IF_ERROR(check_store_key(queue));
+  StoreTable::Value item = table_.pop(queue);
+  if (item == nullptr && request.timeout_us() != 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+    const uint64_t waiter = next_waiter_++;
+    kept = true;
+    table_.wait_for_item(waiter, queue);
+    keep(waiter, session, request, now);
+  }
+  if (item != nullptr) response.set_value(*item);
+  return absl::OkStatus();
+}
+
 absl::Status TcpStoreService::watch(Session session, const proto::Request& request, absl::Time now,
                                     proto::WatchResponse& response, bool& kept) {
   const proto::WatchRequest& watch = request.watch();
-  GRADWIRE_RETURN_IF_ERROR(check_key(watch.key()));
-  GRADWIRE_RETURN_IF_ERROR(check_value(watch.last_value()));
+  GRADWIRE_RETURN_IF_ERROR(check_store_key(watch.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_store_value(watch.last_value()));
   std::optional<absl::string_view> last_value;
   if (watch.has_last_value()) last_value = watch.last_value();
-  StoreTable::Value value = table_.find_other(watch.key(), last_value);
+  StoreTable::Value value = table_.find(watch.key(), last_value);
   if (value == nullptr && request.timeout_us() != 0) {
     GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
     const uint64_t waiter = next_waiter_++;
@@ -263,22 +240,23 @@ absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
 void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now) {
   const absl::Time deadline =
       request.timeout_us() < 0 ? absl::InfiniteFuture() : now + absl::Microseconds(request.timeout_us());
-  const Waiting waiting{.session = session,
-                        .request = request.id(),
-                        .call = request.call_case(),
-                        .deadline = deadline,
-                        .bytes = waiting_bytes(request)};
+  Waiting waiting{.session = session,
+                  .request = request.id(),
+                  .call = request.call_case(),
+                  .deadline = deadline,
+                  .bytes = waiting_bytes(request),
+                  .keys_to_get = {}};
   if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, waiter);
   SessionState& state = sessions_.at(session);
   state.waiters.insert(waiter);
   state.waiting_bytes += waiting.bytes;
   waiting_bytes_ += waiting.bytes;
-  waiting_.emplace(waiter, waiting);
+  waiting_.emplace(waiter, std::move(waiting));
 }
 
 TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
   const auto found = waiting_.find(waiter);
-  const Waiting waiting = found->second;
+  Waiting waiting = std::move(found->second);
   waiting_.erase(found);
   deadlines_.erase({waiting.deadline, waiter});
   SessionState& state = sessions_.at(waiting.session);
@@ -294,7 +272,14 @@ void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers)
     const Waiting waiting = take(wakeup.waiter);
     proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
     response.set_id(waiting.request);
-    if (waiting.call == proto::Request::kWait) response.mutable_wait();
+    if (waiting.call == proto::Request::kWait) {
+      const absl::Status status = waiting.keys_to_get.empty()
+                                      ? absl::OkStatus()
+                                      : pack_values(waiting.keys_to_get, *response.mutable_wait());
+      response.mutable_wait();
+      if (!status.ok()) fail(status, response);
+    }
+    if (waiting.call == proto::Request::kQueuePop) response.mutable_queue_pop()->set_value(*wakeup.value);
     if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
     if (waiting.call == proto::Request::kWaitForWorkers) {
       response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
@@ -315,6 +300,8 @@ void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& 
     pack_keys(missing, *response.mutable_wait()->mutable_missing());
   } else if (waiting.call == proto::Request::kWatch) {
     response.mutable_watch();
+  } else if (waiting.call == proto::Request::kQueuePop) {
+    response.mutable_queue_pop();
   } else {
     response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,25 +67,26 @@ class TcpStoreService {
     proto::Request::CallCase call = proto::Request::CALL_NOT_SET;
     absl::Time deadline;
     std::size_t bytes = 0;
+    // The keys of a wait whose values the answer has.
+    std::vector<std::string> keys_to_get;
   };
 
-  // One method per call. They fill `response` or return an error.
+  // One method for each call that is not in table_calls.h. They fill `response` or return an error.
   absl::Status hello(Session session, const proto::HelloRequest& request, proto::HelloResponse& response,
                      Answers& answers);
-  absl::Status set(const proto::SetRequest& request, Answers& answers);
-  absl::Status add(const proto::AddRequest& request, proto::AddResponse& response, Answers& answers);
-  absl::Status compare_set(const proto::CompareSetRequest& request, proto::CompareSetResponse& response,
-                           Answers& answers);
   // These calls may wait: they set `kept` if the request was kept.
   absl::Status wait(Session session, const proto::Request& request, absl::Time now,
                     proto::WaitResponse& response, bool& kept);
   absl::Status watch(Session session, const proto::Request& request, absl::Time now,
                      proto::WatchResponse& response, bool& kept);
+  absl::Status queue_pop(Session session, const proto::Request& request, absl::Time now,
+                         proto::QueuePopResponse& response, bool& kept);
   absl::Status wait_for_workers(Session session, const proto::Request& request, absl::Time now,
                                 proto::WaitForWorkersResponse& response, bool& kept);
   absl::Status call(Session session, const proto::Request& request, absl::Time now, proto::Response& response,
                     Answers& answers, bool& kept);
 
+  absl::Status pack_values(const std::vector<std::string>& keys, proto::WaitResponse& response) const;
   absl::Status check_room_to_wait(const SessionState& session, const proto::Request& request) const;
   void keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now);
   Waiting take(uint64_t waiter);

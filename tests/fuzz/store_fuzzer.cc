@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/store/tcp/tcp_store_protocol.h"
@@ -36,20 +38,25 @@ std::optional<std::vector<std::string>> keys_of(const proto::KeyList& list) {
   return keys;
 }
 
-// A model of the store as documented, which is only a map.
+// A model of the store as documented: a map of values, and one of queues.
 class Model {
  public:
   struct Waiting {
     Session session;
     uint64_t id;
     std::vector<std::string> keys;
-    bool watches = false;
+    enum { kWait, kInTurn, kWatch, kPop } kind = kWait;
+    // The keys whose values the answer has.
+    std::vector<std::string> to_get;
     std::optional<std::string> last;
+    // Distinguishes requests with the same id.
+    uint64_t id_in_model = 0;
   };
   // Checks the answers that a request caused: its own, and those of calls that waited.
   void expect(Session session, const proto::Request& request, TcpStoreService::Answers answers) {
     if (may_wait(request)) {
       waiting_.push_back(waiting_of(session, request));
+      waiting_.back().id_in_model = next_id_++;
     } else {
       // The request's own answer is the last one.
       require(!answers.empty(), "a request was not answered");
@@ -70,38 +77,81 @@ class Model {
     Waiting waiting{.session = session, .id = request.id()};
     if (request.has_wait()) {
       waiting.keys = *keys_of(request.wait().keys());
+      if (request.wait().in_turn()) waiting.kind = Waiting::kInTurn;
+      if (request.wait().with_values()) waiting.to_get = waiting.keys;
+    } else if (request.has_queue_pop()) {
+      waiting.kind = Waiting::kPop;
+      waiting.keys = {request.queue_pop().queue()};
     } else {
-      waiting.watches = true;
+      waiting.kind = Waiting::kWatch;
       waiting.keys = {request.watch().key()};
       if (request.watch().has_last_value()) waiting.last = request.watch().last_value();
     }
     return waiting;
   }
   bool satisfied(const Waiting& waiting) const {
+    if (waiting.kind == Waiting::kPop) return queues_.contains(waiting.keys[0]);
     for (const std::string& key : waiting.keys) {
       const auto found = values_.find(key);
-      if (found == values_.end() || (waiting.watches && waiting.last == found->second)) return false;
+      if (waiting.kind == Waiting::kWatch) return found != values_.end() && waiting.last != found->second;
+      if (!exists(key)) return false;
     }
     return true;
   }
+  bool exists(const std::string& name) const { return values_.contains(name) || queues_.contains(name); }
+  static bool is_valid_wait(const proto::WaitRequest& wait) {
+    const auto keys = keys_of(wait.keys());
+    return keys.has_value() && (!wait.in_turn() || keys->size() == 1);
+  }
+  // The values of the keys as an answer has them; a queue has an empty one.
+  std::vector<std::string> values_of(const std::vector<std::string>& keys) const {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(values_.contains(key) ? values_.at(key) : "");
+    return values;
+  }
   bool may_wait(const proto::Request& request) const {
     if (request.timeout_us() == 0) return false;
-    if (request.has_wait() ? !keys_of(request.wait().keys()).has_value() : !request.has_watch()) return false;
+    if (request.has_wait() ? !is_valid_wait(request.wait())
+                           : !request.has_watch() && !request.has_queue_pop()) {
+      return false;
+    }
     return !satisfied(waiting_of(0, request));
   }
   // Calls that waited and are now satisfied must be answered, and no others.
   void expect_woken(const TcpStoreService::Answers& answers) {
     std::multiset<std::pair<Session, uint64_t>> woken, expected;
+    std::multiset<std::vector<std::string>> got, values;
     for (const auto& answer : answers) {
       require(answer.response.code() == 0, "a call that waited failed");
       woken.emplace(answer.session, answer.response.id());
+      if (answer.response.wait().has_values()) got.insert(*keys_of(answer.response.wait().values()));
     }
+    // An item has been pushed: it wakes one of the waits in turn, the oldest.
+    bool turn = pushed_.has_value();
     std::erase_if(waiting_, [&](const Waiting& each) {
-      if (!satisfied(each)) return false;
+      if (each.kind == Waiting::kPop ? given_ != each.id_in_model : !satisfied(each)) return false;
+      if (each.kind == Waiting::kInTurn && !values_.contains(each.keys[0]) &&
+          !(each.keys[0] == pushed_ && std::exchange(turn, false))) {
+        return false;
+      }
       expected.emplace(each.session, each.id);
+      if (!each.to_get.empty()) values.insert(values_of(each.to_get));
       return true;
     });
     require(woken == expected, "the wrong calls were woken");
+    require(got == values, "a call that waited got the wrong values");
+    pushed_.reset();
+    given_ = 0;
+  }
+  // The oldest pop that waits for the queue gets the item.
+  void push(const std::string& queue, const std::string& item) {
+    for (const Waiting& each : waiting_) {
+      if (each.kind != Waiting::kPop || each.keys[0] != queue) continue;
+      given_ = each.id_in_model;
+      return;
+    }
+    queues_[queue].push_back(item);
+    pushed_ = queue;
   }
   void check(const proto::Request& request, const proto::Response& response) {
     const auto value_of = [this](const std::string& key) -> const std::string* {
@@ -137,13 +187,17 @@ class Model {
         return;
       }
       case proto::Request::kWait: {
+        const bool valid = is_valid_wait(request.wait());
+        require(response.code() == (valid ? 0 : kInvalid), "wait");
+        if (!valid) return;
         const auto keys = keys_of(request.wait().keys());
-        require(response.code() == (keys.has_value() ? 0 : kInvalid), "wait");
-        if (!keys.has_value()) return;
         std::set<std::string> missing;
         for (const std::string& key : *keys) {
-          if (value_of(key) == nullptr) missing.insert(key);
+          if (!exists(key)) missing.insert(key);
         }
+        require(!request.wait().with_values() || !missing.empty() ||
+                    keys_of(response.wait().values()) == values_of(*keys),
+                "the values of a wait");
         const auto reported = keys_of(response.wait().missing());
         require(reported.has_value() && std::set<std::string>(reported->begin(), reported->end()) == missing,
                 "missing keys");
@@ -154,6 +208,54 @@ class Model {
         const bool changed = satisfied(waiting_of(0, request));
         require(ok && response.watch().has_value() == changed, "watch");
         require(!changed || response.watch().value() == *value, "a watched value");
+        return;
+      }
+      case proto::Request::kMultiSet: {
+        const auto keys = keys_of(request.multi_set().keys());
+        const auto values = keys_of(request.multi_set().values());
+        const bool valid = keys.has_value() && values.has_value() && keys->size() == values->size();
+        require(response.code() == (valid ? 0 : kInvalid), "multi_set");
+        for (std::size_t i = 0; valid && i < keys->size(); ++i) values_[(*keys)[i]] = (*values)[i];
+        return;
+      }
+      case proto::Request::kAppend:
+        require(ok && response.has_append(), "append");
+        values_[request.append().key()] += request.append().value();
+        return;
+      case proto::Request::kListKeys: {
+        std::vector<std::string> names;
+        for (const auto& [key, value] : values_) {
+          if (key.rfind(request.list_keys().prefix(), 0) == 0) names.push_back(key);
+        }
+        require(ok && keys_of(response.list_keys().keys()) == names, "list_keys");
+        return;
+      }
+      case proto::Request::kCheck: {
+        const auto keys = keys_of(request.check().keys());
+        require(response.code() == (keys.has_value() ? 0 : kInvalid), "check");
+        if (!keys.has_value()) return;
+        bool all = true;
+        for (const std::string& key : *keys) all = all && exists(key);
+        require(response.check().all_exist() == all, "the result of a check");
+        return;
+      }
+      case proto::Request::kQueuePush:
+        require(ok && response.has_queue_push(), "queue_push");
+        push(request.queue_push().queue(), request.queue_push().value());
+        return;
+      case proto::Request::kQueuePop: {
+        const auto found = queues_.find(request.queue_pop().queue());
+        require(ok && response.queue_pop().has_value() == (found != queues_.end()), "queue_pop");
+        if (found == queues_.end()) return;
+        require(response.queue_pop().value() == found->second.front(), "a popped item");
+        found->second.pop_front();
+        if (found->second.empty()) queues_.erase(found);
+        return;
+      }
+      case proto::Request::kQueueLen: {
+        const auto found = queues_.find(request.queue_len().queue());
+        const int64_t length = found == queues_.end() ? 0 : static_cast<int64_t>(found->second.size());
+        require(ok && response.queue_len().length() == length, "queue_len");
         return;
       }
       default:
@@ -181,7 +283,13 @@ class Model {
   }
 
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::deque<std::string>> queues_;
+  // Oldest first.
   std::vector<Waiting> waiting_;
+  uint64_t next_id_ = 1;
+  // The queue that the last request has made longer, and the pop to which it has given the item instead.
+  std::optional<std::string> pushed_;
+  uint64_t given_ = 0;
 };
 
 void send_hello(TcpStoreService& service, Session session) {

@@ -19,7 +19,7 @@ proto::Request random_request(std::mt19937& random) {
   proto::Request request;
   request.set_id(random() % 50);
   request.set_timeout_us(random() % 2 == 0 ? 0 : -1);
-  switch (random() % 9) {
+  switch (random() % 16) {
     case 0:
     case 1:
       request.mutable_set()->set_key(key(random));
@@ -44,6 +44,8 @@ proto::Request random_request(std::mt19937& random) {
       std::vector<std::string> keys;
       for (std::size_t count = random() % 4; count > 0; --count) keys.push_back(key(random));
       pack_keys(keys, *request.mutable_wait()->mutable_keys());
+      request.mutable_wait()->set_with_values(random() % 2 == 0);
+      request.mutable_wait()->set_in_turn(random() % 3 == 0);
       break;
     }
     case 7:
@@ -51,6 +53,34 @@ proto::Request random_request(std::mt19937& random) {
       if (random() % 2 == 0) request.mutable_watch()->set_last_value(value(random));
       break;
     case 8:
+      for (std::size_t count = random() % 3; count > 0; --count) {
+        pack_key(key(random), *request.mutable_multi_set()->mutable_keys());
+        pack_key(value(random), *request.mutable_multi_set()->mutable_values());
+      }
+      break;
+    case 9:
+      request.mutable_append()->set_key(key(random));
+      request.mutable_append()->set_value(value(random));
+      break;
+    case 10:
+      request.mutable_list_keys()->set_prefix(random() % 2 == 0 ? "" : key(random));
+      break;
+    case 11:
+      pack_keys({key(random), key(random)}, *request.mutable_check()->mutable_keys());
+      break;
+    case 12:
+    case 13:
+      request.mutable_queue_push()->set_queue(key(random));
+      request.mutable_queue_push()->set_value(value(random));
+      break;
+    case 14:
+      if (random() % 3 == 0) {
+        request.mutable_queue_len()->set_queue(key(random));
+      } else {
+        request.mutable_queue_pop()->set_queue(key(random));
+      }
+      break;
+    case 15:
       if (random() % 4 == 0) request.mutable_hello()->set_magic(kStoreMagic);
       break;
   }
