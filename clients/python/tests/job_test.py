@@ -7,67 +7,19 @@ usage: job_test.py WHEEL LAUNCHER WORKER GATEWAY EXAMPLE [unittest's arguments]
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 
 import support
 import numpy as np
 
 import gradwire_client as gw
+from process import LIMIT as START, Process
 
 LAUNCHER, WORKER, GATEWAY, EXAMPLE = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
 NAME = "model::Classifier"
-# Seconds for a process to start or to end. libtorch takes some of them.
-START = 60
-
-
-class Process:
-    """A child process whose lines of output are read as they come."""
-
-    def __init__(self, *command, env=None):
-        self.lines = []
-        self._news = threading.Condition()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env=env, start_new_session=True)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
-            self.lines.append("(end)")
-            self._news.notify_all()
-
-    def wait_for(self, pattern, count=1):
-        """The matches of the first `count` lines that match."""
-        def found():
-            return [each for each in (re.search(pattern, line) for line in self.lines) if each]
-
-        with self._news:
-            self._news.wait_for(lambda: len(found()) >= count or "(end)" in self.lines, START)
-            if len(found()) < count:
-                raise AssertionError(f"expected {count} lines with {pattern!r}, got:\n" + "\n".join(self.lines))
-            return found()
-
-    def stop(self):
-        """Ends it with SIGTERM. Returns its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(START)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            raise
-        self._reader.join(START)
-        self.process.stdout.close()
-        return status
 
 
 class Job(unittest.TestCase):

@@ -185,7 +185,9 @@ void World::check_run(SimNode& node, const rendezvous::RoundInfo& round) {
       round.nodes[round.group_rank].host != node.name()) {
     return violate(absl::StrCat(node.name(), " is not at its rank ", round.group_rank));
   }
-  if (scenario_.round_store != round.store.has_value()) return violate("a round's store is missing");
+  if ((scenario_.round_store != rendezvous::RoundStore::kReady) != round.store.has_value()) {
+    return violate("a round's store is missing");
+  }
   if (count == scenario_.settings.max_nodes && scenario_.settings.fixed_ranks &&
       scenario_.launchers[node.launcher].rank != round.group_rank) {
     return violate(absl::StrCat(node.name(), " has not got its fixed rank"));

@@ -7,7 +7,10 @@ Scenario::Scenario(Random& random) {
   settings.max_nodes = settings.min_nodes + static_cast<int>(random.below(3) == 0 ? 0 : random.below(3));
   settings.max_restarts = static_cast<int>(random.below(4));
   settings.fixed_ranks = random.below(5) == 0;
-  round_store = random.below(4) == 0;
+  const auto store = random.below(8);
+  round_store = store < 2   ? rendezvous::RoundStore::kServed
+                : store < 4 ? rendezvous::RoundStore::kPrepared
+                            : rendezvous::RoundStore::kReady;
   if (random.below(3) == 0) watched = static_cast<int>(random.between(1, 2));
 
   calm = random.between(30, 160) * kSecond;

@@ -25,7 +25,7 @@ struct Scenario {
   explicit Scenario(Random& random);
 
   rendezvous::Settings settings;
-  bool round_store = false;
+  rendezvous::RoundStore round_store = rendezvous::RoundStore::kReady;
   int watched = 8;
 
   // One launcher of the schedule.

@@ -31,7 +31,7 @@ void World::on_update(SimNode& node) {
   switch (update.kind) {
     case RendezvousUpdate::Kind::kWait:
       return;
-    case RendezvousUpdate::Kind::kServeStore:
+    case RendezvousUpdate::Kind::kPrepareStore:
       if (node.serving == update.round.round) return;
       node.serving = update.round.round;
       scheduler_.add(now_ + random_.between(0, kSecond), Kind::kServed, node.index, update.round.round);
@@ -72,14 +72,14 @@ void World::stop_workers(SimNode& node) {
 void World::workers_event(SimNode& node, const Event& event) {
   const int64_t round = event.arg;
   if (event.kind == Kind::kServed) {
-    if (node.machine->update().kind != RendezvousUpdate::Kind::kServeStore || node.serving != round) return;
+    if (node.machine->update().kind != RendezvousUpdate::Kind::kPrepareStore || node.serving != round) return;
     if (!calm_ && random_.per_mille(scenario_.worker_failures / 4)) {
       trace(node.name(), " cannot serve the store of round ", round);
       return report(node, [](Machine& machine, absl::Time now) {
         machine.workers_failed({.host = "n", .exit_code = 1, .message = "no port"}, now);
       });
     }
-    return report(node, [](Machine& machine, absl::Time now) { machine.store_served({"n", 1234}, now); });
+    return report(node, [](Machine& machine, absl::Time now) { machine.store_ready({"n", 1234}, now); });
   }
   if (node.workers != round) return;
   if (event.kind == Kind::kWorkersGone) {

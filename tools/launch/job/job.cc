@@ -129,8 +129,7 @@ absl::Status LaunchJob::enter() {
   node.last_call_timeout = options_.conf.last_call_timeout;
   node.keep_alive_interval = options_.conf.keep_alive_interval;
   node.keep_alive_max_attempt = options_.conf.keep_alive_max_attempt;
-  const bool etcd = options_.backend == RendezvousBackend::kEtcd;
-  client.store_timeout = options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
+  client.store_timeout = stores_->read_timeout();
   GRADWIRE_ASSIGN_OR_RETURN(client_,
                             rendezvous::RendezvousClient::start(std::move(client), stores_->opener()));
   logged_at_ = Clock::system().now();
@@ -156,15 +155,15 @@ void LaunchJob::on_signal(int signal) {
 }
 
 // An update may be repeated, and updates may be skipped, because only the newest one is kept. So a round is
-// served and started only once (`served_`, `started_`).
+// prepared and started only once (`prepared_round_`, `started_`).
 void LaunchJob::follow(const rendezvous::RendezvousUpdate& update) {
   using Kind = rendezvous::RendezvousUpdate::Kind;
   update_ = update;
   switch (update_.kind) {
     case Kind::kWait:
       return;
-    case Kind::kServeStore:
-      if (served_ < update_.round.round) serve_round(update_.round.round);
+    case Kind::kPrepareStore:
+      if (prepared_round_ < update_.round.round) prepare_round(update_.round.round);
       return;
     case Kind::kRun:
       if (started_ < update_.round.round && interrupted_by_ == 0) start_round(update_.round);
@@ -180,13 +179,13 @@ void LaunchJob::follow(const rendezvous::RendezvousUpdate& update) {
   }
 }
 
-void LaunchJob::serve_round(int64_t round) {
-  served_ = round;
-  absl::StatusOr<rendezvous::Address> address = stores_->serve_round();
-  if (address.ok()) return client_->store_served(*address);
+void LaunchJob::prepare_round(int64_t round) {
+  prepared_round_ = round;
+  absl::StatusOr<rendezvous::Address> address = stores_->prepare_round(round);
+  if (address.ok()) return client_->store_ready(*std::move(address));
   client_->workers_failed({.host = host_,
                            .time = absl::Now(),
-                           .message = absl::StrCat("cannot serve the workers' store on ", host_, ": ",
+                           .message = absl::StrCat("cannot prepare the workers' store on ", host_, ": ",
                                                    address.status().message())});
 }
 
@@ -241,7 +240,12 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   // worker indefinitely.
   Descriptor no_input;
   if (isatty(STDIN_FILENO)) no_input = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const rendezvous::Address store = stores_->workers_store(round);
+  rendezvous::Address store;
+  if (round.store) {
+    store = *round.store;
+  } else {
+    GRADWIRE_ASSIGN_OR_RETURN(store, stores_->prepare_round(round.round));
+  }
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,
                        .run_id = round.run_id,

@@ -45,7 +45,7 @@ class LaunchJob {
 
   // Acts on an update of the rendezvous.
   void follow(const rendezvous::RendezvousUpdate& update);
-  void serve_round(int64_t round);
+  void prepare_round(int64_t round);
   void start_round(const rendezvous::RoundInfo& round);
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
@@ -80,7 +80,7 @@ class LaunchJob {
   // The workers of round started_; nullopt after they have ended.
   std::optional<Supervisor> supervisor_;
   int64_t started_ = -1;
-  int64_t served_ = -1;
+  int64_t prepared_round_ = -1;
   bool prepared_ = false;     // Whether the targets of output and errors are set up.
   bool not_started_ = false;  // Whether some workers of the round could not be started.
   // The failures of the last round that failed on this node, in order.

@@ -1,9 +1,12 @@
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
 
+#include <array>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/etcd_store.h"
 #include "gradwire/store/hash_store.h"
@@ -24,6 +27,24 @@ absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& 
     if (own.ok()) break;
   }
   return own;
+}
+
+// PyTorch's process groups and its RPC keep the addresses of their members below these prefixes, which are
+// the same in each round. Programs of Gradwire use the number of the round in theirs.
+constexpr std::array<absl::string_view, 2> kPrefixesOfARound = {"default_pg/", "rpc_prefix_"};
+
+// Removes what a round that has ended left, so that its members are not taken for those of the next round.
+absl::Status remove_rounds_keys(store::Store& store) {
+  for (const absl::string_view prefix : kPrefixesOfARound) {
+    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store.try_list_keys_under(prefix));
+    for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(store.try_delete_key(key).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<store::Store>> open_store(const rendezvous::Address& where,
+                                                         absl::Duration timeout) {
+  return store::TcpStore::open(where.host, where.port, {.timeout = timeout, .wait_for_workers = false});
 }
 
 }  // namespace
@@ -94,13 +115,33 @@ rendezvous::RendezvousClient::OpenStore RendezvousStores::opener() const {
       return std::make_shared<store::HashStore>();
     };
   }
-  // The launcher that serves the store may not be able to reach itself by the name that the others use.
-  const bool loopback = server_ == nullptr || store::is_loopback(options_.master_addr);
-  const std::string host = loopback ? options_.master_addr : "127.0.0.1";
-  const int port = store_port();
-  return [host, port](absl::Duration timeout) -> absl::StatusOr<std::shared_ptr<store::Store>> {
-    return store::TcpStore::open(host, port, {.timeout = timeout, .wait_for_workers = false});
-  };
+  return [where = served_address()](absl::Duration timeout) { return open_store(where, timeout); };
+}
+
+// The launcher that serves the store may not be able to reach itself by the name that the others use.
+rendezvous::Address RendezvousStores::served_address() const {
+  const bool as_others_do = server_ == nullptr || store::is_loopback(options_.master_addr);
+  return {.host = as_others_do ? options_.master_addr : "127.0.0.1", .port = store_port()};
+}
+
+absl::Duration RendezvousStores::read_timeout() const {
+  const bool etcd = options_.backend == RendezvousBackend::kEtcd;
+  return options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
+}
+
+rendezvous::RoundStore RendezvousStores::round_store() const {
+  if (options_.backend == RendezvousBackend::kEtcd) return rendezvous::RoundStore::kServed;
+  return options_.max_nodes > 1 ? rendezvous::RoundStore::kPrepared : rendezvous::RoundStore::kReady;
+}
+
+absl::StatusOr<rendezvous::Address> RendezvousStores::prepare_round(int64_t round) {
+  if (options_.backend == RendezvousBackend::kEtcd) return serve_round();
+  if (round > 0) {
+    GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store,
+                              open_store(served_address(), read_timeout()));
+    GRADWIRE_RETURN_IF_ERROR(remove_rounds_keys(*store));
+  }
+  return rendezvous::Address{.host = options_.master_addr, .port = store_port()};
 }
 
 // The old server ends first: no worker of the previous round runs any more, because all nodes were ready.
@@ -108,11 +149,6 @@ absl::StatusOr<rendezvous::Address> RendezvousStores::serve_round() {
   round_server_.reset();
   GRADWIRE_ASSIGN_OR_RETURN(round_server_, store::TcpStoreServer::start({.host = own_address_, .port = 0}));
   return rendezvous::Address{.host = own_address_, .port = round_server_->port()};
-}
-
-rendezvous::Address RendezvousStores::workers_store(const rendezvous::RoundInfo& round) const {
-  if (round.store) return *round.store;
-  return {.host = options_.master_addr, .port = store_port()};
 }
 
 std::string RendezvousStores::location() const {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/rendezvous/client.h"
@@ -32,15 +34,17 @@ class RendezvousStores {
   rendezvous::RendezvousClient::OpenStore opener() const;
   // Whether this launcher serves the launchers' store for others.
   bool hosts_store() const { return server_ != nullptr && options_.max_nodes > 1; }
-  // Whether each round has a workers' store of its own, served with serve_round().
-  bool round_store() const { return options_.backend == RendezvousBackend::kEtcd; }
+  // How the workers' store of a round comes to be. With one node nobody else waits for prepare_round().
+  rendezvous::RoundStore round_store() const;
+  // The limit for one call to the launchers' store.
+  absl::Duration read_timeout() const;
   // The address at which other nodes reach this one.
   const std::string& own_address() const { return own_address_; }
 
-  // Serves the workers' store of a round. Ends the store of the previous round.
-  absl::StatusOr<rendezvous::Address> serve_round();
-  // The address of the workers' store of a round.
-  rendezvous::Address workers_store(const rendezvous::RoundInfo& round) const;
+  // Makes the workers' store ready for a round, whose workers have not started yet, and returns its address.
+  // With etcd it serves a new store and ends that of the previous round. Otherwise it removes the keys that
+  // PyTorch's programs left in an earlier round. Takes at most read_timeout.
+  absl::StatusOr<rendezvous::Address> prepare_round(int64_t round);
   // "store at host:29400", for messages.
   std::string location() const;
 
@@ -48,6 +52,9 @@ class RendezvousStores {
   explicit RendezvousStores(const LaunchOptions& options, std::string run_id)
       : options_(options), run_id_(std::move(run_id)) {}
   absl::Status serve_if_host();
+  absl::StatusOr<rendezvous::Address> serve_round();
+  // Where this launcher reaches the store that it or another launcher serves.
+  rendezvous::Address served_address() const;
   absl::StatusOr<bool> is_host() const;
   int store_port() const { return server_ == nullptr ? options_.master_port : server_->port(); }
 

@@ -69,9 +69,9 @@ class RendezvousClient {
   void workers_done() {
     post([](Rendezvous& machine, absl::Time now) { machine.workers_done(now); });
   }
-  void store_served(Address address) {
+  void store_ready(Address address) {
     post([address = std::move(address)](Rendezvous& machine, absl::Time now) {
-      machine.store_served(address, now);
+      machine.store_ready(address, now);
     });
   }
   void leave(std::string reason) {

@@ -154,15 +154,15 @@ TEST_F(RendezvousClientTest, TooFewNodesAreNamedAfterTheJoinTimeout) {
 
 TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirstNode) {
   ClientOptions options;
-  options.node.round_store = true;
+  options.node.round_store = RoundStore::kServed;
   const Settings settings{.min_nodes = 2, .max_nodes = 2};
   auto a = start("a", settings, options);
   // Wait until node a has written the record, so that it is the first.
   store_->wait({std::string(kStateKey)}, absl::Seconds(50));
   auto b = start("b", settings, options);
-  wait_for(*a, Kind::kServeStore);
+  wait_for(*a, Kind::kPrepareStore);
   EXPECT_EQ(b->update().kind, Kind::kWait);
-  a->store_served({.host = "a.example", .port = 4242});
+  a->store_ready({.host = "a.example", .port = 4242});
   for (RendezvousClient* client : {a.get(), b.get()}) {
     EXPECT_EQ(wait_for(*client, Kind::kRun).round.store, (Address{"a.example", 4242}));
   }

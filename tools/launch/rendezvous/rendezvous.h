@@ -27,8 +27,7 @@ struct Options {
   std::optional<int> node_rank;
   // The id of the job. A node with another id than the job's is refused, unless one of the two is kNoRunId.
   std::string run_id;
-  // Whether each round has a store of its own, which the launcher of group rank 0 serves.
-  bool round_store = false;
+  RoundStore round_store = RoundStore::kReady;
   // Whether this launcher serves the store of the rendezvous. It then ends last when the job is over.
   bool hosts_store = false;
 
@@ -51,7 +50,7 @@ absl::Status check(const Options& options);
 // update(), the launcher's task. proto/rendezvous.proto describes the protocol.
 //
 // States: outside the record; in the record (as participant or waiting); ended. Independently of these, the
-// launcher may have the workers of one round, from kServeStore or kRun until ready().
+// launcher may have the workers of one round, from kPrepareStore or kRun until ready().
 //
 // The parts: View (the record as last read), RoundWorkers (the launcher's workers and its reports),
 // RoundTimes, BeatWatch, and the transitions of a record (transitions.h). This class decides which transition
@@ -128,8 +127,8 @@ class Rendezvous {
     if (workers_.done()) advance(now);
   }
   // REQUIRES: `address` has a port.
-  void store_served(const Address& address, absl::Time now) {
-    if (workers_.store_served(address)) advance(now);
+  void store_ready(const Address& address, absl::Time now) {
+    if (workers_.store_ready(address)) advance(now);
   }
   // `reason` continues "node X ...", for messages: "was stopped by SIGTERM".
   void leave(absl::string_view reason, absl::Time now);

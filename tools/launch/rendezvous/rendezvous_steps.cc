@@ -119,13 +119,14 @@ void Rendezvous::joining(Record& next, absl::Time now) {
   admit_waiting(next);
 }
 
-// 1. Start the workers of a new round. With a store for each round, only group rank 0 starts before the
-//    store's address is known: it serves the store.
+// 1. Start the workers of a new round. If the round's store must be prepared, only group rank 0 starts before
+//    the record has the store's address: it prepares the store.
 // 2. Write the reports of the launcher. They may close the job or end the round.
 // 3. Leave, remove lost nodes, or make room for a new node.
 void Rendezvous::running(Record& next, absl::Time now) {
   if (view_.takes_part()) {
-    const bool startable = !options_.round_store || next.store || view_.group_rank() == 0;
+    const bool startable =
+        options_.round_store == RoundStore::kReady || next.store || view_.group_rank() == 0;
     if (next.round > workers_.round() && !workers_.engaged() && startable) workers_.engage(view_);
     if (next.round == workers_.round()) workers_.report(next, view_.group_rank());
     if (next.phase != Phase::kRunning) return;
@@ -158,7 +159,7 @@ void Rendezvous::leave_record(Record& next, absl::Time now) {
   }
   const bool takes_part = view_.takes_part();
   // The others' workers may still need the round's store.
-  const bool serves_round = options_.round_store && view_.group_rank() == 0;
+  const bool serves_round = options_.round_store == RoundStore::kServed && view_.group_rank() == 0;
   if (takes_part && !serves_round && next.phase == Phase::kRunning &&
       next.participants[view_.group_rank()].done) {
     return end({.status = left}, now);

@@ -82,7 +82,7 @@ class RendezvousTest : public testing::Test {
 
   // Options of the nodes that are added next.
   std::string run_id_ = "job";
-  bool round_store_ = false;
+  RoundStore round_store_ = RoundStore::kReady;
 
   absl::Time now_ = absl::UnixEpoch();
   std::optional<std::string> state_;
@@ -247,12 +247,12 @@ TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
 
 TEST_F(RendezvousTest, DoneNodeThatLeavesEndsTheRoundIfItServesTheStore) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
-  round_store_ = true;
+  round_store_ = RoundStore::kServed;
   Rendezvous& server = add("a", settings);
   Rendezvous& other = add("b", settings);
   settle();
-  ASSERT_EQ(server.update().kind, Kind::kServeStore);
-  server.store_served({.host = "a", .port = 1}, now_);
+  ASSERT_EQ(server.update().kind, Kind::kPrepareStore);
+  server.store_ready({.host = "a", .port = 1}, now_);
   settle();
   ASSERT_EQ(other.update().kind, Kind::kRun);
   server.workers_done(now_);
@@ -260,6 +260,44 @@ TEST_F(RendezvousTest, DoneNodeThatLeavesEndsTheRoundIfItServesTheStore) {
   server.leave("was stopped by SIGTERM", now_);
   settle();
   EXPECT_EQ(other.update().kind, Kind::kStop);
+}
+
+TEST_F(RendezvousTest, GroupRankZeroPreparesTheSharedStoreOfEachRound) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
+  round_store_ = RoundStore::kPrepared;
+  Rendezvous& first = add("a", settings);
+  Rendezvous& other = add("b", settings);
+  settle();
+  ASSERT_EQ(first.update().kind, Kind::kPrepareStore);
+  EXPECT_EQ(other.update().kind, Kind::kWait);
+  first.store_ready({.host = "s", .port = 1}, now_);
+  settle();
+  EXPECT_EQ(first.update().kind, Kind::kRun);
+  ASSERT_EQ(other.update().kind, Kind::kRun);
+  EXPECT_EQ(other.update().round.store->host, "s");
+  other.workers_failed({.host = "b", .exit_code = 1}, now_);
+  settle();
+  first.ready(now_);
+  other.ready(now_);
+  settle();
+  ASSERT_EQ(first.update().kind, Kind::kPrepareStore);
+  EXPECT_EQ(first.update().round.round, 1);
+  EXPECT_EQ(other.update().kind, Kind::kWait);
+}
+
+TEST_F(RendezvousTest, DoneNodeThatLeavesIsNotMissedIfItOnlyPreparedTheStore) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
+  round_store_ = RoundStore::kPrepared;
+  Rendezvous& first = add("a", settings);
+  Rendezvous& other = add("b", settings);
+  settle();
+  first.store_ready({.host = "s", .port = 1}, now_);
+  settle();
+  first.workers_done(now_);
+  settle();
+  first.leave("was stopped by SIGTERM", now_);
+  settle();
+  EXPECT_EQ(other.update().kind, Kind::kRun);
 }
 
 TEST_F(RendezvousTest, FirstNodeWithAnIdNamesTheJob) {

@@ -46,7 +46,7 @@ bool RoundWorkers::done() {
   return true;
 }
 
-bool RoundWorkers::store_served(const Address& address) {
+bool RoundWorkers::store_ready(const Address& address) {
   if (engaged_) served_ = address;
   return engaged_;
 }
@@ -63,7 +63,7 @@ void RoundWorkers::report(Record& next, int group_rank) const {
     next.participants[group_rank].done = true;
     close_if_done(next);
   }
-  if (served_ && round_store_ && group_rank == 0 && next.phase == Phase::kRunning) next.store = served_;
+  if (served_ && prepares_store_ && group_rank == 0 && next.phase == Phase::kRunning) next.store = served_;
 }
 
 // While the launcher has workers, its task depends on the record: stop if the round does not run here any
@@ -74,8 +74,8 @@ void RoundWorkers::update(RendezvousUpdate& update, const View& view) {
     return;
   }
   const RendezvousUpdate::Kind kind = !runs_here(info_.round, view) ? RendezvousUpdate::Kind::kStop
-                                      : round_store_ && !view.record()->store
-                                          ? RendezvousUpdate::Kind::kServeStore
+                                      : prepares_store_ && !view.record()->store
+                                          ? RendezvousUpdate::Kind::kPrepareStore
                                           : RendezvousUpdate::Kind::kRun;
   if (kind == update.kind && update.round.round == info_.round) return;
   if (kind == RendezvousUpdate::Kind::kRun) info_.store = view.record()->store;

@@ -12,8 +12,7 @@ namespace gradwire::rendezvous {
 // what it has reported about them. Not thread-safe.
 class RoundWorkers {
  public:
-  // `round_store`: whether each round has a store of its own, which the launcher of group rank 0 serves.
-  explicit RoundWorkers(bool round_store) : round_store_(round_store) {}
+  explicit RoundWorkers(RoundStore store) : prepares_store_(store != RoundStore::kReady) {}
 
   // From this call until ready() the launcher may have workers of the round that runs according to the
   // record.
@@ -27,7 +26,7 @@ class RoundWorkers {
   bool ready(RendezvousUpdate::Kind last_kind);
   bool failed(const Failure& failure);
   bool done();
-  bool store_served(const Address& address);
+  bool store_ready(const Address& address);
   void clear_reports();
   // The first failure of a worker.
   const std::optional<Failure>& failure() const { return failure_; }
@@ -38,7 +37,8 @@ class RoundWorkers {
   void update(RendezvousUpdate& update, const View& view);
 
  private:
-  const bool round_store_;
+  // Whether group rank 0 prepares the store before the workers start.
+  const bool prepares_store_;
   bool engaged_ = false;
   RoundInfo info_{.round = -1};
   // Reports that are not in the record yet.

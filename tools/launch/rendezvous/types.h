@@ -59,7 +59,7 @@ struct RoundInfo {
   int restarts_used = 0;
   int max_restarts = 0;
   std::string run_id;
-  std::optional<Address> store;         // The round's own store, with Options::round_store.
+  std::optional<Address> store;         // The workers' store; none with RoundStore::kReady.
   std::optional<Failure> ended_before;  // Why the previous round failed, if it did.
   bool operator==(const RoundInfo&) const = default;
 };
@@ -79,14 +79,21 @@ struct Outcome {
   std::optional<Failure> failure;
 };
 
+// How the store that the workers of a round use comes to be.
+enum class RoundStore {
+  kReady,     // Nothing is done before a round.
+  kPrepared,  // All rounds use one store. The launcher of group rank 0 prepares it before each round.
+  kServed,    // Each round has a store of its own, which the launcher of group rank 0 serves.
+};
+
 // The current task of the launcher.
 struct RendezvousUpdate {
   enum class Kind {
     // Wait.
     kWait,
-    // Serve a store for round `round`, then call store_served(). The round runs when all nodes know the
-    // address.
-    kServeStore,
+    // Prepare the workers' store for round `round`, then call store_ready(). The round runs when all nodes
+    // know the address.
+    kPrepareStore,
     // Run the workers of round `round`.
     kRun,
     // End the workers of the round, then call ready().
@@ -95,7 +102,7 @@ struct RendezvousUpdate {
     kEnded,
   };
   Kind kind = Kind::kWait;
-  // For kServeStore, kRun and kStop: the round.
+  // For kPrepareStore, kRun and kStop: the round.
   RoundInfo round;
   Outcome outcome;
 };
