@@ -5,9 +5,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
@@ -46,6 +48,12 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
   // The advertised host is not used: clients get the address by other means. This value avoids resolving this
   // machine's name.
   tcp.advertised_host = "localhost";
+  // The clients of PyTorch's TCPStore come to the same port.
+  tcp.other_protocol = std::make_shared<const transport::OtherProtocol>(transport::OtherProtocol{
+      .first_bytes = std::string(kC10dGreeting),
+      .take_in_loop = [sessions = parts->sessions](Descriptor socket, const std::string& peer) {
+        sessions->accept_c10d_in_loop(std::move(socket), peer);
+      }});
   parts->transport = transport::make_tcp_transport(tcp, parts->loop->loop());
   const absl::StatusOr<std::string> listening = parts->transport->listen(
       [sessions = parts->sessions](const std::shared_ptr<transport::Connection>& connection) {

@@ -6,6 +6,7 @@
 
 #include "gradwire/store/tcp/tcp_store_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -125,12 +126,23 @@ absl::Status TcpStoreService::count_worker(const proto::HelloRequest& request, A
   // Restarted workers connect in addition to the world size. They are not stored.
   // A client that reconnects has the same id, so it is counted once.
   if (workers_.size() < static_cast<std::size_t>(world_size)) workers_.insert(request.client());
-  if (workers_.size() == static_cast<std::size_t>(world_size) && group_.num_keys() == 0) {
-    StoreTable::Wakeups wakeups;
-    GRADWIRE_RETURN_IF_ERROR(group_.set(kAllWorkers, "", wakeups));
-    wake(wakeups, answers);
-  }
+  check_workers(answers);
   return absl::OkStatus();
+}
+
+void TcpStoreService::check_workers(Answers& answers) {
+  if (world_size_ == 0 || num_workers() < world_size_ || group_.num_keys() != 0) return;
+  StoreTable::Wakeups wakeups;
+  // The table is empty, so it has room.
+  group_.set(kAllWorkers, "", wakeups).IgnoreError();
+  wake(wakeups, answers);
+}
+
+// A client may send any number.
+int64_t TcpStoreService::add_workers(int64_t n, Answers& answers) {
+  other_workers_ += std::clamp<int64_t>(n, 0, kMaxWorldSize - other_workers_);
+  check_workers(answers);
+  return num_workers();
 }
 
 // A timeout of 0 asks for the present state: the waiter is removed again at once.
@@ -212,7 +224,7 @@ absl::Status TcpStoreService::wait_for_workers(Session session, const proto::Req
     group_.watch(waiter, kAllWorkers, std::nullopt);
     keep(waiter, session, request, now);
   }
-  response.set_workers(static_cast<int32_t>(workers_.size()));
+  response.set_workers(static_cast<int32_t>(num_workers()));
   return absl::OkStatus();
 }
 
@@ -282,7 +294,7 @@ void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers)
     if (waiting.call == proto::Request::kQueuePop) response.mutable_queue_pop()->set_value(*wakeup.value);
     if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
     if (waiting.call == proto::Request::kWaitForWorkers) {
-      response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
+      response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(num_workers()));
     }
   }
 }
@@ -303,7 +315,7 @@ void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& 
   } else if (waiting.call == proto::Request::kQueuePop) {
     response.mutable_queue_pop();
   } else {
-    response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
+    response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(num_workers()));
   }
 }
 
@@ -317,6 +329,17 @@ void TcpStoreService::close(Session session) {
     end(*found->second.waiters.begin(), absl::CancelledError("the client has disconnected"), dropped);
   }
   sessions_.erase(found);
+}
+
+void TcpStoreService::cancel(Session session, uint64_t request) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  for (const uint64_t waiter : found->second.waiters) {
+    if (waiting_.at(waiter).request != request) continue;
+    Answers dropped;
+    end(waiter, absl::CancelledError("the client has cancelled the request"), dropped);
+    return;
+  }
 }
 
 void TcpStoreService::expire(absl::Time now, Answers& answers) {

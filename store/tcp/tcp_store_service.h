@@ -46,6 +46,11 @@ class TcpStoreService {
   bool greeted(Session session) const { return sessions_.contains(session); }
   // Ends a session whose connection has closed.
   void close(Session session);
+  // Ends a request that waits. It is not answered.
+  void cancel(Session session, uint64_t request);
+  // Counts `n` more workers of the job, which are not clients that state the world size in Hello. Returns the
+  // number of workers that have connected.
+  int64_t add_workers(int64_t n, Answers& answers);
   // Answers the requests whose timeout has passed.
   void expire(absl::Time now, Answers& answers);
   // When to call expire() next.
@@ -94,6 +99,9 @@ class TcpStoreService {
   // Ends a waiting request that was not satisfied.
   void end(uint64_t waiter, const absl::Status& status, Answers& answers);
   absl::Status count_worker(const proto::HelloRequest& request, Answers& answers);
+  // Ends the waits for the workers if all have connected.
+  void check_workers(Answers& answers);
+  int64_t num_workers() const { return static_cast<int64_t>(workers_.size()) + other_workers_; }
 
   const uint64_t number_;
   const std::size_t max_waiting_bytes_;
@@ -110,6 +118,8 @@ class TcpStoreService {
   // The workers that have sent Hello. Separate from table_, which has only the users' keys.
   int32_t world_size_ = 0;
   absl::flat_hash_set<uint64_t> workers_;
+  // The workers of add_workers().
+  int64_t other_workers_ = 0;
   StoreTable group_;  // Has one key, set when all workers have connected.
 };
 

@@ -27,6 +27,26 @@ class TcpStoreSessions::Listener : public transport::ConnectionListener {
   const Session session_;
 };
 
+// A client that speaks proto/store.proto.
+class TcpStoreSessions::FramedPeer : public StorePeer {
+ public:
+  explicit FramedPeer(std::shared_ptr<transport::Connection> connection)
+      : connection_(std::move(connection)) {}
+
+  void send_in_loop(const proto::Response& response) override {
+    // Ignore errors: a connection that has just ended reports that itself.
+    (void)connection_->send({.header = response.SerializeAsString(), .buffers = {}});
+  }
+  void close_in_loop(const absl::Status& reason, absl::Duration flush) override {
+    connection_->close(reason, flush);
+  }
+  std::size_t unsent_bytes() const override { return connection_->queued_bytes(); }
+  std::string address() const override { return connection_->peer_address(); }
+
+ private:
+  const std::shared_ptr<transport::Connection> connection_;
+};
+
 TcpStoreSessions::TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number,
                                    std::size_t max_unread_bytes)
     : loop_(std::move(loop)), max_unread_bytes_(max_unread_bytes), service_(number) {}
@@ -37,14 +57,43 @@ std::shared_ptr<transport::ConnectionListener> TcpStoreSessions::accept_in_loop(
     const std::shared_ptr<transport::Connection>& connection) {
   if (stopped_) return nullptr;
   const Session session = next_session_++;
-  connections_.emplace(session, connection);
+  peers_.emplace(session, std::make_shared<FramedPeer>(connection));
   return std::make_shared<Listener>(shared_from_this(), session);
+}
+
+void TcpStoreSessions::accept_c10d_in_loop(Descriptor socket, const std::string& peer) {
+  if (stopped_) return;
+  log(LogLevel::kDebug, "a client of PyTorch's TCPStore at ", peer, " has connected to the store");
+  const Session session = next_session_++;
+  auto client = std::make_shared<C10dPeer>(loop_, std::move(socket), peer, session, shared_from_this(),
+                                           max_unread_bytes_);
+  peers_.emplace(session, client);
+  client->start_in_loop();
+}
+
+absl::Status TcpStoreSessions::call_in_loop(Session session, const proto::Request& request) {
+  TcpStoreService::Answers answers;
+  const absl::Status status = service_.handle(session, request, Clock::system().now(), answers);
+  finish_in_loop(answers);
+  return status;
+}
+
+void TcpStoreSessions::cancel_in_loop(Session session, uint64_t request) {
+  service_.cancel(session, request);
+  finish_in_loop({});
+}
+
+int64_t TcpStoreSessions::add_workers_in_loop(int64_t n) {
+  TcpStoreService::Answers answers;
+  const int64_t workers = service_.add_workers(n, answers);
+  finish_in_loop(answers);
+  return workers;
 }
 
 void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes) {
   // Not found after the connection has ended.
-  const auto found = connections_.find(session);
-  if (found == connections_.end()) return;
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
   proto::Request request;
   TcpStoreService::Answers answers;
   const bool parsed = request.ParseFromString(bytes);
@@ -58,18 +107,18 @@ void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes
 }
 
 void TcpStoreSessions::disconnect_in_loop(Session session, const absl::Status& reason) {
-  const auto found = connections_.find(session);
-  if (found == connections_.end()) return;
-  log(LogLevel::kWarning, "the store closes the connection from ", found->second->peer_address(), ": ",
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  log(LogLevel::kWarning, "the store closes the connection from ", found->second->address(), ": ",
       reason.message());
   // The entry stays until closed_in_loop(), which the transport calls after every close().
-  found->second->close(reason);
+  found->second->close_in_loop(reason, absl::ZeroDuration());
 }
 
 void TcpStoreSessions::closed_in_loop(Session session) {
-  const auto found = connections_.find(session);
-  if (found == connections_.end()) return;
-  connections_.erase(found);
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  peers_.erase(found);
   // Removes the client's waiters, so that no answer to this session is produced any more.
   service_.close(session);
   finish_in_loop({});
@@ -101,8 +150,8 @@ void TcpStoreSessions::finish_in_loop(const TcpStoreService::Answers& answers) {
 // max_unread_bytes_ its requests get only a short refusal, and when even the refusals take kMaxRefusalBytes
 // it is disconnected.
 bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
-  transport::Connection& connection = *connections_.at(session);
-  const std::size_t unread = connection.queued_bytes();
+  StorePeer& peer = *peers_.at(session);
+  const std::size_t unread = peer.unsent_bytes();
   if (unread <= max_unread_bytes_) return false;
   if (unread > max_unread_bytes_ + kMaxRefusalBytes) {
     disconnect_in_loop(session, absl::ResourceExhaustedError(
@@ -113,15 +162,14 @@ bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
   refusal.set_id(request);
   refusal.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
   refusal.set_message(absl::StrCat("request refused: the client has ", unread, " bytes of unread answers"));
-  (void)connection.send({.header = refusal.SerializeAsString(), .buffers = {}});
+  peer.send_in_loop(refusal);
   return true;
 }
 
 void TcpStoreSessions::send_in_loop(Session session, const proto::Response& response) {
-  const auto found = connections_.find(session);
-  if (found == connections_.end() || refuses_in_loop(session, response.id())) return;
-  // Ignore errors: a connection that has just ended reports that itself.
-  (void)found->second->send({.header = response.SerializeAsString(), .buffers = {}});
+  const auto found = peers_.find(session);
+  if (found == peers_.end() || refuses_in_loop(session, response.id())) return;
+  found->second->send_in_loop(response);
 }
 
 void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
@@ -131,9 +179,9 @@ void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
   finish_in_loop(answers);
   proto::Response farewell;
   farewell.set_stopping(true);
-  for (const auto& [session, connection] : connections_) {
-    (void)connection->send({.header = farewell.SerializeAsString(), .buffers = {}});
-    connection->close(absl::UnavailableError("the store's server stopped"), grace);
+  for (const auto& [session, peer] : peers_) {
+    peer->send_in_loop(farewell);
+    peer->close_in_loop(absl::UnavailableError("the store's server stopped"), grace);
   }
 }
 

@@ -8,26 +8,31 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/store/c10d/c10d_peer.h"
+#include "gradwire/store/calls/store_peer.h"
 #include "gradwire/store/tcp/tcp_store_service.h"
 #include "gradwire/transport/connection.h"
 #include "gradwire/transport/event_loop.h"
 
 namespace gradwire::store {
 
-// Carries requests and answers between the connections of a TcpStore's server and its TcpStoreService, and
-// calls the service when a deadline passes.
+// Carries requests and answers between the clients of a TcpStore's server, also those of PyTorch's protocol,
+// and its TcpStoreService, and calls the service when a deadline passes.
 //
 // Use only on the thread that drives the loop, except num_waiters(). Shared by the listeners of its
 // connections, so it exists as long as the last of them.
-class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
+class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_this<TcpStoreSessions> {
  public:
   // `number` identifies the server; it is random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.
   TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number, std::size_t max_unread_bytes);
-  ~TcpStoreSessions();
+  ~TcpStoreSessions() override;
 
   // Returns the listener for a new connection; null after stop_in_loop().
   std::shared_ptr<transport::ConnectionListener> accept_in_loop(
       const std::shared_ptr<transport::Connection>& connection);
+  // Takes over the socket of a client of PyTorch's TCPStore, from which the greeting has been read.
+  void accept_c10d_in_loop(Descriptor socket, const std::string& peer);
   // Answers all waiting requests with Unavailable. Closes each connection when its answers have been sent or
   // `grace` is over.
   void stop_in_loop(absl::Duration grace);
@@ -36,9 +41,16 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
 
  private:
   class Listener;
+  class FramedPeer;
   using Session = TcpStoreService::Session;
+
+  // C10dPeer::Owner
+  absl::Status call_in_loop(Session session, const proto::Request& request) override;
+  void cancel_in_loop(Session session, uint64_t request) override;
+  int64_t add_workers_in_loop(int64_t n) override;
+  void closed_in_loop(Session session) override;
+
   void message_in_loop(Session session, const std::string& bytes);
-  void closed_in_loop(Session session);
   void expire_in_loop();
   // Whether the session has too many unread answers. Then a refusal has been sent, or the connection closed.
   bool refuses_in_loop(Session session, uint64_t request);
@@ -50,7 +62,7 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
   const std::shared_ptr<transport::EventLoop> loop_;
   const std::size_t max_unread_bytes_;
   TcpStoreService service_;
-  absl::flat_hash_map<Session, std::shared_ptr<transport::Connection>> connections_;
+  absl::flat_hash_map<Session, std::shared_ptr<StorePeer>> peers_;
   Session next_session_ = 1;
   uint64_t timer_ = 0;
   absl::Time timer_time_ = absl::InfiniteFuture();

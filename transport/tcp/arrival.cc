@@ -42,11 +42,18 @@ Descriptor Arrival::take_socket_in_loop() {
   return std::move(socket_);
 }
 
+// Reads no byte behind the preface, or behind the first bytes of the other protocol: these are for others.
+std::size_t Arrival::wanted_bytes() const {
+  const std::shared_ptr<const OtherProtocol>& other = context_->options.other_protocol;
+  if (other == nullptr || received_.size() >= other->first_bytes.size()) return Preface::kBytes;
+  return other->first_bytes.compare(0, received_.size(), received_) == 0 ? other->first_bytes.size()
+                                                                         : Preface::kBytes;
+}
+
 void Arrival::on_events_in_loop(uint32_t) {
   while (socket_.valid()) {
     char bytes[Preface::kBytes];
-    // Read only the preface: the bytes behind it are for the connection or the stripe.
-    const ssize_t got = ::recv(socket_.get(), bytes, Preface::kBytes - received_.size(), 0);
+    const ssize_t got = ::recv(socket_.get(), bytes, wanted_bytes() - received_.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     // The peer has closed the socket or sends nothing useful: forget it without a message.
@@ -55,6 +62,12 @@ void Arrival::on_events_in_loop(uint32_t) {
       return;
     }
     received_.append(bytes, static_cast<std::size_t>(got));
+    if (const auto& other = context_->options.other_protocol;
+        other != nullptr && received_ == other->first_bytes) {
+      const std::shared_ptr<const OtherProtocol> kept = other;
+      kept->take_in_loop(take_socket_in_loop(), peer_);
+      return;
+    }
     if (received_.size() < Preface::kBytes) continue;
     absl::StatusOr<Preface> preface = Preface::parse(received_);
     if (!preface.ok()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,8 +13,9 @@
 
 namespace gradwire::transport {
 
-// An accepted socket until its preface has been received, which says whether it is a connection or a stripe.
-// The socket is closed if the preface does not arrive in time. Used only by the loop's driver.
+// An accepted socket until its preface has been received, which says whether it is a connection or a stripe,
+// or until the first bytes of the other protocol have been received. The socket is closed if the preface does
+// not arrive in time. Used only by the loop's driver.
 class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival> {
  public:
   // `on_accept` must live until cancel_in_loop() or the end of this object.
@@ -32,6 +34,8 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   void become_connection_in_loop(const Preface& preface);
   void become_stripe_in_loop(const Preface& preface);
   Descriptor take_socket_in_loop();
+  // Number of bytes to read before they can be interpreted.
+  std::size_t wanted_bytes() const;
 
   const std::shared_ptr<TcpContext> context_;
   Descriptor socket_;

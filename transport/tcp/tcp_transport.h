@@ -1,9 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
@@ -11,6 +13,16 @@
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
+
+// Another protocol at the port of a transport. A socket that begins with its first bytes is not a connection
+// of the transport.
+struct OtherProtocol {
+  // At least one, and fewer than those of a preface, whose first byte is another one.
+  std::string first_bytes;
+  // Takes over such a socket, from which these bytes have been read. `peer` is its address, for messages.
+  // Called on the thread that drives the loop.
+  std::function<void(Descriptor socket, const std::string& peer)> take_in_loop;
+};
 
 struct TcpOptions {
   // Received data is checked against these limits before memory is allocated; send() fails for messages over
@@ -42,6 +54,8 @@ struct TcpOptions {
   // The time in which a process that connects must introduce itself, and in which all stripes of a connection
   // must join it; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
+  // Served at the same port; nullptr: none.
+  std::shared_ptr<const OtherProtocol> other_protocol;
   // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;
 };
