@@ -8,7 +8,7 @@
 
 namespace gradwire::store {
 
-class TcpStoreClient;
+class StoreCaller;
 class TcpStoreServer;
 
 // Options of a TcpStore.
@@ -35,6 +35,13 @@ struct TcpStoreOptions {
 // deadline. add, append, compare_set, delete_key, queue_push and queue_pop are not repeated once they may
 // have reached the server, so that no change is applied twice. If one of them fails with Unavailable, it is
 // unknown whether the change was applied.
+//
+// Programs of PyTorch can use the same store: the master also serves clients of torch.distributed.TCPStore,
+// which see the same keys and queues. If a program of PyTorch is the master, this store is a client of its
+// TCPStore. It finds that out by itself, and then differs in this: keys have at most 8191 bytes and values 8
+// MiB; watch() for a change reads the value every 10 to 200 ms; a sum that does not fit 64 bits wraps around;
+// a master that was started again is not noticed; queues need use_libuv=True, else FailedPrecondition. Then
+// each call that runs has a connection.
 //
 // Thread-safe. The store opens one connection and has one thread, which sleeps unless there is something to
 // receive. The master also listens on every interface, or on the loopback interface alone if `host` is a
@@ -65,6 +72,8 @@ class TcpStore : public Store {
   struct Unopened {};
   TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options);
   absl::Status start(const TcpStoreOptions& options);
+  // Goes on as a client of a server of PyTorch.
+  absl::Status start_at_torch(const TcpStoreOptions& options, absl::Time deadline);
 
   GRADWIRE_STORE_OPERATIONS_;
 
@@ -72,7 +81,7 @@ class TcpStore : public Store {
   std::string host_;
   int port_;
   std::unique_ptr<TcpStoreServer> server_;  // Only on the master.
-  std::unique_ptr<TcpStoreClient> client_;
+  std::unique_ptr<StoreCaller> client_;
 };
 
 }  // namespace gradwire::store

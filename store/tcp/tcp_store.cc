@@ -4,6 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/store/c10d/c10d_client.h"
+#include "gradwire/store/calls/store_caller.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
@@ -13,7 +16,7 @@
 
 namespace gradwire::store {
 
-using Kind = TcpStoreClient::Kind;
+using Kind = StoreCaller::Kind;
 
 namespace {
 
@@ -74,15 +77,34 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   } else {
     GRADWIRE_ASSIGN_OR_RETURN(loop, StoreLoop::create("store-client"));
   }
-  client_ = std::make_unique<TcpStoreClient>(
-      TcpStoreClient::Options{
-          .endpoint = target, .name = description(), .world_size = options.world_size.value_or(0)},
-      std::move(loop), clock());
+  TcpStoreClient::Options client_options{
+      .endpoint = target, .name = description(), .world_size = options.world_size.value_or(0)};
+  if (!options.is_master) {
+    client_options.is_other_server = [target, &clock = clock()](absl::Duration timeout) {
+      return C10dClient::is_served_by_torch(target, clock, clock.now() + timeout);
+    };
+  }
   const absl::Time deadline = clock().now() + options.timeout;
-  GRADWIRE_RETURN_IF_ERROR(client_->connect(deadline));
+  auto client = std::make_unique<TcpStoreClient>(std::move(client_options), std::move(loop), clock());
+  const absl::Status connected = client->connect(deadline);
+  if (absl::IsFailedPrecondition(connected) && connected.message() == TcpStoreClient::kOtherServer) {
+    return start_at_torch(options, deadline);
+  }
+  GRADWIRE_RETURN_IF_ERROR(connected);
+  TcpStoreClient& workers = *client;
+  client_ = std::move(client);
   if (!options.is_master || !options.wait_for_workers || !options.world_size.has_value())
     return absl::OkStatus();
-  return client_->wait_for_workers(deadline);
+  return workers.wait_for_workers(deadline);
+}
+
+absl::Status TcpStore::start_at_torch(const TcpStoreOptions& options, absl::Time deadline) {
+  log(LogLevel::kInfo, "the ", description(), " is served by PyTorch");
+  auto client = std::make_unique<C10dClient>(
+      C10dClient::Options{.endpoint = {host_, port_}, .name = description()}, clock());
+  if (options.world_size.has_value()) GRADWIRE_RETURN_IF_ERROR(client->join(deadline));
+  client_ = std::move(client);
+  return absl::OkStatus();
 }
 
 std::string TcpStore::description() const { return absl::StrCat("TcpStore at ", to_string({host_, port_})); }
@@ -119,7 +141,7 @@ absl::StatusOr<int64_t> TcpStore::do_add(absl::string_view key, int64_t n, absl:
   proto::AddRequest& add = *request.mutable_add();
   add.set_key(key.data(), key.size());
   add.set_n(n);
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, client_->call(request, deadline, Kind::kOnce));
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer, client_->call(request, deadline, Kind::kOnce));
   return answer->add().sum();
 }
 
@@ -130,21 +152,21 @@ absl::StatusOr<std::string> TcpStore::do_compare_set(absl::string_view key, absl
   compare_set.set_key(key.data(), key.size());
   compare_set.set_expected(expected.data(), expected.size());
   compare_set.set_desired(desired.data(), desired.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, client_->call(request, deadline, Kind::kOnce));
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer, client_->call(request, deadline, Kind::kOnce));
   return answer->compare_set().current();
 }
 
 absl::StatusOr<bool> TcpStore::do_delete_key(absl::string_view key, absl::Time deadline) {
   proto::Request request;
   request.mutable_delete_key()->set_key(key.data(), key.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, client_->call(request, deadline, Kind::kOnce));
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer, client_->call(request, deadline, Kind::kOnce));
   return answer->delete_key().existed();
 }
 
 absl::StatusOr<int64_t> TcpStore::do_num_keys(absl::string_view prefix, absl::Time deadline) {
   proto::Request request;
   request.mutable_num_keys()->set_prefix(prefix.data(), prefix.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kRepeatable));
   return answer->num_keys().count();
 }
@@ -153,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::do_list_keys(absl::string_vie
                                                                 absl::Time deadline) {
   proto::Request request;
   request.mutable_list_keys()->set_prefix(prefix.data(), prefix.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kRepeatable));
   return unpack(answer->list_keys().keys(), kMaxListBytes, description());
 }
@@ -162,7 +184,7 @@ absl::StatusOr<bool> TcpStore::do_check(const std::vector<std::string>& keys, ab
   GRADWIRE_RETURN_IF_ERROR(check_fits(keys, description()));
   proto::Request request;
   pack_keys(keys, *request.mutable_check()->mutable_keys());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kRepeatable));
   return answer->check().all_exist();
 }
@@ -172,7 +194,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::do_wait(const std::vector<std
   GRADWIRE_RETURN_IF_ERROR(check_fits(keys, description()));
   proto::Request request;
   pack_keys(keys, *request.mutable_wait()->mutable_keys());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kWaiting));
   return unpack(answer->wait().missing(), keys.size(), description());
 }
@@ -183,7 +205,7 @@ absl::StatusOr<Store::Values> TcpStore::do_multi_get(const std::vector<std::stri
   proto::Request request;
   request.mutable_wait()->set_with_values(true);
   pack_keys(keys, *request.mutable_wait()->mutable_keys());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kWaiting));
   Values values;
   GRADWIRE_ASSIGN_OR_RETURN(values.missing, unpack(answer->wait().missing(), keys.size(), description()));
@@ -203,7 +225,7 @@ absl::StatusOr<std::optional<std::string>> TcpStore::do_watch(absl::string_view 
   proto::WatchRequest& watch = *request.mutable_watch();
   watch.set_key(key.data(), key.size());
   if (last_value.has_value()) watch.set_last_value(last_value->data(), last_value->size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kWaiting));
   if (!answer->watch().has_value()) return std::optional<std::string>();
   return std::optional<std::string>(answer->watch().value());
@@ -221,7 +243,7 @@ absl::StatusOr<std::optional<std::string>> TcpStore::do_queue_pop(absl::string_v
                                                                   absl::Time deadline) {
   proto::Request request;
   request.mutable_queue_pop()->set_queue(queue.data(), queue.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kWaitingOnce));
   if (!answer->queue_pop().has_value()) return std::optional<std::string>();
   return std::optional<std::string>(answer->queue_pop().value());
@@ -230,7 +252,7 @@ absl::StatusOr<std::optional<std::string>> TcpStore::do_queue_pop(absl::string_v
 absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Time deadline) {
   proto::Request request;
   request.mutable_queue_len()->set_queue(queue.data(), queue.size());
-  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer,
+  GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kRepeatable));
   return answer->queue_len().length();
 }

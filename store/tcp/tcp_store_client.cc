@@ -22,6 +22,8 @@ constexpr absl::Duration kMinCallTime = absl::Seconds(1);
 constexpr absl::Duration kAnswerTime = absl::Seconds(5);
 // Limit for one attempt to connect and to exchange Hello.
 constexpr absl::Duration kDialTime = absl::Seconds(5);
+// After this time without an answer to the first Hello, the client sends more, to make another server react.
+constexpr absl::Duration kSilence = absl::Milliseconds(100);
 constexpr absl::Duration kMinPause = absl::Milliseconds(10);
 constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
 
@@ -93,6 +95,14 @@ absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration timeout) {
   hello.set_client(id_);
   hello.set_world_size(options_.world_size);
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Sent sent, link.send(request));
+  // PyTorch's TCPStore ignores the first bytes if it does not understand them, and closes the connection at
+  // the next. A server of Gradwire answers this call after Hello.
+  if (server_ == 0 && options_.is_other_server != nullptr &&
+      !sent.answer.wait_for(std::min(timeout, kSilence))) {
+    proto::Request more;
+    more.mutable_num_keys();
+    if (const auto second = link.send(more); second.ok()) link.forget(second->id);
+  }
   if (!sent.answer.wait_for(timeout)) {
     return absl::UnavailableError(
         absl::StrCat("the server accepted the connection but did not answer within ",
@@ -141,6 +151,10 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time st
     if (link.ok()) return link;
     // Only a server that cannot be reached is worth another attempt.
     if (!absl::IsUnavailable(link.status())) return named(link.status());
+    if (server_ == 0 && options_.is_other_server != nullptr && !is_refusal(link.status()) &&
+        options_.is_other_server(std::max(timeout - (clock_.now() - start), kMinCallTime))) {
+      return absl::FailedPreconditionError(kOtherServer);
+    }
     if (server_ != 0 && is_refusal(link.status())) timeout = std::min(timeout, kRefusedFor);
     const absl::Duration waited = clock_.now() - start;
     if (waited + next_pause >= timeout) {
@@ -197,12 +211,13 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Ti
 
 // When a call may be repeated:
 // - It could not be sent: always, because the server has not seen it.
-// - The connection ended before the answer: unless its kind is kOnce, because the server may have executed
+// - The connection ended before the answer: unless its kind is kOnce or kWaitingOnce, because the server may
+// have executed
 //   it.
 // - The server answered, or the time is over: never.
-absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link, proto::Request& request,
-                                                             absl::Time deadline, Kind kind,
-                                                             bool& may_repeat) {
+absl::StatusOr<StoreCaller::Answer> TcpStoreClient::attempt(TcpStoreLink& link, proto::Request& request,
+                                                            absl::Time deadline, Kind kind,
+                                                            bool& may_repeat) {
   may_repeat = false;
   const absl::Time start = clock_.now();
   const absl::Duration left = deadline - start;
@@ -236,8 +251,8 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
   return answer;
 }
 
-absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::call(proto::Request& request, absl::Time deadline,
-                                                          Kind kind) {
+absl::StatusOr<StoreCaller::Answer> TcpStoreClient::call(proto::Request& request, absl::Time deadline,
+                                                         Kind kind) {
   // Set at the first failure: a server that accepts connections and closes them again must not keep the
   // call busy until its deadline.
   absl::Time give_up = absl::InfiniteFuture();

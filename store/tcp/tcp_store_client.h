@@ -2,15 +2,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/store/calls/store_caller.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
 #include "gradwire/store/tcp/tcp_store_link.h"
@@ -27,7 +30,7 @@ namespace gradwire::store {
 // first Hello the client tries until the deadline, because the server may not have been started yet.
 //
 // Thread-safe.
-class TcpStoreClient {
+class TcpStoreClient : public StoreCaller {
  public:
   static constexpr absl::Duration kReconnectFor = absl::Seconds(5);
   static constexpr absl::Duration kRefusedFor = absl::Milliseconds(400);
@@ -39,33 +42,28 @@ class TcpStoreClient {
     std::string name;
     // Number of clients of the job; 0 if unknown.
     int world_size = 0;
+    // Asks whether a server of another protocol is at the endpoint, for the given time at most. Called after
+    // the server has accepted a connection and closed it. If true, connect() fails with kOtherServer.
+    std::function<bool(absl::Duration timeout)> is_other_server = nullptr;
   };
+  // The message of the FailedPrecondition of connect() at such a server.
+  static constexpr absl::string_view kOtherServer = "the server speaks another protocol";
+
   TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop, Clock& clock);
-  ~TcpStoreClient();
+  ~TcpStoreClient() override;
 
   // Connects. Unavailable, which names the store, if it cannot be reached by the deadline.
   absl::Status connect(absl::Time deadline);
   // Waits until world_size clients have connected. DeadlineExceeded if they have not by the deadline.
   absl::Status wait_for_workers(absl::Time deadline);
 
-  enum class Kind {
-    // Answered at once; may be repeated.
-    kRepeatable,
-    // Answered at once; must not be repeated.
-    kOnce,
-    // The server answers by the deadline; may be repeated.
-    kWaiting,
-    // The server answers by the deadline; must not be repeated.
-    kWaitingOnce,
-  };
-  // Makes a call. On success the answer contains the result that belongs to the request.
-  absl::StatusOr<TcpStoreLink::Answer> call(proto::Request& request, absl::Time deadline, Kind kind);
+  absl::StatusOr<Answer> call(proto::Request& request, absl::Time deadline, Kind kind) override;
 
  private:
   // Makes one attempt over `link`. Sets `may_repeat` if the error may be temporary and repeating the call is
   // safe.
-  absl::StatusOr<TcpStoreLink::Answer> attempt(TcpStoreLink& link, proto::Request& request,
-                                               absl::Time deadline, Kind kind, bool& may_repeat);
+  absl::StatusOr<Answer> attempt(TcpStoreLink& link, proto::Request& request, absl::Time deadline, Kind kind,
+                                 bool& may_repeat);
   // Returns the open link; dials if necessary, on this thread or by waiting for another that dials.
   absl::StatusOr<std::shared_ptr<TcpStoreLink>> open_link(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // How long to try to reach the server, given the time left to the deadline.

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/store/tcp/endpoint.h"
+
+namespace gradwire::store {
+
+// A connection of a client to a server of PyTorch's TCPStore (c10d_protocol.h). Each call blocks until its
+// deadline at most. After an error the connection must not be used any more. Errors: Unavailable if the
+// server cannot be reached or closes the connection; DeadlineExceeded; ResourceExhausted for an answer over a
+// limit.
+//
+// Not thread-safe.
+class C10dSocket {
+ public:
+  // The kind of the server that has answered.
+  enum class Server { kTorch, kGradwire };
+
+  // Connects to the first address of `endpoint` that answers, and sends the greeting. `server` gets the kind
+  // of the server. FailedPrecondition if the server does not speak the protocol.
+  static absl::StatusOr<C10dSocket> open(const Endpoint& endpoint, Clock& clock, absl::Time deadline,
+                                         Server& server);
+
+  absl::Status send(absl::string_view bytes, absl::Time deadline);
+  absl::StatusOr<std::string> read(std::size_t size, absl::Time deadline);
+  // Reads an integer of 8 bytes.
+  absl::StatusOr<uint64_t> read_number(absl::Time deadline);
+  // Reads a length and so many bytes, at most `max_bytes`.
+  absl::StatusOr<std::string> read_string(std::size_t max_bytes, absl::Time deadline);
+  // Sends the bytes of queries without answers, and waits until the server has executed them.
+  absl::Status execute(std::string queries, absl::Time deadline);
+  // Whether the server has closed the connection, or sent something that was not asked for.
+  bool is_stale() const;
+
+ private:
+  C10dSocket(Descriptor socket, Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
+
+  static absl::StatusOr<Descriptor> connect(const Endpoint& endpoint, Clock& clock, absl::Time deadline);
+  // Blocks until the socket is ready for `events` of poll(2).
+  static absl::Status wait(int socket, short events, Clock& clock, absl::Time deadline);
+
+  Descriptor socket_;
+  Clock* clock_;
+  uint32_t next_nonce_ = 1;
+};
+
+}  // namespace gradwire::store
