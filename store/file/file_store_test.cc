@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -219,6 +220,51 @@ TEST_F(FileStoreTest, OpenGroupEmptiesAFileThatNobodyHasOpen) {
   EXPECT_EQ(second->get("key"), "fresh");
   second.reset();
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// As PyTorch's FileStore: each job finds an empty store, and leaves no file.
+TEST_F(FileStoreTest, JobsUseOnePathOneAfterTheOther) {
+  for (int job = 0; job < 3; ++job) {
+    auto first = std::make_unique<FileStore>(path_, 2);
+    EXPECT_EQ(first->num_keys(), 0);
+    EXPECT_EQ(first->queue_len("queue"), 0);
+    first->set("key", absl::StrCat(job));
+    first->queue_push("queue", "left over");
+    FileStore second(path_, 2);
+    EXPECT_EQ(second.get("key"), absl::StrCat(job));
+    first.reset();
+    EXPECT_TRUE(std::filesystem::exists(path_));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(FileStoreTest, CloneKeepsTheMembershipAndIsNoSecondMember) {
+  std::shared_ptr<Store> copy;
+  {
+    FileStore store(path_, 1);
+    store.set("key", "value");
+    copy = store.clone();
+  }
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  EXPECT_EQ(copy->get("key"), "value");
+  copy.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(FileStoreTest, QueueAndAppendedValueOutliveTheProcess) {
+  const pid_t child = in_child([this] {
+    FileStore store(path_);
+    store.append("log", "one ");
+    store.append("log", "two");
+    store.queue_push("queue", "first");
+    store.queue_push("queue", "second");
+    return store.queue_pop("queue") == "first" ? 0 : 1;
+  });
+  EXPECT_EQ(status_of(child), 0);
+  FileStore store(path_);
+  EXPECT_EQ(store.get("log"), "one two");
+  EXPECT_EQ(store.queue_len("queue"), 1);
+  EXPECT_EQ(store.queue_pop("queue"), "second");
 }
 
 }  // namespace

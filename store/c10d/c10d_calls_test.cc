@@ -1,0 +1,167 @@
+// The client's part of PyTorch's store protocol, without libtorch: at a server of Gradwire, which speaks it
+// too, and at servers that break it.
+
+#include "gradwire/store/c10d/c10d_calls.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/c10d/c10d_client.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp_store_server.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::store {
+namespace {
+
+using testing::ElementsAre;
+
+Clock& system_clock() { return Clock::system(); }
+
+class C10dCallsTest : public testing::Test {
+ protected:
+  C10dSocket connect() {
+    C10dSocket::Server server;
+    C10dSocket socket = value_or_throw(C10dSocket::open({"localhost", server_->port()}, system_clock(),
+                                                        system_clock().now() + absl::Seconds(60), server));
+    EXPECT_EQ(server, C10dSocket::Server::kGradwire);
+    return socket;
+  }
+  static proto::Response call(C10dSocket& socket, const proto::Request& request,
+                              absl::Duration timeout = absl::Seconds(60)) {
+    proto::Response response;
+    bool broken;
+    const absl::Status status =
+        C10dCalls(socket, system_clock(), system_clock().now() + timeout).run(request, response, broken);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_FALSE(broken);
+    return response;
+  }
+  static void set(C10dSocket& socket, const std::string& key, const std::string& value) {
+    proto::Request request;
+    request.mutable_set()->set_key(key);
+    request.mutable_set()->set_value(value);
+    call(socket, request);
+  }
+  static proto::Request wait_for(const std::vector<std::string>& keys) {
+    proto::Request request;
+    pack_keys(keys, *request.mutable_wait()->mutable_keys());
+    return request;
+  }
+
+  std::unique_ptr<TcpStoreServer> server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+};
+
+TEST_F(C10dCallsTest, WaitIsCancelledAndTheConnectionGoesOn) {
+  C10dSocket socket = connect();
+  set(socket, "there", "");
+  const proto::Response response = call(socket, wait_for({"there", "absent"}), absl::Milliseconds(20));
+  EXPECT_THAT(*unpack_keys(response.wait().missing()), ElementsAre("absent"));
+  EXPECT_EQ(server_->num_waiters(), 0);
+  proto::Request values = wait_for({"there", "there"});
+  values.mutable_wait()->set_with_values(true);
+  EXPECT_THAT(*unpack_keys(call(socket, values).wait().values()), ElementsAre("", ""));
+}
+
+TEST_F(C10dCallsTest, WatchSeesTheChangeOfAnother) {
+  C10dSocket socket = connect(), other = connect();
+  set(socket, "key", "one");
+  proto::Request watch;
+  watch.mutable_watch()->set_key("key");
+  watch.mutable_watch()->set_last_value("one");
+  EXPECT_FALSE(call(socket, watch, absl::Milliseconds(20)).watch().has_value());
+  std::thread changer([&] { set(other, "key", "two"); });
+  EXPECT_EQ(call(socket, watch).watch().value(), "two");
+  changer.join();
+}
+
+TEST_F(C10dCallsTest, PopWaitsForAnItem) {
+  C10dSocket socket = connect(), other = connect();
+  proto::Request pop;
+  pop.mutable_queue_pop()->set_queue("queue");
+  EXPECT_FALSE(call(socket, pop, absl::ZeroDuration()).queue_pop().has_value());
+  std::thread pusher([&] {
+    proto::Request push;
+    push.mutable_queue_push()->set_queue("queue");
+    push.mutable_queue_push()->set_value("item");
+    call(other, push);
+  });
+  EXPECT_EQ(call(socket, pop).queue_pop().value(), "item");
+  pusher.join();
+}
+
+TEST_F(C10dCallsTest, ServerOfGradwireIsNotTakenForOneOfPyTorch) {
+  EXPECT_FALSE(C10dClient::is_served_by_torch({"localhost", server_->port()}, system_clock(),
+                                              system_clock().now() + absl::Seconds(60)));
+}
+
+// A server that answers the greeting like one of PyTorch and each later part with `answer`.
+class FakeServer {
+ public:
+  explicit FakeServer(std::string answer) : answer_(std::move(answer)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(listening_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(listening_.get(), 8), 0);
+    ::getsockname(listening_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~FakeServer() {
+    ::shutdown(listening_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  int port() const { return port_; }
+
+ private:
+  void serve() {
+    while (true) {
+      const Descriptor client(::accept(listening_.get(), nullptr, nullptr));
+      if (!client.valid()) return;
+      char bytes[10];
+      if (::recv(client.get(), bytes, sizeof(bytes), MSG_WAITALL) != 10) continue;
+      ::send(client.get(), bytes + 6, 4, MSG_NOSIGNAL);
+      char more[4096];
+      if (::recv(client.get(), more, sizeof(more), 0) <= 0 || answer_.empty()) continue;
+      ::send(client.get(), answer_.data(), answer_.size(), MSG_NOSIGNAL);
+      while (::recv(client.get(), more, sizeof(more), 0) > 0) {
+      }
+    }
+  }
+
+  const std::string answer_;
+  const Descriptor listening_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  int port_ = 0;
+  std::thread thread_;
+};
+
+absl::Status get_from(const FakeServer& server) {
+  C10dClient client({.endpoint = {"localhost", server.port()}, .name = "TcpStore at test"}, system_clock());
+  proto::Request request;
+  request.mutable_compare_set()->set_key("key");
+  return client.call(request, system_clock().now() + absl::Seconds(60), StoreCaller::Kind::kOnce).status();
+}
+
+TEST(C10dClient, AnswerOverTheLimitIsRefusedBeforeItsBytesArrive) {
+  std::string huge;
+  put_c10d_number(huge, kMaxValueBytes + 1, 8);
+  const absl::Status status = get_from(FakeServer(huge));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(C10dClient, ServerThatClosesIsUnavailableAndACallIsNotRepeated) {
+  const absl::Status status = get_from(FakeServer(""));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("TcpStore at test"));
+}
+
+}  // namespace
+}  // namespace gradwire::store
