@@ -157,7 +157,6 @@ OTHER_MEANING = {
     "torch.distributed Backend.register_backend": "the function of rpc",
     "torch.distributed ProcessGroup.set_timeout": "the method of Store",
     "torch.distributed Work.result": "the method of Future",
-    "torch.distributed Store.append": "a method of the implementation",
     "torch.distributed.device_mesh DeviceMesh.": "methods of process groups and containers",
     "torch.nn.parallel scatter": "the collective",
     "torch.nn.parallel gather": "the collective",
