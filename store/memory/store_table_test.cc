@@ -207,5 +207,13 @@ TEST(StoreTable, AppendIsBoundedByTheRoomAndByTheLimitOfAValue) {
   EXPECT_TRUE(absl::IsResourceExhausted(large.append("k", "v", wakeups)));
 }
 
+TEST(StoreTable, LongerValueNeedsOnlyTheRoomOfTheDifference) {
+  StoreTable table(10);
+  StoreTable::Wakeups wakeups;
+  ASSERT_TRUE(table.set("k", "12345", wakeups).ok());
+  EXPECT_TRUE(table.set("k", "123456789", wakeups).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(table.set("k", "1234567890", wakeups)));
+}
+
 }  // namespace
 }  // namespace gradwire::store
