@@ -37,7 +37,15 @@ struct CallableTraits {
 };
 
 template <class F>
-struct FunctionTraits;
+inline constexpr bool kNeverCallable = false;
+
+template <class F>
+struct FunctionTraits {
+  static_assert(
+      kNeverCallable<F>,
+      "only functions, and methods without '&', '&&' or volatile, can be registered and called: got "
+      "a data member, a variadic function, or a lambda; write a function that uses it");
+};
 template <class R, class... P>
 struct FunctionTraits<R (*)(P...)> : CallableTraits<R, void, P...> {};
 template <class R, class... P>

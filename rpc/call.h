@@ -104,7 +104,7 @@ template <class T>
 template <auto F, class... A>
 auto RRef<T>::rpc_async(A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
+  call_internal::FunctionCall<F, T> call(agent->caller(), destination(), std::forward<A>(arguments)...);
   return call_internal::start_on<typename decltype(call)::Result>(agent, call, handle_);
 }
 
@@ -112,7 +112,7 @@ template <class T>
 template <auto F, class... A>
 auto RRef<T>::rpc_sync(A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
+  call_internal::FunctionCall<F, T> call(agent->caller(), destination(), std::forward<A>(arguments)...);
   return call_internal::wait_borrowed<typename decltype(call)::Result>(agent, call, handle_.get());
 }
 
@@ -120,7 +120,7 @@ template <class T>
 template <auto F, class... A>
 auto RRef<T>::remote(A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
+  call_internal::FunctionCall<F, T> call(agent->caller(), destination(), std::forward<A>(arguments)...);
   call_internal::set_target(call, *handle_);
   return call_internal::start_remote<ValueOf<typename decltype(call)::Result>>(agent, call, handle_);
 }

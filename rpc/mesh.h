@@ -288,20 +288,18 @@ template <class T>
 template <auto F, class... A>
 auto MeshRRef<T>::call(A&&... arguments) const {
   const std::shared_ptr<Agent> caller = mesh_.agent();
-  mesh_internal::GroupFunctionCall<F> call(*caller, size(), std::forward<A>(arguments)...);
-  static_assert(decltype(call)::Traits::kIsMethod, "name a method of the referenced class");
+  mesh_internal::GroupFunctionCall<F, T> call(*caller, size(), std::forward<A>(arguments)...);
   return mesh_internal::gather_now<typename decltype(call)::Result>(
-      caller, call, mesh_.label(*caller, call_internal::name_of<F>()), targets());
+      caller, call, mesh_.label(*caller, call_internal::name_of<F, T>()), targets());
 }
 
 template <class T>
 template <auto F, class... A>
 auto MeshRRef<T>::call_async(A&&... arguments) const {
   const std::shared_ptr<Agent> caller = mesh_.agent();
-  mesh_internal::GroupFunctionCall<F> call(*caller, size(), std::forward<A>(arguments)...);
-  static_assert(decltype(call)::Traits::kIsMethod, "name a method of the referenced class");
+  mesh_internal::GroupFunctionCall<F, T> call(*caller, size(), std::forward<A>(arguments)...);
   return mesh_internal::gather<typename decltype(call)::Result>(
-      caller, call, mesh_.label(*caller, call_internal::name_of<F>()), targets());
+      caller, call, mesh_.label(*caller, call_internal::name_of<F, T>()), targets());
 }
 
 }  // namespace gradwire::rpc

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/codec/type_name.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/callee/serve.h"
@@ -24,6 +25,11 @@
 //   // A class, with the parameter types of the constructor to be used, and its methods:
 //   GRADWIRE_RPC_CLASS(ParameterServer, int64_t)
 //   GRADWIRE_RPC_METHOD(ParameterServer, push)
+//   // A method that the class has inherited is registered for this class, under its name. An overloaded
+//   // one needs a cast:
+//   GRADWIRE_RPC_METHOD(ParameterServer, method_of_base)
+//   GRADWIRE_RPC_METHOD_AS(ParameterServer, "pull_one",
+//                          static_cast<at::Tensor (Base::*)(int64_t) const>(&ParameterServer::pull))
 //
 //   // One method at a time per object, in arrival order:
 //   GRADWIRE_RPC_SERIAL_CLASS(Counter)
@@ -49,13 +55,19 @@
 #define GRADWIRE_RPC_IDEMPOTENT_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<function>(name)))
 // As GRADWIRE_RPC_METHOD, and says that running the method twice does no more than running it once.
-#define GRADWIRE_RPC_IDEMPOTENT_METHOD(type, method) \
-  GRADWIRE_RPC_REGISTER_(                            \
-      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&type::method>()))
-// Registers a method, not overloaded, of a class: `type` and `method` are their names.
+#define GRADWIRE_RPC_IDEMPOTENT_METHOD(type, method)                                                    \
+  GRADWIRE_RPC_REGISTER_(                                                                               \
+      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&type::method, \
+                                                                                         type>(#method)))
+// Registers a method, not overloaded, of a class: `type` and `method` are their names. The class may have
+// inherited it from an accessible base class that occurs once.
 #define GRADWIRE_RPC_METHOD(type, method) \
-  GRADWIRE_RPC_REGISTER_(                 \
-      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&type::method>()))
+  GRADWIRE_RPC_REGISTER_((                \
+      ::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&type::method, type>(#method)))
+// As GRADWIRE_RPC_AS, for a method that `type` has itself or has inherited. Its name on the wire is
+// "type::name".
+#define GRADWIRE_RPC_METHOD_AS(type, name, method) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::method_as_entry<method, type>(name)))
 // Registers a class whose objects others may make: its name, and the parameter types of the constructor to be
 // used.
 #define GRADWIRE_RPC_CLASS(type, ...)                       \
@@ -80,26 +92,73 @@ class RRef;
 // The registry's entry for a function, method or class of this program; nullptr when it was not registered.
 template <auto F>
 inline const Callee* callee_of_function = nullptr;
+// As callee_of_function, for a method that the class T has inherited.
+template <class T, auto F>
+inline const Callee* callee_of_inherited = nullptr;
 // As callee_of_function, for the constructor of a class.
 template <class T>
 inline const Callee* callee_of_class = nullptr;
 
 namespace registration_internal {
 
-template <auto F>
+// Whether F is a method of a base class of T, not of T.
+template <auto F, class T>
+inline constexpr bool kIsInherited =
+    FunctionTraits<decltype(F)>::kIsMethod &&
+    !std::is_same_v<typename FunctionTraits<decltype(F)>::Object, std::remove_cv_t<T>>;
+
+// The entry of F; `T` is the class of the object for which a method is registered.
+template <auto F, class T = typename FunctionTraits<decltype(F)>::Object>
+const Callee*& entry_of() {
+  if constexpr (kIsInherited<F, T>) {
+    return callee_of_inherited<T, F>;
+  } else {
+    return callee_of_function<F>;
+  }
+}
+
+template <auto F, class T = typename FunctionTraits<decltype(F)>::Object>
 const Callee* function_entry(std::string name = cpp_function_name<F>(), bool idempotent = false) {
   using Traits = FunctionTraits<decltype(F)>;
   Callee callee;
   callee.name = std::move(name);
   callee.signature = Traits::signature();
-  callee.serve = &serve_internal::serve<F>;
+  callee.serve = &serve_internal::serve<F, T>;
   callee.idempotent = idempotent;
   if constexpr (Traits::kIsMethod) {
     callee.kind = CalleeKind::kMethod;
-    callee.object_type = value_type_name<typename Traits::Object>();
+    callee.object_type = value_type_name<T>();
   }
-  callee_of_function<F> = Registry::instance().add(std::move(callee));
-  return callee_of_function<F>;
+  entry_of<F, T>() = Registry::instance().add(std::move(callee));
+  return entry_of<F, T>();
+}
+
+// The name of a method of T on the wire.
+template <auto F, class T>
+std::string method_name(const char* method) {
+  if constexpr (kIsInherited<F, T>) {
+    return absl::StrCat(cpp_type_name<T>(), "::", method);
+  } else {
+    return cpp_function_name<F>();
+  }
+}
+
+// The entry of a method of T, which may be inherited, or of a static function of T.
+template <auto F, class T>
+const Callee* method_entry(std::string name, bool idempotent = false) {
+  using Object = typename FunctionTraits<decltype(F)>::Object;
+  if constexpr (std::is_void_v<Object>) {
+    return function_entry<F>(std::move(name), idempotent);
+  } else {
+    static_assert(std::is_convertible_v<T*, Object*>,
+                  "the method belongs to a class that is not an accessible base class of the registered "
+                  "class, or that is its base class twice: define a method in the class itself");
+    if constexpr (std::is_convertible_v<T*, Object*>) {
+      return function_entry<F, T>(std::move(name), idempotent);
+    } else {
+      return nullptr;
+    }
+  }
 }
 
 template <class T>
@@ -108,11 +167,20 @@ template <class T>
 inline constexpr bool kIsRRef<RRef<T>> = true;
 
 template <auto F>
-const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(!kIsRRef<std::decay_t<typename Traits::Result>>,
+constexpr void require_result_that_is_not_a_reference() {
+  static_assert(!kIsRRef<std::decay_t<typename FunctionTraits<decltype(F)>::Result>>,
                 "calls that return an RRef are not retried: register the function with GRADWIRE_RPC");
+}
+
+template <auto F>
+const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
+  require_result_that_is_not_a_reference<F>();
   return function_entry<F>(std::move(name), /*idempotent=*/true);
+}
+
+template <auto F, class T>
+const Callee* method_as_entry(const char* name) {
+  return method_entry<F, T>(absl::StrCat(cpp_type_name<T>(), "::", name));
 }
 
 // The macros call these functions. A static_assert cannot examine an overloaded name, so the names of the
@@ -124,6 +192,15 @@ const Callee* overloads_need_GRADWIRE_RPC_AS() {
 template <auto F>
 const Callee* overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS() {
   return idempotent_entry<F>();
+}
+template <auto F, class T>
+const Callee* overloads_need_GRADWIRE_RPC_AS(const char* name) {
+  return method_entry<F, T>(method_name<F, T>(name));
+}
+template <auto F, class T>
+const Callee* overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS(const char* name) {
+  require_result_that_is_not_a_reference<F>();
+  return method_entry<F, T>(method_name<F, T>(name), /*idempotent=*/true);
 }
 
 template <class T, class... A>

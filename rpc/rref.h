@@ -86,7 +86,10 @@ class RRef {
   RRef() = default;
   // Makes the current agent the owner of `value`.
   explicit RRef(T value) : RRef(*Agent::current(), std::make_shared<T>(std::move(value))) {}
-  // Makes `agent` the owner of a value that exists already.
+  // Makes the current agent the owner of a value that exists already, for example a module of this process.
+  // Throws InvalidArgument for nullptr.
+  explicit RRef(std::shared_ptr<T> value) : RRef(*Agent::current(), std::move(value)) {}
+  // As above, with `agent` as the owner.
   RRef(Agent& agent, std::shared_ptr<T> value)
       : RRef(rref_internal::own(agent, std::move(value), type_ops<T>())) {}
   // For decoding: shares the reference of `handle`.

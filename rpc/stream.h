@@ -242,8 +242,8 @@ class [[nodiscard]] RemoteStream {
 
 namespace stream_internal {
 
-// Sends the call, and the first takes behind it.
-template <auto F, bool kThroughRRef, class... A>
+// Sends the call, and the first takes behind it. `C`: the class of the object of a method, or void.
+template <auto F, class C, class... A>
 auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& to, RRefHandle* object,
                   const std::shared_ptr<RRefHandle>& keep, A&&... arguments) {
   using Result = typename FunctionTraits<decltype(F)>::Result;
@@ -258,13 +258,12 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
     options.window_bytes = static_cast<uint64_t>(std::max<int64_t>(to.options().window_bytes, 1));
     options.item_timeout = to.to().timeout();
     options.total_timeout = to.options().total_timeout;
-    call_internal::FunctionCall<F, kThroughRRef> call(agent->caller(), to.to(),
-                                                      std::forward<A>(arguments)...);
+    call_internal::FunctionCall<F, C> call(agent->caller(), to.to(), std::forward<A>(arguments)...);
     if (object != nullptr) call_internal::set_target(call, *object);
     auto reader = std::make_shared<TypedStreamReader<T>>(
         agent, call_internal::send_remote(agent, call, stream_type(codec_type_name<T>()), keep),
-        StreamReader::Take{take_callee<T>->name, take_callee<T>->signature_hash}, call_internal::name_of<F>(),
-        options);
+        StreamReader::Take{take_callee<T>->name, take_callee<T>->signature_hash},
+        call_internal::name_of<F, C>(), options);
     reader->send_takes();
     return RemoteStream<T>(std::move(reader));
   }
@@ -274,8 +273,8 @@ auto start_stream(const std::shared_ptr<Agent>& agent, const StreamDestination& 
 
 template <auto F, class D, class... A>
 auto Agent::rpc_stream(D&& to, A&&... arguments) {
-  return stream_internal::start_stream<F, false>(shared_from_this(), StreamDestination(std::forward<D>(to)),
-                                                 nullptr, nullptr, std::forward<A>(arguments)...);
+  return stream_internal::start_stream<F, void>(shared_from_this(), StreamDestination(std::forward<D>(to)),
+                                                nullptr, nullptr, std::forward<A>(arguments)...);
 }
 
 // Calls the registered function F, which returns Stream<T>, on the worker `to`, and returns the stream at
@@ -284,16 +283,16 @@ auto Agent::rpc_stream(D&& to, A&&... arguments) {
 // the items.
 template <auto F, class... A>
 auto rpc_stream(const StreamDestination& to, A&&... arguments) {
-  return stream_internal::start_stream<F, false>(Agent::current(), to, nullptr, nullptr,
-                                                 std::forward<A>(arguments)...);
+  return stream_internal::start_stream<F, void>(Agent::current(), to, nullptr, nullptr,
+                                                std::forward<A>(arguments)...);
 }
 // As rpc_stream, for a method of the object that `object` refers to. The object lives until the stream ends.
 template <auto F, class C, class... A>
 auto rpc_stream(const RRef<C>& object, A&&... arguments) {
   const std::shared_ptr<RRefHandle>& handle = object.handle();
-  return stream_internal::start_stream<F, true>(rref_internal::agent_of(handle.get()),
-                                                Destination::incarnation_of(handle->owner()), handle.get(),
-                                                handle, std::forward<A>(arguments)...);
+  return stream_internal::start_stream<F, C>(rref_internal::agent_of(handle.get()),
+                                             Destination::incarnation_of(handle->owner()), handle.get(),
+                                             handle, std::forward<A>(arguments)...);
 }
 
 }  // namespace gradwire::rpc

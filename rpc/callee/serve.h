@@ -114,7 +114,8 @@ decltype(auto) pass(V& value) {
   }
 }
 
-template <auto F>
+// `T`: the class of the object of a method, which may have inherited it.
+template <auto F, class T = typename FunctionTraits<decltype(F)>::Object>
 void serve(const std::shared_ptr<ServerCall>& call) {
   using Traits = FunctionTraits<decltype(F)>;
   using Values = typename Traits::Values;
@@ -128,7 +129,7 @@ void serve(const std::shared_ptr<ServerCall>& call) {
     return [&]<std::size_t... I>(std::index_sequence<I...>)->decltype(auto) {
       using Parameters = typename Traits::Parameters;
       if constexpr (Traits::kIsMethod) {
-        auto* object = static_cast<typename Traits::Object*>(call->target().get());
+        auto* object = static_cast<T*>(call->target().get());
         return (object->*F)(pass<std::tuple_element_t<I, Parameters>>(std::get<I>(*frame->arguments))...);
       } else {
         return F(pass<std::tuple_element_t<I, Parameters>>(std::get<I>(*frame->arguments))...);

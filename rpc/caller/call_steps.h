@@ -122,25 +122,54 @@ void add_arguments(OutgoingCall& call, std::type_identity<std::tuple<P...>>, A&&
   }
 }
 
+// Whether the arguments A... of a call make the only parameter P of a constructor, as the numbers of
+// torch::nn::LinearOptions(64, 10) do. Only a P whose Codec says so is made in this way.
+template <class C, class... A>
+inline constexpr bool kMakesParameter = false;
+template <class P, class... A>
+requires requires { Codec<P>::kMadeOfArguments; }
+inline constexpr bool kMakesParameter<ConstructorTypes<P>, A...> =
+    std::is_constructible_v<P, A...> && !(sizeof...(A) == 1 && (std::is_convertible_v<A, P> && ...));
+
+// Calls add(parameter types, arguments...) for a constructor with the parameters P...
+template <class Add, class... P, class... A>
+void pass_constructor_arguments(const Add& add, ConstructorTypes<P...>, A&&... arguments) {
+  using Parameters = std::type_identity<std::tuple<P...>>;
+  if constexpr (kMakesParameter<ConstructorTypes<P...>, A...>) {
+    add(Parameters(), P(std::forward<A>(arguments)...)...);
+  } else {
+    add(Parameters(), std::forward<A>(arguments)...);
+  }
+}
+
 template <class Traits, class... A>
 void add_arguments(OutgoingCall& call, A&&... arguments) {
   add_arguments(call, std::type_identity<typename Traits::Values>(), std::forward<A>(arguments)...);
 }
 
-template <auto F>
-const std::string& name_of() {
-  const Callee* callee = callee_of_function<F>;
-  return callee == nullptr ? cpp_function_name<F>() : callee->name;
+// The name of F in messages. `T`: the class of the object of a method, which may have inherited it.
+template <auto F, class T = typename FunctionTraits<decltype(F)>::Object>
+std::string name_of() {
+  if (const Callee* callee = registration_internal::entry_of<F, T>(); callee != nullptr) return callee->name;
+  const std::string& name = cpp_function_name<F>();
+  if constexpr (registration_internal::kIsInherited<F, T>) {
+    const std::size_t colons = name.rfind("::");
+    return absl::StrCat(cpp_type_name<T>(),
+                        "::", colons == std::string::npos ? name : name.substr(colons + 2));
+  } else {
+    return name;
+  }
 }
 
-// Sets the callee. If the function is not registered, sets the call's status to an error.
-template <auto F>
-void set_function(OutgoingCall& call) {
-  const Callee* callee = callee_of_function<F>;
+// Sets the callee of a call (OutgoingCall, GroupCall). If the function is not registered, sets the call's
+// status to an error.
+template <auto F, class T = typename FunctionTraits<decltype(F)>::Object, class Call>
+void set_function(Call& call) {
+  const Callee* callee = registration_internal::entry_of<F, T>();
   if (callee == nullptr) {
     call.set_status(Registry::unregistered(
         FunctionTraits<decltype(F)>::kIsMethod ? CalleeKind::kMethod : CalleeKind::kFunction,
-        cpp_function_name<F>()));
+        name_of<F, T>()));
     return;
   }
   if constexpr (FunctionTraits<decltype(F)>::kIsMethod) {
@@ -152,18 +181,23 @@ void set_function(OutgoingCall& call) {
   if (callee->idempotent) call.set_idempotent();
 }
 
-// A call of a function or, through a reference, of a method, with its arguments.
-template <auto F, bool kThroughRRef = false>
+// Whether a T is an Object, or its class is derived from that. T need not be complete if it is an Object.
+template <class T, class Object>
+concept IsA = std::is_same_v<T, Object> || std::is_convertible_v<T*, Object*>;
+
+// A call of a function or, through a reference to a T, of a method, with its arguments.
+template <auto F, class T = void>
 struct FunctionCall : OutgoingCall {
   using Traits = FunctionTraits<decltype(F)>;
   using Result = typename Traits::Result;
-  static_assert(kThroughRRef || !Traits::kIsMethod, "methods are called through an RRef");
-  static_assert(!kThroughRRef || Traits::kIsMethod, "name a method of the referenced class");
+  static_assert(!std::is_void_v<T> || !Traits::kIsMethod, "methods are called through an RRef");
+  static_assert(std::is_void_v<T> || (Traits::kIsMethod && IsA<T, typename Traits::Object>),
+                "name a method of the referenced class");
 
   template <class... A>
   FunctionCall(Caller& caller, const Destination& to, A&&... arguments)
-      : OutgoingCall(caller, to, name_of<F>()) {
-    set_function<F>(*this);
+      : OutgoingCall(caller, to, name_of<F, T>()) {
+    set_function<F, T>(*this);
     add_arguments<Traits>(*this, std::forward<A>(arguments)...);
   }
 };
@@ -229,9 +263,11 @@ RRef<T> remote_constructed(const std::shared_ptr<Agent>& agent, const Destinatio
   if constexpr (std::is_same_v<C, UndeclaredConstructor>) {
     (call.add_argument<NaturalType<A>>(std::forward<A>(arguments)), ...);
   } else {
-    []<class... P>(OutgoingCall& to_call, ConstructorTypes<P...>, auto&&... given) {
-      add_arguments(to_call, std::type_identity<std::tuple<P...>>(), std::forward<decltype(given)>(given)...);
-    }(call, C(), std::forward<A>(arguments)...);
+    pass_constructor_arguments(
+        [&call](auto parameters, auto&&... given) {
+          add_arguments(call, parameters, std::forward<decltype(given)>(given)...);
+        },
+        C(), std::forward<A>(arguments)...);
   }
   return start_remote<T>(agent, call);
 }

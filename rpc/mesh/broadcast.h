@@ -46,7 +46,7 @@ std::shared_ptr<RelayTree> make_relay_tree(const std::shared_ptr<Agent>& agent,
                                            const T& value) {
   auto call =
       std::make_unique<GroupCall>(agent->caller(), call_internal::name_of<&relay<T>>(), members.size());
-  set_callee<&relay<T>>(*call);
+  call_internal::set_function<&relay<T>>(*call);
   call->template add_argument<std::vector<uint64_t>>(members);
   call->template add_argument<T>(value);
   return std::make_shared<RelayTree>(agent, members, deadline, std::move(call), &decode_report<T>);

@@ -302,7 +302,7 @@ TEST_F(BroadcastTest, HostileListsAreRefused) {
 RelayOutcome outcome_of_lies(const std::shared_ptr<Agent>& agent, const std::vector<uint64_t>& members) {
   const std::string text = "text";
   auto call = std::make_unique<GroupCall>(agent->caller(), "lie", members.size());
-  mesh_internal::set_callee<&lie>(*call);
+  call_internal::set_function<&lie>(*call);
   call->add_argument<std::vector<uint64_t>>(members);
   call->add_argument<std::string>(text);
   const auto tree = std::make_shared<RelayTree>(agent, members, absl::InfiniteFuture(), std::move(call),

@@ -48,35 +48,20 @@ void add_arguments(GroupCall& call, std::type_identity<std::tuple<P...>>, A&&...
   }
 }
 
-// Sets the callee. If the function is not registered, sets the call's status to an error.
-template <auto F>
-void set_callee(GroupCall& call) {
-  constexpr bool kIsMethod = FunctionTraits<decltype(F)>::kIsMethod;
-  const Callee* callee = callee_of_function<F>;
-  if (callee == nullptr) {
-    call.set_status(Registry::unregistered(kIsMethod ? CalleeKind::kMethod : CalleeKind::kFunction,
-                                           cpp_function_name<F>()));
-    return;
-  }
-  if constexpr (kIsMethod) {
-    call.request().set_method(callee->name);
-  } else {
-    call.request().set_function(callee->name);
-  }
-  call.request().set_signature(callee->signature_hash);
-  if (callee->idempotent) call.set_idempotent();
-}
-
-// The call of a function or method of several workers, with its arguments.
-template <auto F>
+// The call of a function or, with the class `T` of the objects, of a method of several workers, with its
+// arguments.
+template <auto F, class T = void>
 struct GroupFunctionCall : GroupCall {
   using Traits = FunctionTraits<decltype(F)>;
   using Result = typename Traits::Result;
+  static_assert(!std::is_void_v<T> || !Traits::kIsMethod, "methods are called through a MeshRRef");
+  static_assert(std::is_void_v<T> || (Traits::kIsMethod && call_internal::IsA<T, typename Traits::Object>),
+                "name a method of the referenced class");
 
   template <class... A>
   GroupFunctionCall(Agent& agent, std::size_t members, A&&... arguments)
-      : GroupCall(agent.caller(), call_internal::name_of<F>(), members) {
-    set_callee<F>(*this);
+      : GroupCall(agent.caller(), call_internal::name_of<F, T>(), members) {
+    call_internal::set_function<F, T>(*this);
     mesh_internal::add_arguments(*this, std::type_identity<typename Traits::Values>(),
                                  std::forward<A>(arguments)...);
   }
@@ -96,10 +81,11 @@ struct GroupConstruction : GroupCall {
     if constexpr (std::is_same_v<C, UndeclaredConstructor>) {
       (add_argument<call_internal::NaturalType<A>>(std::forward<A>(arguments)), ...);
     } else {
-      []<class... P>(GroupCall& call, ConstructorTypes<P...>, auto&&... given) {
-        mesh_internal::add_arguments(call, std::type_identity<std::tuple<P...>>(),
-                                     std::forward<decltype(given)>(given)...);
-      }(*this, C(), std::forward<A>(arguments)...);
+      call_internal::pass_constructor_arguments(
+          [this](auto parameters, auto&&... given) {
+            mesh_internal::add_arguments(*this, parameters, std::forward<decltype(given)>(given)...);
+          },
+          C(), std::forward<A>(arguments)...);
     }
   }
 };

@@ -26,6 +26,10 @@ RRefBackward rref_backward() {
 }
 
 std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const TypeOps* type) {
+  if (value == nullptr) {
+    throw Error(absl::InvalidArgumentError(
+        "an RRef needs a value: got nullptr, expected a pointer to an object; RRef() refers to nothing"));
+  }
   return agent.rrefs().own(std::move(value), type);
 }
 

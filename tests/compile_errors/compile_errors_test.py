@@ -96,6 +96,29 @@ class CompileErrors(unittest.TestCase):
         self.refused("GRADWIRE_RPC_METHOD(Overloaded, method)", "overloads_need_GRADWIRE_RPC_AS")
         self.refused("GRADWIRE_RPC_IDEMPOTENT(overloaded)", "overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS")
 
+    def test_InheritedMethodsCompile(self):
+        self.accepted("""
+            struct Derived : Counter { using Counter::Counter; };
+            GRADWIRE_RPC_METHOD(Derived, add)
+            GRADWIRE_RPC_METHOD_AS(Derived, "named", &Counter::add)
+            void call(RRef<Derived> derived) { derived.rpc_sync<&Derived::add>(5, std::vector<double>()); }""")
+
+    def test_MethodOfAnotherClassIsRefused(self):
+        for base in ("private Counter", "Left, Right"):
+            self.refused("""
+                struct Left : Counter {};
+                struct Right : Counter {};
+                struct Derived : %s {};
+                GRADWIRE_RPC_METHOD_AS(Derived, "add", &Counter::add)""" % base,
+                         "not an accessible base class")
+        self.refused("void call(RRef<NoCodec> other) { other.rpc_sync<&Counter::add>(1, std::vector<double>()); }",
+                     "name a method of the referenced class")
+
+    def test_WhatIsNotAMethodIsRefused(self):
+        self.refused("GRADWIRE_RPC_METHOD(NoCodec, x)", "got a data member")
+        self.refused("""struct Qualified { void method() &; };
+                        GRADWIRE_RPC_METHOD(Qualified, method)""", "methods without '&'")
+
     def test_CorrectStreamsCompile(self):
         self.accepted("""
             void read(Agent& agent) {
