@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,12 @@ class Agent final : public std::enable_shared_from_this<Agent> {
 
   // As rpc::shutdown (rpc/rpc.h). Idempotent.
   void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
+
+  // As rpc::set_rpc_timeout, rpc::get_rpc_timeout and rpc::rpc_barrier (rpc/init_rpc.h).
+  void set_rpc_timeout(absl::Duration timeout);
+  absl::Duration get_rpc_timeout() const;  // As rpc::get_rpc_timeout.
+  void barrier(const std::vector<std::string>& names = {},
+               const std::optional<absl::Duration>& timeout = std::nullopt);  // As rpc::rpc_barrier.
 
   // Calls from this agent. They behave as the free functions of the same names (rpc/call.h, rpc/op.h).
   // Include "rpc/rpc.h" to use them.

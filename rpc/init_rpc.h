@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,26 @@ void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBa
 // In both cases all threads have ended when shutdown returns or throws. Later calls fail with
 // FailedPrecondition, and init_rpc can be called again. Does nothing when there was never an agent.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
+
+// Changes the timeout of calls that have none of their own: those that this worker makes from now on. Calls
+// in progress keep theirs. InfiniteDuration(): no limit. Throws InvalidArgument for a timeout that is not
+// positive, FailedPrecondition without an agent.
+void set_rpc_timeout(absl::Duration timeout);
+// Returns the timeout of calls that have none of their own, at first RpcBackendOptions::rpc_timeout. Throws
+// FailedPrecondition without an agent.
+absl::Duration get_rpc_timeout();
+
+// Waits until all workers in `names`, this one among them, have called rpc_barrier with the same names, in
+// any order. Empty: all workers of the group, which must not be an open one. The n-th calls of the workers
+// with these names belong together, also if some of them failed. `timeout`: nullopt means get_rpc_timeout(),
+// InfiniteDuration() no limit. If one worker gives up, the barrier fails for all of them. Throws Error:
+//   DeadlineExceeded    with the names of the workers that did not come, or of the one that gave up
+//   Unavailable         with the name of a worker that was lost
+//   InvalidArgument     this worker is not in `names`, or a name is there twice
+//   NotFound            a worker does not exist
+//   FailedPrecondition  this process has no agent, or the agent has been shut down
+void rpc_barrier(const std::vector<std::string>& names = {},
+                 const std::optional<absl::Duration>& timeout = std::nullopt);
 
 // Returns this worker's name and id, from Agent::current(). Throws FailedPrecondition without an agent.
 WorkerInfo get_worker_info();

@@ -127,6 +127,15 @@ void Agent::shutdown(bool graceful, absl::Duration timeout) {
   throw_if_error(impl().shut_down(graceful, timeout));
 }
 
+void Agent::set_rpc_timeout(absl::Duration timeout) {
+  throw_if_error(impl().runtime.rpc_timeout.set(timeout));
+}
+absl::Duration Agent::get_rpc_timeout() const { return impl().runtime.rpc_timeout.get(); }
+
+void Agent::barrier(const std::vector<std::string>& names, const std::optional<absl::Duration>& timeout) {
+  throw_if_error(impl().wait_at_barrier(names, services_->call_deadline(timeout)));
+}
+
 AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;
   impl().caller->count(statistics);
@@ -183,7 +192,7 @@ Future<ServiceReply> AgentServices::call_service(const Worker& to, uint32_t serv
 }
 
 absl::Time AgentServices::call_deadline(const std::optional<absl::Duration>& timeout) const {
-  return rpc::call_deadline(timeout.value_or(impl_->runtime.options.rpc_timeout), Clock::system().now(),
+  return rpc::call_deadline(timeout.value_or(impl_->runtime.rpc_timeout.get()), Clock::system().now(),
                             CallContext::current().get());
 }
 

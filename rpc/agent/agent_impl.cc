@@ -64,11 +64,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
   if (const double share = runtime.options.wait.share; !(share >= 0 && share <= 1))
     return absl::InvalidArgumentError(absl::StrCat("wait.share must be from 0 to 1, got ", share));
-  if (runtime.options.rpc_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("rpc_timeout must be positive, got ",
-                                                   absl::FormatDuration(runtime.options.rpc_timeout),
-                                                   "; absl::InfiniteDuration() means no limit"));
-  }
+  GRADWIRE_RETURN_IF_ERROR(runtime.rpc_timeout.set(runtime.options.rpc_timeout));
   GRADWIRE_ASSIGN_OR_RETURN(runtime.loop, transport::EventLoop::create());
   threads.poller = runtime.loop;
   threads.wait = runtime.options.wait;
@@ -93,6 +89,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       std::move(transports), *this, *runtime.timers,
       Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat, runtime.options.limits});
   rrefs = std::make_shared<RRefService>(agent_, *peers);
+  auto meetings = std::make_unique<Barriers>(agent_);
+  barriers_ = meetings.get();
+  runtime.extensions.push_back(std::move(meetings));
   if (auto ipc = runtime.devices.open_ipc(agent_, *peers)) runtime.extensions.push_back(std::move(ipc));
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
@@ -130,6 +129,23 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   log(LogLevel::kInfo, "worker \"", name, "\" (id ", runtime.self.id, ") joined the group: ", members,
       members == 1 ? " member" : " members");
   return absl::OkStatus();
+}
+
+absl::Status AgentImpl::wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(runtime.accepts_calls());
+  std::vector<Worker> members;
+  if (names.empty()) {
+    if (membership->is_open()) {
+      return absl::InvalidArgumentError(
+          "rpc_barrier needs the names of its workers in an open group, where workers come and leave");
+    }
+    members = peers->workers();
+  }
+  for (const std::string& name : names) {
+    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, peers->find(name, -1));
+    members.push_back(peer->worker);
+  }
+  return barriers_->wait(std::move(members), deadline);
 }
 
 absl::Status AgentImpl::connect_to_all() {

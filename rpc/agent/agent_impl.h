@@ -7,6 +7,7 @@
 
 #include "gradwire/rpc/agent/membership.h"
 #include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/barrier/barriers.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/link/peers.h"
@@ -23,6 +24,8 @@ class AgentImpl : public Peers::Sink {
   // Starts all parts and joins the group. If it fails, everything that was started has been stopped again.
   absl::Status start(const std::string& name, int rank, int world_size);
   absl::Status shut_down(bool graceful, absl::Duration timeout);
+  // As Agent::barrier(), until `deadline`.
+  absl::Status wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline);
 
   // Peers::Sink
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
@@ -57,6 +60,8 @@ class AgentImpl : public Peers::Sink {
   void join_threads();
 
   ReferenceHost& agent_;
+  // Owned by the extensions. Set by start().
+  Barriers* barriers_ = nullptr;
   std::once_flag ended_gracefully_;
   std::once_flag stopped_;
 };

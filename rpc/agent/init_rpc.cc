@@ -109,6 +109,12 @@ void shutdown(bool graceful, absl::Duration timeout) {
   agent->shutdown(graceful, timeout);
 }
 
+void set_rpc_timeout(absl::Duration timeout) { Agent::current()->set_rpc_timeout(timeout); }
+absl::Duration get_rpc_timeout() { return Agent::current()->get_rpc_timeout(); }
+void rpc_barrier(const std::vector<std::string>& names, const std::optional<absl::Duration>& timeout) {
+  Agent::current()->barrier(names, timeout);
+}
+
 WorkerInfo get_worker_info() { return Agent::current()->get_worker_info(); }
 WorkerInfo get_worker_info(const std::string& name) { return Agent::current()->get_worker_info(name); }
 std::vector<WorkerInfo> get_worker_infos() { return Agent::current()->get_worker_infos(); }

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/id.h"
@@ -23,6 +27,29 @@ class EventLoop;
 namespace gradwire::rpc {
 
 class Agent;
+
+// The timeout of the calls of one agent that have none of their own. May be changed at any time. Thread-safe.
+class RpcTimeout {
+ public:
+  absl::Duration get() const {
+    const int64_t nanoseconds = nanoseconds_.load(std::memory_order_relaxed);
+    return nanoseconds == kInfinite ? absl::InfiniteDuration() : absl::Nanoseconds(nanoseconds);
+  }
+  // A timeout of more than 292 years is infinite. Returns InvalidArgument if it is not positive.
+  absl::Status set(absl::Duration timeout) {
+    if (timeout <= absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(absl::StrCat("rpc_timeout must be positive, got ",
+                                                     absl::FormatDuration(timeout),
+                                                     "; absl::InfiniteDuration() means no limit"));
+    }
+    nanoseconds_.store(std::max<int64_t>(1, absl::ToInt64Nanoseconds(timeout)), std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> nanoseconds_{kInfinite};
+};
 
 // The state that the parts of one agent share: its identity, its threads and its extensions. It is filled
 // while the agent starts, before the first message can arrive. After that it is constant, except for members
@@ -45,7 +72,9 @@ struct AgentRuntime {
 
   // Expires when the agent is being destroyed. A reference to the agent keeps all of its parts alive.
   std::weak_ptr<Agent> agent;
+  // Constant; `rpc_timeout` is the one at the start.
   RpcBackendOptions options;
+  RpcTimeout rpc_timeout;
   Worker self;
 
   // Polled by the executor's threads, and by threads that wait.

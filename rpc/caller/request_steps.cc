@@ -65,7 +65,7 @@ const Worker& open_request(Caller& caller, const Destination& destination, std::
   if (destination.is_ordered()) parts.request().set_order_key(order_key_of_this_thread());
   call->started = started;
   call->sent_at = call->started;
-  call->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
+  call->timeout = destination.timeout().value_or(caller.runtime().rpc_timeout.get());
   call->deadline = call_deadline(call->timeout, call->started, CallContext::current().get());
   const absl::Duration left = call->deadline - call->started;
   if (left <= absl::ZeroDuration()) {
