@@ -35,6 +35,15 @@ void enter_streams(const AgentRuntime& runtime, StreamOrder::Work& work,
   runtime.order->begin(work);
 }
 
+// Lets profilers see the handler, if there are any, or if the caller asks for its events.
+std::unique_ptr<ProfiledHandler> begin_profile(const IncomingCall& incoming, const std::string& callee,
+                                               const std::string& worker) {
+  CallProfiler* const profiler = incoming.request().profile() ? call_profiler() : active_call_profiler();
+  if (profiler == nullptr) return nullptr;
+  return profiler->begin_handler({CallKind::kAsync, callee, incoming.from.name, worker},
+                                 incoming.request().profile());
+}
+
 // Encodes the tensors of a result. They travel by the inverse of the caller's device map.
 absl::Status encode_result_tensors(const TensorSet& tensors, const IncomingCall& incoming,
                                    const AgentDevices& devices, proto::Payload& payload,
@@ -117,6 +126,8 @@ void ServedCall::run() {
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
   // A thread that waits inside a handler may run another call meanwhile. So the value before is restored.
   const ServedCall* const outer = std::exchange(running, this);
+  profile_ = begin_profile(incoming_, callee_, parts_.runtime.self.name);
+  const RunningHandler profiled(profile_.get());
   // If the call was cancelled or has expired, do not run it.
   if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
     fail(cancelled);
@@ -125,6 +136,7 @@ void ServedCall::run() {
   } else {
     decode_and_serve(streams);
   }
+  if (profile_ != nullptr) profile_->leave();
   running = outer;
 }
 
@@ -232,6 +244,7 @@ void ServedCall::dispatch() {
 //   6. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
 //   7. Start the next call on a serial object.
 void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
+  if (profile_ != nullptr) profile_->take(*envelope.mutable_response());
   if (encoded.copies != nullptr) {
     auto waiting = std::make_shared<proto::Envelope>();
     waiting->Swap(&envelope);

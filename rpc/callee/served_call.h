@@ -14,6 +14,7 @@
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/callee/server_call.h"
 #include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -111,6 +112,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   absl::AnyInvocable<void()> on_ended_;
 
   // Synchronised by themselves.
+  // nullptr if no profiler sees the handler. Set by run(), before the callee runs.
+  std::unique_ptr<ProfiledHandler> profile_;
   std::atomic<bool> ended_{false};
   ExclusiveEnd target_wait_;
   ExclusiveEnd turn_wait_;

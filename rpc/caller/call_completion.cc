@@ -96,6 +96,10 @@ void CallCompletion::complete(PendingCalls::Taken call, absl::StatusOr<Answer> a
   } else {
     calls_failed_.fetch_add(1, std::memory_order_relaxed);
   }
+  if (call->profile != nullptr) {
+    call->profile->end(answer.ok() ? answer->response().events() : ProfiledCall::Events());
+    call->profile = nullptr;
+  }
   // From here on code of the user may run, so no lock is held.
   if (call->answered) {
     call->answered(std::move(answer));

@@ -17,6 +17,7 @@
 #include "gradwire/rpc/caller/repeatable_request.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/flow_window.h"
+#include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/transport/message.h"
 
@@ -60,6 +61,8 @@ struct PendingCall {
   uint64_t ticket = 0;
   // References in the request, kept until the answer arrives.
   std::vector<std::shared_ptr<RRefHandle>> references;
+  // nullptr if no profiler sees the call.
+  std::unique_ptr<ProfiledCall> profile;
   // The request of a repeatable call, else nullptr. Between two attempts such a call has no link.
   std::shared_ptr<const RepeatableRequest> repeatable;
   int attempts = 0;  // Number of attempts of a repeatable call that have begun.

@@ -11,6 +11,7 @@
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/caller/flow_wait.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -35,6 +36,17 @@ absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes, Agent
   call.sent_at = Clock::system().now();
   // The time of the wait is part of the timeout, so the callee must get what is left of it.
   return waited;
+}
+
+// Lets profilers see the call.
+void begin_profile(CallProfiler& profiler, const RequestToSend& send, PendingCall& call,
+                   proto::Request& request) {
+  const CallKind kind = request.has_fetch()         ? CallKind::kFetch
+                        : request.has_result_rref() ? CallKind::kRemote
+                        : send.borrow               ? CallKind::kSync
+                                                    : CallKind::kAsync;
+  call.profile = profiler.begin_call({kind, call.callee, send.caller.runtime().self.name, send.to.name});
+  if (call.profile->wants_events()) request.set_profile(true);
 }
 
 const Worker& no_worker() {
@@ -99,6 +111,7 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
   proto::Request& request = send.parts.request();
   proto::Payload& payload = *request.mutable_arguments();
   EncodedTensors encoded;
+  if (CallProfiler* const profiler = active_call_profiler()) begin_profile(*profiler, send, *call, request);
   // The result comes back by the inverse of the map, also if no argument is a tensor.
   const DeviceMap* const map =
       status.ok() ? runtime.devices.map_for(to, send.parts.device_map.get()) : nullptr;
