@@ -13,25 +13,72 @@
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/device/tensors_in.h"
 #include "gradwire/rpc/call.h"
-#include "gradwire/rpc/torch/remote_module_methods.h"
+#include "gradwire/rpc/modules/remote_module_methods.h"
 
 // Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter
 // types of the constructor to be used. Its forward must be one function, neither overloaded nor a template.
+// The class may have inherited it.
 //   GRADWIRE_RPC_MODULE(NetImpl, int64_t, int64_t)
 #define GRADWIRE_RPC_MODULE(type, ...)                \
   GRADWIRE_RPC_CLASS(type __VA_OPT__(, ) __VA_ARGS__) \
   GRADWIRE_RPC_METHOD(type, forward)                  \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::module_internal::methods_entry<type>()))
 
-namespace gradwire::rpc {
-namespace module_internal {
+namespace torch::nn {
+class SequentialImpl;
+}
 
-template <class M>
-std::vector<RRef<at::Tensor>> parameters_of(const RRef<M>& module) {
+namespace gradwire::rpc {
+
+// Returns references to the parameters of a module of this process, which the current agent owns, for example
+// for a DistributedOptimizer together with those of remote modules. They share the parameters' memory. Throws
+// FailedPrecondition without an agent.
+inline std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module, bool recurse = true) {
   std::vector<RRef<at::Tensor>> references;
-  for (at::Tensor& parameter : list_parameters(module.local_value()))
+  for (at::Tensor& parameter : module_internal::list_parameters(module, recurse))
     references.emplace_back(std::move(parameter));
   return references;
+}
+
+// The values of the last parameters of M::forward for calls of RemoteModule that leave them out, as a tuple.
+// Specialise it if forward has default arguments, because a pointer to a method does not know them:
+//   template <>
+//   struct gradwire::rpc::ForwardDefaults<NetImpl> {
+//     static auto values() { return std::make_tuple(at::Tensor(), /*need_weights=*/true); }
+//   };
+template <class M>
+struct ForwardDefaults {
+  // No parameter has a default.
+  static std::tuple<> values() { return {}; }
+};
+
+namespace module_internal {
+
+// Passes the inputs, and the defaults of those that they leave out, to `call`.
+template <class M, class Call, class... A>
+auto with_defaults(const Call& call, A&&... inputs) {
+  constexpr std::size_t kParameters = FunctionTraits<decltype(&M::forward)>::kArity;
+  if constexpr (sizeof...(A) >= kParameters) {
+    return call(std::forward<A>(inputs)...);
+  } else {
+    auto defaults = ForwardDefaults<M>::values();
+    constexpr std::size_t kMissing = kParameters - sizeof...(A);
+    constexpr std::size_t kDefaults = std::tuple_size_v<decltype(defaults)>;
+    static_assert(kMissing <= kDefaults,
+                  "forward has more parameters than the call has inputs; if they have defaults, specialise "
+                  "gradwire::rpc::ForwardDefaults for the module");
+    if constexpr (kMissing <= kDefaults) {
+      return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return call(std::forward<A>(inputs)..., std::get<kDefaults - kMissing + I>(std::move(defaults))...);
+      }
+      (std::make_index_sequence<kMissing>());
+    }
+  }
+}
+
+template <class M>
+std::vector<RRef<at::Tensor>> parameters_of(const RRef<M>& module, bool recurse) {
+  return parameter_rrefs(module.local_value(), recurse);
 }
 template <class M>
 void train(const RRef<M>& module, bool on) {
@@ -92,48 +139,74 @@ const Callee* methods_entry() {
 }  // namespace module_internal
 
 // A module that lives on another worker and is used as if it were local. Copyable: copies refer to the same
-// module, which lives as long as one of the copies or an RRef to it. As thread-safe as the module's forward.
-// All methods throw Error, as calls do.
+// module, which lives as long as one of the copies or an RRef to it. It can be sent as an argument or a
+// result, at any depth. As thread-safe as the module's forward. All methods throw Error, as calls do.
 //
 //   RemoteModule<NetImpl> net("worker1/cpu", 64, 10);
 //   at::Tensor y = net.forward(x);
 template <class M>
 class RemoteModule {
+  static_assert(!std::is_same_v<M, torch::nn::SequentialImpl>,
+                "the forward of torch::nn::SequentialImpl is a template: use gradwire::rpc::SequentialImpl "
+                "(rpc/sequential.h)");
+
  public:
   // Makes the module with the constructor's `arguments`. `location` is "worker" (on its CPU) or
-  // "worker/device", for example "worker1/cuda:0". With a device it returns when the module is there;
-  // InvalidArgument if the worker has no such device.
+  // "worker/device", for example "worker1/cuda:0". In place of a name the worker may be "rank:1". With a
+  // device it returns when the module is there; InvalidArgument if the worker has no such device.
   template <class... A, class C = DeclaredConstructor<M>>
   explicit RemoteModule(const std::string& location, A&&... arguments)
       : RemoteModule(module_internal::parse_location(location), std::type_identity<C>(),
                      std::forward<A>(arguments)...) {}
-  // Refers to a module that exists already.
-  explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
+  // Refers to a module that exists already, on the CPU of its owner or on `device`.
+  explicit RemoteModule(RRef<M> module, Device device = Device())
+      : module_(std::move(module)), device_(std::move(device)) {}
 
   // Runs M::forward on the owner. Inputs are moved to the module's device. If all inputs are on the CPU, so
-  // are the results; else the results travel by the device map. Throws Error, as rpc_sync does.
+  // are the results; else the results travel by the device map. Inputs at the end that have a default
+  // (ForwardDefaults) may be left out. Throws Error, as rpc_sync does.
   template <class... A>
   auto forward(A&&... inputs) const {
-    if (device_.is_cpu()) return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
-    return agent()->template rpc_sync<&module_internal::ForwardOn<M>::call>(
-        destination(module_internal::all_on_cpu(inputs...)), module_, device_.str(),
+    return module_internal::with_defaults<M>(
+        [this]<class... B>(B&&... all) {
+          if (device_.is_cpu()) return module_.template rpc_sync<&M::forward>(std::forward<B>(all)...);
+          return agent()->template rpc_sync<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
+                                                        module_, device_.str(), std::forward<B>(all)...);
+        },
         std::forward<A>(inputs)...);
   }
   // As forward without waiting. Returns a Future of the result of M::forward.
   template <class... A>
   auto forward_async(A&&... inputs) const {
-    if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
-    return agent()->template rpc_async<&module_internal::ForwardOn<M>::call>(
-        destination(module_internal::all_on_cpu(inputs...)), module_, device_.str(),
+    return module_internal::with_defaults<M>(
+        [this]<class... B>(B&&... all) {
+          if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<B>(all)...);
+          return agent()->template rpc_async<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
+                                                         module_, device_.str(), std::forward<B>(all)...);
+        },
+        std::forward<A>(inputs)...);
+  }
+  // As forward, but the result stays on the owner. Returns an RRef to it at once.
+  template <class... A>
+  auto forward_remote(A&&... inputs) const {
+    return module_internal::with_defaults<M>(
+        [this]<class... B>(B&&... all) {
+          if (device_.is_cpu()) return module_.template remote<&M::forward>(std::forward<B>(all)...);
+          return agent()->template remote<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
+                                                      module_, device_.str(), std::forward<B>(all)...);
+        },
         std::forward<A>(inputs)...);
   }
 
-  // Returns references to the parameters, in the order of M::parameters().
-  std::vector<RRef<at::Tensor>> remote_parameters() const {
-    return call<&module_internal::parameters_of<M>>();
+  // Returns references to the parameters, in the order of M::parameters(). `recurse`: also those of the
+  // modules in it.
+  std::vector<RRef<at::Tensor>> remote_parameters(bool recurse = true) const {
+    return call<&module_internal::parameters_of<M>>(recurse);
   }
   // Returns a reference to the module itself. Makes no call.
-  RRef<M> get_module_rref() const { return module_; }
+  const RRef<M>& get_module_rref() const { return module_; }
+  // The device of the module on its worker. Makes no call.
+  const Device& device() const { return device_; }
 
   // Sets training mode, as torch::nn::Module::train does.
   void train(bool on = true) const { call<&module_internal::train<M>>(on); }
@@ -150,6 +223,8 @@ class RemoteModule {
   }
 
  private:
+  static constexpr auto kForwardOn = &module_internal::ForwardOn<M>::call;
+
   template <class C, class... A>
   RemoteModule(module_internal::Location location, std::type_identity<C>, A&&... arguments)
       : module_(call_internal::remote_constructed<M, C>(Agent::current(), location.worker,
@@ -170,6 +245,26 @@ class RemoteModule {
 
   RRef<M> module_;
   Device device_;
+};
+
+// Sends a remote module as a reference to it. The receiver becomes one more user of the module.
+template <class M>
+struct Codec<RemoteModule<M>> {
+  // "RemoteModule[M]", as in signatures.
+  static std::string type_name() { return absl::StrCat("RemoteModule[", value_type_name<M>(), "]"); }
+  // Adds the reference to the module, and its device, to the message.
+  static absl::Status encode(const RemoteModule<M>& module, Encoder& encoder, proto::Value& out) {
+    return encode_value<Parts>(Parts(module.get_module_rref(), module.device().str()), encoder, out);
+  }
+  // InvalidArgument for another kind of value, a reference to another type, or a malformed device.
+  static absl::StatusOr<RemoteModule<M>> decode(const proto::Value& in, Decoder& decoder) {
+    GRADWIRE_ASSIGN_OR_RETURN(Parts parts, decode_value<Parts>(in, decoder));
+    GRADWIRE_ASSIGN_OR_RETURN(Device device, Device::parse(parts.second));
+    return RemoteModule<M>(std::move(parts.first), std::move(device));
+  }
+
+ private:
+  using Parts = std::pair<RRef<M>, std::string>;
 };
 
 }  // namespace gradwire::rpc

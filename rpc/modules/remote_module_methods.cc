@@ -1,9 +1,11 @@
-#include "gradwire/rpc/torch/remote_module_methods.h"
+#include "gradwire/rpc/modules/remote_module_methods.h"
 
 #include <torch/nn/module.h>
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
@@ -13,13 +15,18 @@ namespace gradwire::rpc::module_internal {
 
 Location parse_location(const std::string& location) {
   const std::size_t slash = location.rfind('/');
-  Location parts{location.substr(0, slash), Device()};
+  const std::string worker = location.substr(0, slash);
+  Location parts{Destination(worker), Device()};
+  int rank = -1;
+  if (absl::StartsWith(worker, "rank:") && absl::SimpleAtoi(worker.substr(5), &rank) && rank >= 0)
+    parts.worker = Destination(rank);
   absl::StatusOr<Device> device =
       slash == std::string::npos ? Device() : Device::parse(location.substr(slash + 1));
-  if (parts.worker.empty() || !device.ok()) {
+  if (worker.empty() || !device.ok()) {
     throw Error(absl::InvalidArgumentError(
         absl::StrCat("invalid location of a remote module: got \"", location,
-                     "\", expected \"WORKER\" or \"WORKER/DEVICE\", for example \"worker1/cuda:0\"")));
+                     "\", expected \"WORKER\" or \"WORKER/DEVICE\", for example \"worker1/cuda:0\" or "
+                     "\"rank:1/cuda:0\"")));
   }
   parts.device = *std::move(device);
   return parts;
@@ -51,7 +58,9 @@ void move_module(torch::nn::Module& module, const std::string& device) {
   module.to(to, /*non_blocking=*/true);
 }
 
-std::vector<at::Tensor> list_parameters(const torch::nn::Module& module) { return module.parameters(); }
+std::vector<at::Tensor> list_parameters(const torch::nn::Module& module, bool recurse) {
+  return module.parameters(recurse);
+}
 
 void set_training(torch::nn::Module& module, bool on) { module.train(on); }
 
@@ -85,3 +94,15 @@ void write_state(torch::nn::Module& module, const std::map<std::string, at::Tens
 }
 
 }  // namespace gradwire::rpc::module_internal
+
+namespace gradwire::rpc {
+
+std::map<std::string, at::Tensor> state_dict(const torch::nn::Module& module) {
+  return module_internal::read_state(module);
+}
+
+void load_state_dict(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state) {
+  module_internal::write_state(module, state);
+}
+
+}  // namespace gradwire::rpc

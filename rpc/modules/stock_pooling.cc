@@ -1,9 +1,8 @@
-#include "gradwire/rpc/stock_modules.h"
-
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/stock_modules.h"
 
 namespace gradwire::rpc {
 
-GRADWIRE_STOCK_MODULES(GRADWIRE_RPC_MODULE)
+GRADWIRE_STOCK_POOLING_MODULES(GRADWIRE_RPC_MODULE)
 
 }  // namespace gradwire::rpc

@@ -18,9 +18,9 @@ class Module;
 // They throw Error.
 namespace gradwire::rpc::module_internal {
 
-// The parts of "worker" (on the CPU) or "worker/device".
+// The parts of "worker" (on the CPU) or "worker/device". The worker is named, or is "rank:N".
 struct Location {
-  std::string worker;
+  Destination worker;
   Device device;
 };
 // Throws InvalidArgument for an empty worker, or a malformed device.
@@ -33,7 +33,7 @@ Destination destination_for(const Worker& owner, const Device& device, bool on_c
 // Moves the module to a device of this worker. Throws InvalidArgument if it has no such device.
 void move_module(torch::nn::Module& module, const std::string& device);
 
-std::vector<at::Tensor> list_parameters(const torch::nn::Module& module);
+std::vector<at::Tensor> list_parameters(const torch::nn::Module& module, bool recurse);
 void set_training(torch::nn::Module& module, bool on);
 // Returns the parameters and buffers by their names. They share the module's memory.
 std::map<std::string, at::Tensor> read_state(const torch::nn::Module& module);
@@ -42,3 +42,16 @@ std::map<std::string, at::Tensor> read_state(const torch::nn::Module& module);
 void write_state(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
 
 }  // namespace gradwire::rpc::module_internal
+
+namespace gradwire::rpc {
+
+// Returns the parameters and buffers of a module of this process by name, as RemoteModule::state_dict does.
+// They are detached and share the module's memory. `module` is the implementation: *net of a
+// torch::nn::Linear net.
+std::map<std::string, at::Tensor> state_dict(const torch::nn::Module& module);
+// Copies `state` into a module of this process, as RemoteModule::load_state_dict does. Throws
+// InvalidArgument, which names the entries that are missing, unknown or of another shape; then nothing is
+// loaded.
+void load_state_dict(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,156 @@
+#include "gradwire/rpc/remote_module.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/stock_modules.h"
+#include "gradwire/rpc/testing/group.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RemoteModules : public ::testing::Test {
+ protected:
+  ~RemoteModules() override { group_.expect_empty(); }
+  testing::Group group_{3};
+};
+
+TEST_F(RemoteModules, ForwardEqualsALocalModule) {
+  AgentGuard guard(group_[0]);
+  RemoteModule<torch::nn::LinearImpl> remote("worker1/cpu", 5, 3);
+  torch::nn::LinearImpl local(5, 3);
+  const std::map<std::string, at::Tensor> state = state_dict(local);
+  remote.load_state_dict(state);
+  const at::Tensor x = at::rand({4, 5});
+  EXPECT_TRUE(at::equal(remote.forward(x).detach(), local.forward(x).detach()));
+  EXPECT_TRUE(at::equal(remote.forward_async(x).wait().detach(), local.forward(x).detach()));
+  EXPECT_TRUE(at::equal(remote.state_dict().at("weight"), state.at("weight")));
+}
+
+TEST_F(RemoteModules, ParametersAreReferencesOfTheOwner) {
+  AgentGuard guard(group_[0]);
+  RemoteModule<torch::nn::LinearImpl> remote("worker1", 5, 3);
+  const std::vector<RRef<at::Tensor>> parameters = remote.remote_parameters();
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_EQ(parameters[0].owner_name(), "worker1");
+  EXPECT_TRUE(at::equal(parameters[0].to_here().detach(), remote.state_dict().at("weight")));
+}
+
+TEST_F(RemoteModules, TrainAndEvalReachTheModule) {
+  AgentGuard guard(group_[0]);
+  RemoteModule<torch::nn::DropoutImpl> dropout("worker1", 0.5);
+  const at::Tensor x = at::ones({1000});
+  dropout.eval();
+  EXPECT_TRUE(at::equal(dropout.forward(x), x));
+  dropout.train();
+  EXPECT_FALSE(at::equal(dropout.forward(x), x));
+}
+
+TEST_F(RemoteModules, MismatchedStateIsNamedAndNotLoaded) {
+  AgentGuard guard(group_[0]);
+  RemoteModule<torch::nn::LinearImpl> remote("worker1", 5, 3);
+  const at::Tensor before = remote.state_dict().at("weight");
+  try {
+    remote.load_state_dict({{"weight", at::zeros({3, 4})}, {"slope", at::zeros({1})}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_TRUE(absl::IsInvalidArgument(error.status()));
+    EXPECT_THAT(error.what(), HasSubstr("weight has shape [3, 4] instead of [3, 5]"));
+    EXPECT_THAT(error.what(), HasSubstr("bias is missing"));
+    EXPECT_THAT(error.what(), HasSubstr("no slope"));
+  }
+  EXPECT_TRUE(at::equal(remote.state_dict().at("weight"), before));
+}
+
+TEST_F(RemoteModules, DevicesThatTheWorkerDoesNotHaveAreRefused) {
+  AgentGuard guard(group_[0]);
+  for (const char* location : {"worker1/lag:0", "worker1/", "worker1/no device", "/cpu"}) {
+    try {
+      RemoteModule<torch::nn::LinearImpl> remote(location, 5, 3);
+      FAIL() << location;
+    } catch (const Error& error) {
+      EXPECT_TRUE(absl::IsInvalidArgument(error.status())) << location;
+      EXPECT_THAT(error.what(), HasSubstr(location == std::string("worker1/lag:0") ? "lag:0" : location));
+    }
+  }
+}
+
+at::Tensor value_of(const RRef<at::Tensor>& reference) { return reference.to_here().detach(); }
+GRADWIRE_RPC(value_of)
+using Linear = RemoteModule<torch::nn::LinearImpl>;
+at::Tensor forward_through(const Linear& module, const at::Tensor& x) { return module.forward(x); }
+GRADWIRE_RPC(forward_through)
+std::vector<Linear> pass_on(const Linear& module) { return {module, module}; }
+GRADWIRE_RPC(pass_on)
+
+TEST_F(RemoteModules, TravelAsArgumentsAndResults) {
+  AgentGuard guard(group_[0]);
+  const at::Tensor x = at::rand({4, 5});
+  const Linear remote("worker1", 5, 3);
+  const at::Tensor y = remote.forward(x);
+  // To a third worker, to its owner, and to the worker itself.
+  for (const char* worker : {"worker2", "worker1", "worker0"}) {
+    EXPECT_TRUE(at::equal(rpc_sync<&forward_through>(worker, remote, x).detach(), y.detach())) << worker;
+  }
+  const std::vector<Linear> back = rpc_sync<&pass_on>("worker2", remote);
+  ASSERT_EQ(back.size(), 2u);
+  EXPECT_TRUE(at::equal(back[1].forward(x).detach(), y.detach()));
+  EXPECT_EQ(back[1].get_module_rref().owner_name(), "worker1");
+}
+
+TEST_F(RemoteModules, ForwardRemoteLeavesTheResult) {
+  AgentGuard guard(group_[0]);
+  const at::Tensor x = at::rand({4, 5});
+  const Linear remote("worker1", 5, 3);
+  const RRef<at::Tensor> y = remote.forward_remote(x);
+  EXPECT_EQ(y.owner_name(), "worker1");
+  EXPECT_TRUE(at::equal(y.to_here().detach(), remote.forward(x).detach()));
+}
+
+TEST_F(RemoteModules, TheWorkerMayBeARank) {
+  AgentGuard guard(group_[0]);
+  EXPECT_EQ(Linear("rank:2/cpu", 5, 3).get_module_rref().owner_name(), "worker2");
+  EXPECT_EQ(Linear("rank:1", 5, 3).get_module_rref().owner_name(), "worker1");
+  for (const char* location : {"rank:7", "rank:-1", "rank:x", "rank:"}) {
+    EXPECT_TRUE(absl::IsNotFound(status_of([&] { Linear(location, 5, 3); }))) << location;
+  }
+}
+
+TEST_F(RemoteModules, ParametersOfALocalModuleBecomeReferences) {
+  AgentGuard guard(group_[0]);
+  torch::nn::LinearImpl local(5, 3);
+  const std::vector<RRef<at::Tensor>> parameters = parameter_rrefs(local);
+  ASSERT_EQ(parameters.size(), 2u);
+  EXPECT_TRUE(parameters[0].is_owner());
+  EXPECT_TRUE(parameters[0].local_value().is_same(local.weight));
+  EXPECT_TRUE(at::equal(rpc_sync<&value_of>("worker1", parameters[1]), local.bias.detach()));
+}
+
+TEST_F(RemoteModules, StateOfALocalModule) {
+  torch::nn::LinearImpl a(5, 3);
+  torch::nn::LinearImpl b(5, 3);
+  load_state_dict(b, state_dict(a));
+  EXPECT_TRUE(at::equal(a.weight.detach(), b.weight.detach()));
+  EXPECT_TRUE(absl::IsInvalidArgument(status_of([&] { load_state_dict(b, {}); })));
+}
+
+TEST_F(RemoteModules, AModuleOfTheProgramBecomesARemoteModule) {
+  AgentGuard guard(group_[0]);
+  const auto local = std::make_shared<torch::nn::LinearImpl>(5, 3);
+  const at::Tensor x = at::rand({4, 5});
+  const Linear shared{RRef<torch::nn::LinearImpl>(local)};
+  EXPECT_TRUE(
+      at::equal(rpc_sync<&forward_through>("worker1", shared, x).detach(), local->forward(x).detach()));
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
