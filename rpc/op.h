@@ -9,6 +9,7 @@
 #include "gradwire/codec/torch/operator_argument.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::rpc {
 
@@ -103,6 +104,20 @@ absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A
          ...);
   return status;
 }
+
+// A reference as an argument of a TorchScript function, whose parameter is an RRef[T].
+template <class T>
+struct OperatorArgumentCodec<RRef<T>> {
+  // The name of RRef[T] in lists of references.
+  static std::string type() requires operator_argument_internal::Element<T> {
+    return absl::StrCat("RRef[", OperatorArgumentCodec<T>::type(), "]");
+  }
+  static constexpr bool kElementsShowType = false;
+  // Errors: those of Codec<RRef<T>>.
+  static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {
+    return Codec<RRef<T>>::encode(value, encoder, out);
+  }
+};
 
 // Makes `call` a call of the operator with these arguments. Errors are in call.status().
 template <class... A>

@@ -25,8 +25,21 @@ namespace gradwire::rpc {
 
 // Registers all functions of `unit`.
 void register_script(const std::string& package, std::shared_ptr<torch::jit::CompilationUnit> unit);
-// Registers all functions that `source` defines.
-void register_script(const std::string& package, const std::string& source);
+// Registers all functions that `source` defines, and returns their unit, in which they have the names
+// "package.function". Scripts may take, return and use references, RRef[T], and make calls:
+//
+//   def far(worker: str, x: Tensor) -> Tensor:
+//     later = rpc.rpc_async(worker, twice, (x,))          # also rpc.rpc_sync and rpc.remote
+//     return later.wait()
+//   def fetch(rref: RRef[Tensor]) -> Tensor:
+//     return rref.to_here()
+//
+// A call names an earlier function of the same source, which both workers have registered. The arguments are
+// a tuple; after it may come a dictionary of keyword arguments and a timeout in seconds, where 0 means no
+// limit. A script that waits for a future keeps no thread. References have to_here(timeout), local_value(),
+// is_owner(), owner_name() and confirmed_by_owner(). The calls are those of the current agent.
+std::shared_ptr<torch::jit::CompilationUnit> register_script(const std::string& package,
+                                                             const std::string& source);
 // Registers the methods of a module. Calls share its parameters and run concurrently.
 void register_script_module(const std::string& name, const torch::jit::Module& module);
 

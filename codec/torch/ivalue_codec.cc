@@ -7,6 +7,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,8 @@ namespace {
 
 absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, proto::Value& out);
 absl::StatusOr<c10::IValue> decode_at(const proto::Value& in, int depth, Decoder& decoder);
+
+constinit IValueReferences installed_references;
 
 absl::Status too_deep() {
   return absl::InvalidArgumentError(
@@ -101,6 +104,11 @@ absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, pr
     }
   } else if (value.isGenericDict()) {
     return encode_dict(value, depth, encoder, out);
+  } else if (value.isRRef() && installed_references.handle_of != nullptr) {
+    GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<RRefHandle> handle,
+                              installed_references.handle_of(value));
+    GRADWIRE_ASSIGN_OR_RETURN(const uint32_t index, encoder.add_reference(handle));
+    out.set_reference(index);
   } else {
     // For an object the name of its class says more.
     std::string type = value.tagKind();
@@ -217,12 +225,19 @@ absl::StatusOr<c10::IValue> decode_at(const proto::Value& in, int depth, Decoder
     }
     case proto::Value::kMap:
       return decode_dict(in.map(), depth, decoder);
+    case proto::Value::kReference: {
+      if (installed_references.value_of == nullptr) return wrong_kind("IValue", in);
+      GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));
+      return installed_references.value_of(std::move(handle));
+    }
     default:
       return wrong_kind("IValue", in);
   }
 }
 
 }  // namespace
+
+void set_ivalue_references(const IValueReferences& references) { installed_references = references; }
 
 absl::Status Codec<c10::IValue>::encode(const c10::IValue& value, Encoder& encoder, proto::Value& out) {
   return encode_at(value, 0, encoder, out);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,12 +13,15 @@ struct IValue;
 
 namespace gradwire::rpc {
 
+class RRefHandle;
+
 // Encodes IValues, the values of TorchScript and of operators, as plain data. Nothing is pickled.
 //
 // Supported: None, bool, int, float, complex, str, Device, tensors, lists, tuples, and dictionaries whose
-// keys are numbers, bool, str or Device, nested up to kMaxValueDepth. Lists and dictionaries keep their
-// element types. The field names of a named tuple are not sent. For all other values (objects, modules,
-// futures, enumerations, generators, ...) encode() returns InvalidArgument, which names the type.
+// keys are numbers, bool, str or Device, nested up to kMaxValueDepth. RRefs, in programs with //rpc. Lists
+// and dictionaries keep their element types. The field names of a named tuple are not sent. For all other
+// values (objects, modules, futures, enumerations, generators, ...) encode() returns InvalidArgument, which
+// names the type.
 //
 // An IValue has the same encoding as the C++ value that it holds. So a value that was sent as an IValue can
 // be decoded as int64_t, at::Tensor, std::vector, std::tuple and so on, and the other way round.
@@ -31,5 +35,15 @@ struct Codec<c10::IValue> {
   static absl::Status encode(c10::IValue&& value, Encoder& encoder, proto::Value& out);
   static absl::StatusOr<c10::IValue> decode(const proto::Value& in, Decoder& decoder);
 };
+
+// RRefs in IValues. Installed by the target that has RRefs of TorchScript (rpc/torch/script_rref.cc) during
+// static initialisation. Without it an IValue with an RRef is neither encoded nor decoded.
+struct IValueReferences {
+  // The handle of an RRef. InvalidArgument if another library has made the RRef.
+  absl::StatusOr<std::shared_ptr<RRefHandle>> (*handle_of)(const c10::IValue& value) = nullptr;
+  // The RRef of a handle.
+  absl::StatusOr<c10::IValue> (*value_of)(std::shared_ptr<RRefHandle> handle) = nullptr;
+};
+void set_ivalue_references(const IValueReferences& references);
 
 }  // namespace gradwire::rpc

@@ -76,6 +76,8 @@ absl::Status append_type(const c10::Type& type, int depth, std::string& out) {
       out.append("]");
       return absl::OkStatus();
     }
+    case c10::TypeKind::RRefType:
+      return contained("RRef");
     case c10::TypeKind::DictType:
       return contained("Dict");
     case c10::TypeKind::TupleType:
@@ -107,6 +109,7 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
     GRADWIRE_ASSIGN_OR_RETURN(c10::TypePtr part, parse(text, depth + 1));
     parts.push_back(std::move(part));
   }
+  if (word == "RRef" && parts.size() == 1) return c10::TypePtr(c10::RRefType::create(parts[0]));
   if (word == "List" && parts.size() == 1) return c10::TypePtr(c10::ListType::create(parts[0]));
   if (word == "Optional" && parts.size() == 1) {
     // libtorch compares Optional[Tensor] by address, so the shared instance must be used.

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/resolver.h>
 
 #include <map>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/torch/script_calls.h"
 #include "gradwire/rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {
@@ -125,15 +127,18 @@ void register_script(const std::string& package, std::shared_ptr<torch::jit::Com
   Scripts::instance().add(package, std::move(entry));
 }
 
-void register_script(const std::string& package, const std::string& source) {
-  std::shared_ptr<torch::jit::CompilationUnit> unit;
+std::shared_ptr<torch::jit::CompilationUnit> register_script(const std::string& package,
+                                                             const std::string& source) {
+  auto unit = std::make_shared<torch::jit::CompilationUnit>();
   try {
-    unit = std::make_shared<torch::jit::CompilationUnit>(source);
+    // With the package as prefix the functions have the names by which other workers call them.
+    unit->define(c10::QualifiedName(package), source, script_calls_resolver(), nullptr);
   } catch (const std::exception& error) {
     throw Error(absl::InvalidArgumentError(
         absl::StrCat("the TorchScript of \"", package, "\" does not compile: ", error.what())));
   }
-  register_script(package, std::move(unit));
+  register_script(package, unit);
+  return unit;
 }
 
 void register_script_module(const std::string& name, const torch::jit::Module& module) {
@@ -157,9 +162,7 @@ void serve_script(const std::shared_ptr<ServerCall>& call) {
       call->fail(stack.status());
       return;
     }
-    std::vector<c10::IValue> values = *std::move(stack);
-    found->function->function->run(values);
-    finish_torch_call(*call, std::move(values));
+    run_script(call, *found->function->function, *std::move(stack));
   } catch (...) {
     call->fail(caught(absl::StrCat("\"", call->callee(), "\"")));
   }
