@@ -112,6 +112,7 @@ struct OperatorArgumentCodec<RRef<T>> {
   static std::string type() requires operator_argument_internal::Element<T> {
     return absl::StrCat("RRef[", OperatorArgumentCodec<T>::type(), "]");
   }
+  // The reference does not show the type of its value.
   static constexpr bool kElementsShowType = false;
   // Errors: those of Codec<RRef<T>>.
   static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {

@@ -44,7 +44,7 @@ inline std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& mo
 // Specialise it if forward has default arguments, because a pointer to a method does not know them:
 //   template <>
 //   struct gradwire::rpc::ForwardDefaults<NetImpl> {
-//     static auto values() { return std::make_tuple(at::Tensor(), /*need_weights=*/true); }
+//     static auto values() { return std::make_tuple(at::Tensor(), true); }
 //   };
 template <class M>
 struct ForwardDefaults {

@@ -123,12 +123,6 @@ namespace gradwire::rpc {
   MODULE(torch::nn::ConvTranspose2dImpl, torch::nn::ConvTranspose2dOptions) \
   MODULE(torch::nn::ConvTranspose3dImpl, torch::nn::ConvTranspose3dOptions)
 
-GRADWIRE_STOCK_LINEAR_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
-GRADWIRE_STOCK_ACTIVATIONS(GRADWIRE_RPC_CONSTRUCTOR)
-GRADWIRE_STOCK_POOLING_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
-GRADWIRE_STOCK_SEQUENCE_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
-GRADWIRE_STOCK_LAYERS(GRADWIRE_RPC_CONSTRUCTOR)
-
 // The default arguments of forward, as libtorch declares them.
 namespace module_internal {
 template <class... T>
@@ -136,31 +130,40 @@ struct Defaults {
   static std::tuple<T...> values() { return {}; }
 };
 using State = std::optional<std::tuple<at::Tensor, at::Tensor>>;
+// key_padding_mask, need_weights, attn_mask, average_attn_weights.
+struct AttentionDefaults {
+  static std::tuple<at::Tensor, bool, at::Tensor, bool> values() {
+    return std::make_tuple(at::Tensor(), true, at::Tensor(), true);
+  }
+};
 }  // namespace module_internal
+
+GRADWIRE_STOCK_LINEAR_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
+GRADWIRE_STOCK_ACTIVATIONS(GRADWIRE_RPC_CONSTRUCTOR)
+GRADWIRE_STOCK_POOLING_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
+GRADWIRE_STOCK_SEQUENCE_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
+GRADWIRE_STOCK_LAYERS(GRADWIRE_RPC_CONSTRUCTOR)
 
 #define GRADWIRE_FORWARD_DEFAULTS_(module, ...) \
   template <>                                   \
-  struct ForwardDefaults<torch::nn::module> : module_internal::Defaults<__VA_ARGS__> {};
-GRADWIRE_FORWARD_DEFAULTS_(EmbeddingBagImpl, at::Tensor, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(RNNImpl, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(GRUImpl, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(LSTMImpl, module_internal::State)
-GRADWIRE_FORWARD_DEFAULTS_(RNNCellImpl, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(GRUCellImpl, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(LSTMCellImpl, module_internal::State)
-GRADWIRE_FORWARD_DEFAULTS_(TransformerEncoderLayerImpl, at::Tensor, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(TransformerEncoderImpl, at::Tensor, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(TransformerDecoderLayerImpl, at::Tensor, at::Tensor, at::Tensor, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(TransformerDecoderImpl, at::Tensor, at::Tensor, at::Tensor, at::Tensor)
-GRADWIRE_FORWARD_DEFAULTS_(TransformerImpl, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                           at::Tensor)
+  struct ForwardDefaults<torch::nn::module> : __VA_ARGS__ {};
+GRADWIRE_FORWARD_DEFAULTS_(EmbeddingBagImpl, module_internal::Defaults<at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(RNNImpl, module_internal::Defaults<at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(GRUImpl, module_internal::Defaults<at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(LSTMImpl, module_internal::Defaults<module_internal::State>)
+GRADWIRE_FORWARD_DEFAULTS_(RNNCellImpl, module_internal::Defaults<at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(GRUCellImpl, module_internal::Defaults<at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(LSTMCellImpl, module_internal::Defaults<module_internal::State>)
+GRADWIRE_FORWARD_DEFAULTS_(TransformerEncoderLayerImpl, module_internal::Defaults<at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(TransformerEncoderImpl, module_internal::Defaults<at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(TransformerDecoderLayerImpl,
+                           module_internal::Defaults<at::Tensor, at::Tensor, at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(TransformerDecoderImpl,
+                           module_internal::Defaults<at::Tensor, at::Tensor, at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(
+    TransformerImpl,
+    module_internal::Defaults<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>)
+GRADWIRE_FORWARD_DEFAULTS_(MultiheadAttentionImpl, module_internal::AttentionDefaults)
 #undef GRADWIRE_FORWARD_DEFAULTS_
-
-// key_padding_mask, need_weights, attn_mask, average_attn_weights.
-template <>
-struct ForwardDefaults<torch::nn::MultiheadAttentionImpl> {
-  // As libtorch declares them.
-  static std::tuple<at::Tensor, bool, at::Tensor, bool> values() { return {{}, true, {}, true}; }
-};
 
 }  // namespace gradwire::rpc
