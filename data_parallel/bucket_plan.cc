@@ -21,6 +21,10 @@ Buckets plan_buckets(const std::vector<PlannedParameter>& parameters, const std:
   Buckets buckets;
   for (std::size_t position = 0; position < order.size(); ++position) {
     const PlannedParameter& parameter = parameters[order[position]];
+    if (parameter.alone) {
+      buckets.push_back({order[position]});
+      continue;
+    }
     OpenBucket& bucket = open[parameter.kind];
     bucket.members.push_back(order[position]);
     bucket.bytes += parameter.bytes;

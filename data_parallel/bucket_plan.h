@@ -21,6 +21,8 @@ struct PlannedParameter {
   uint64_t bytes = 0;
   // A number for the parameter's dtype and device. Parameters of different kinds are never in one bucket.
   int kind = 0;
+  // Whether the parameter has a bucket of its own.
+  bool alone = false;
 };
 
 // Divides the parameters into buckets. `order`: the order in which their gradients are expected, a

@@ -57,7 +57,8 @@ std::vector<int> kinds_of(const std::vector<at::Tensor>& tensors) {
 // 1. Pack the tensors into messages of about `bytes`, and start a broadcast for each as soon as it is
 //    packed.
 // 2. Then wait for the broadcasts in order, and unpack. So packing, sending and unpacking overlap.
-void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, uint64_t bytes) {
+void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root,
+                         uint64_t bytes) {
   const c10::NoGradGuard no_grad;
   const std::vector<int> kinds = kinds_of(tensors);
   std::vector<PlannedParameter> sizes;
@@ -66,7 +67,6 @@ void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& ten
     sizes.push_back({static_cast<uint64_t>(tensors[i].nbytes()), kinds[i]});
     order.push_back(i);
   }
-  const int root = group.ranks()[0];
   std::vector<Message> messages;
   for (const std::vector<std::size_t>& members :
        plan_buckets(sizes, order, {.first = bytes, .others = bytes})) {
@@ -74,11 +74,11 @@ void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& ten
     // variable_data() has the same memory but its own version counter, so autograd does not see the change.
     for (std::size_t i : members) parts.push_back(tensors[i].variable_data());
     Message& message = messages.emplace_back(pack(std::move(parts)));
-    message.work = group.broadcast_async(message.flat, root);
+    message.work = group.broadcast_async(message.flat, group.ranks()[static_cast<std::size_t>(root)]);
   }
   for (const Message& message : messages) {
     message.work->wait();
-    if (group.rank() != 0) unpack(message);
+    if (group.rank() != root) unpack(message);
   }
 }
 

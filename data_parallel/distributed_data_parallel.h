@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/data_parallel/hooks/comm_hook.h"
+#include "gradwire/data_parallel/join/join.h"
+#include "gradwire/data_parallel/join/reducer_join.h"
 #include "gradwire/data_parallel/module_reducer.h"
 #include "gradwire/device/tensors_in.h"
 
@@ -55,7 +58,11 @@ class [[nodiscard]] NoSyncGuard {
 // With find_unused_parameters, a parameter that no rank used keeps its gradient; a parameter that only other
 // ranks used gets the average.
 //
-// Errors: backward throws Error: InvalidArgument for sparse gradients and for create_graph; Unavailable,
+// Sparse gradients (torch::nn::Embedding with the option sparse) stay sparse: `.grad` holds the coalesced
+// average.
+//
+// Errors: backward throws Error: InvalidArgument for create_graph, and for a sparse gradient of a parameter
+// that was not expected to have one (DistributedDataParallelOptions::sparse_parameters); Unavailable,
 // DeadlineExceeded or Aborted if another rank is gone. After one of the last three, a new group must be made.
 //
 // In an autograd Context (//autograd), backward(context, …) stores the averages in the context and does not
@@ -69,7 +76,7 @@ class [[nodiscard]] NoSyncGuard {
 //   model.forward(batch).sum().backward();
 //   optimizer.step();
 template <class M>
-class DistributedDataParallel : public torch::nn::Module {
+class DistributedDataParallel : public torch::nn::Module, public Joinable {
  public:
   // The module's class.
   using Impl = typename data_parallel_internal::ImplOf<M>::type;
@@ -83,7 +90,7 @@ class DistributedDataParallel : public torch::nn::Module {
                                    const DistributedDataParallelOptions& options = {})
       : torch::nn::Module("DistributedDataParallel"),
         module_(register_module("module", std::move(module))),
-        input_device_(input_device(*module_, options)),
+        input_move_{.device = input_device(*module_, options), .float_dtype = input_dtype(options)},
         output_device_(options.output_device),
         reducer_(make_reducer(*module_, options)) {}
   // As above, with a module's holder.
@@ -100,9 +107,8 @@ class DistributedDataParallel : public torch::nn::Module {
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
     reducer_->before_forward(module_->is_training());
-    if (input_device_.has_value()) {
-      return after(
-          module_->forward(device::on_device(std::forward<Arguments>(arguments), *input_device_)...));
+    if (input_move_.device.has_value() || input_move_.float_dtype.has_value()) {
+      return after(module_->forward(device::moved_as(std::forward<Arguments>(arguments), input_move_)...));
     }
     return after(module_->forward(std::forward<Arguments>(arguments)...));
   }
@@ -117,6 +123,32 @@ class DistributedDataParallel : public torch::nn::Module {
   //   { auto guard = model.no_sync(); model.forward(first).sum().backward(); }
   //   model.forward(second).sum().backward();
   NoSyncGuard no_sync() { return NoSyncGuard(*reducer_); }
+
+  // Replaces the average of the gradients (hooks/comm_hook.h, hooks/stock_hooks.h). All ranks must register
+  // the same hook, before their first forward in training. Sparse gradients and delayed parameters are
+  // averaged without the hook. Throws Error with FailedPrecondition if there is a hook already.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) { reducer_->set_comm_hook(std::move(hook)); }
+  // As above, with a function and the state that it gets: hook(state, bucket) returns a HookStep, a Future of
+  // a tensor or a tensor.
+  template <class State, class Hook>
+  void register_comm_hook(State state, Hook hook) {
+    register_comm_hook(
+        make_comm_hook([state = std::move(state), hook = std::move(hook)](
+                           GradBucket& bucket) mutable -> HookStep { return hook(state, bucket); }));
+  }
+
+  // Allows that the ranks have different numbers of batches; see Join. The replica must outlive the result.
+  //   {
+  //     Join join = model.join();
+  //     for (const Batch& batch : batches) { model.forward(batch.x)...; optimizer.step(); }
+  //   }
+  Join join(const JoinOptions& options = {}) { return Join({this}, options); }
+  // Called by Join.
+  const std::shared_ptr<ProcessGroup>& join_group() const override { return reducer_->group(); }
+  // Called by Join.
+  std::unique_ptr<JoinHook> join_hook() override { return std::make_unique<ReducerJoinHook>(*reducer_); }
+  // Called by Join.
+  void set_join_notifier(JoinNotifier* notifier) override { reducer_->set_join(notifier); }
 
   // The caller's module, which is trained in place.
   const std::shared_ptr<Impl>& module() const { return module_; }
@@ -136,7 +168,7 @@ class DistributedDataParallel : public torch::nn::Module {
   }
 
   const std::shared_ptr<Impl> module_;
-  const std::optional<at::Device> input_device_;
+  const device::Move input_move_;
   const std::optional<at::Device> output_device_;
   const std::unique_ptr<Reducer> reducer_;
 };

@@ -1,7 +1,9 @@
 #include "gradwire/data_parallel/gradient_buckets.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -14,8 +16,24 @@
 
 namespace gradwire::collectives {
 
-GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const BucketCaps& caps)
-    : caps_(caps), views_(parameters.size()) {
+namespace {
+
+// The gradient as a sparse tensor with one sparse dimension. An undefined one has no entries.
+at::Tensor as_sparse(const at::Tensor& leaf, const at::Tensor& gradient) {
+  if (!gradient.defined()) {
+    std::vector<int64_t> values = leaf.sizes().vec();
+    values[0] = 0;
+    return at::sparse_coo_tensor(at::zeros({1, 0}, leaf.options().dtype(at::kLong)),
+                                 at::zeros(values, leaf.options()), leaf.sizes());
+  }
+  return gradient.layout() == at::kStrided ? gradient.to_sparse(1) : gradient;
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const BucketCaps& caps,
+                                 std::optional<at::ScalarType> dtype)
+    : caps_(caps), dtype_(dtype), views_(parameters.size()), sparse_(parameters.size()) {
   if (parameters.empty()) {
     throw Error(absl::InvalidArgumentError(
         "DistributedDataParallel needs a module with at least one parameter that requires grad"));
@@ -28,6 +46,8 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Buck
     }
     names_.push_back(std::move(parameter.name));
     leaves_.push_back(std::move(parameter.tensor));
+    sparse_gradient_.push_back(parameter.sparse_gradient);
+    dtypes_.push_back(leaves_.back().scalar_type());
   }
   kinds_ = kinds_of(leaves_);
   arrange(reverse_order(leaves_.size()));
@@ -41,23 +61,48 @@ void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
   const c10::NoGradGuard no_grad;
   std::vector<PlannedParameter> planned;
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    planned.push_back({static_cast<uint64_t>(leaves_[i].nbytes()), kinds_[i]});
+    const std::size_t bytes = static_cast<std::size_t>(leaves_[i].numel()) * at::elementSize(dtype_of(i));
+    planned.push_back({bytes, kinds_[i], is_sparse(i)});
   }
   buckets_ = plan_buckets(planned, order, caps_);
   bucket_of_.resize(leaves_.size());
   flat_.clear();
   for (const std::vector<std::size_t>& bucket : buckets_) {
     int64_t elements = 0;
-    for (std::size_t i : bucket) elements += leaves_[i].numel();
-    flat_.push_back(at::zeros({elements}, leaves_[bucket[0]].options().requires_grad(false)));
+    for (std::size_t i : bucket) elements += is_sparse(i) ? 0 : leaves_[i].numel();
+    const at::TensorOptions options = leaves_[bucket[0]].options().dtype(dtype_of(bucket[0]));
+    flat_.push_back(at::zeros({elements}, options.requires_grad(false)));
     int64_t offset = 0;
     for (std::size_t i : bucket) {
       bucket_of_[i] = flat_.size() - 1;
+      if (is_sparse(i)) continue;
       make_view(i, flat_.back(), offset);
       offset += leaves_[i].numel();
     }
   }
   fence();
+}
+
+at::ScalarType GradientBuckets::dtype_of(std::size_t i) const {
+  return dtype_.has_value() && dtypes_[i] == at::kFloat ? *dtype_ : dtypes_[i];
+}
+
+std::vector<at::Tensor> GradientBuckets::leaves_of(std::size_t bucket) const {
+  std::vector<at::Tensor> leaves;
+  for (std::size_t i : buckets_[bucket]) leaves.push_back(leaves_[i]);
+  return leaves;
+}
+
+std::optional<std::size_t> GradientBuckets::sparse_parameter(std::size_t bucket) const {
+  const std::size_t first = buckets_[bucket][0];
+  return is_sparse(first) ? std::optional(first) : std::nullopt;
+}
+
+bool GradientBuckets::is_last_flat(std::size_t bucket) const {
+  while (++bucket < buckets_.size()) {
+    if (!sparse_parameter(bucket).has_value()) return false;
+  }
+  return true;
 }
 
 at::Tensor& GradientBuckets::flat_for_reduction(std::size_t bucket) {
@@ -95,30 +140,51 @@ bool GradientBuckets::holds_grad(std::size_t i) const {
          a.scalar_type() == b.scalar_type();
 }
 
+at::Tensor GradientBuckets::reduced(std::size_t i, bool copy) const {
+  if (is_sparse(i)) return sparse_[i];
+  if (dtype_of(i) != dtypes_[i]) return views_[i].to(dtypes_[i]);
+  return copy ? views_[i].clone() : views_[i];
+}
+
 void GradientBuckets::check_dense(std::size_t i, const at::Tensor& gradient) const {
   if (!gradient.defined() || gradient.layout() == at::kStrided) return;
-  throw Error(
-      absl::InvalidArgumentError(absl::StrCat("the parameter \"", names_[i],
-                                              "\" has a sparse gradient, which DistributedDataParallel does "
-                                              "not support; make the gradient dense, or keep "
-                                              "the parameter on a parameter server")));
+  throw Error(absl::InvalidArgumentError(absl::StrCat(
+      "the parameter \"", names_[i],
+      "\" has a sparse gradient, but DistributedDataParallel expects a dense one; add the name to "
+      "sparse_parameters")));
+}
+
+void GradientBuckets::detach_gradients() {
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (holds_grad(i)) leaves_[i].mutable_grad() = views_[i].clone();
+  }
+  fence();
 }
 
 void GradientBuckets::move_grad_into_bucket(std::size_t i) {
   const c10::NoGradGuard no_grad;
-  note_stream(i);
   at::Tensor& grad = leaves_[i].mutable_grad();
+  if (is_sparse(i)) {
+    sparse_[i] = as_sparse(leaves_[i], grad);
+    return;
+  }
+  note_stream(i);
   if (!grad.defined()) {
     views_[i].zero_();
   } else if (!holds_grad(i)) {
     check_dense(i, grad);
     views_[i].copy_(grad);
-    grad = views_[i];
+    if (views_[i].scalar_type() == grad.scalar_type()) grad = views_[i];
   }
 }
 
 void GradientBuckets::write_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before) {
   const c10::NoGradGuard no_grad;
+  if (is_sparse(i)) {
+    sparse_[i] = as_sparse(leaves_[i], gradient);
+    if (before.defined()) sparse_[i] = sparse_[i] + as_sparse(leaves_[i], before);
+    return;
+  }
   check_dense(i, gradient);
   check_dense(i, before);
   note_stream(i);

@@ -5,12 +5,26 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/reducer.h"
 
 namespace gradwire::collectives {
+
+// How DistributedDataParallel computes in a low precision. It follows _MixedPrecision of
+// torch.nn.parallel.distributed.
+struct MixedPrecision {
+  // Float32 parameters have this dtype from forward to the end of backward(); the optimizer sees float32.
+  at::ScalarType param_dtype = at::kBFloat16;
+  // The dtype in which the gradients of these parameters are averaged; default: param_dtype.
+  std::optional<at::ScalarType> reduce_dtype;
+  // Float32 buffers get this dtype once, in the constructor; default: they keep theirs.
+  std::optional<at::ScalarType> buffer_dtype;
+  // Whether the float32 tensors in forward's arguments are cast to param_dtype.
+  bool cast_forward_inputs = true;
+};
 
 // Options of DistributedDataParallel; they have the meaning of the arguments of
 // torch.nn.parallel.DistributedDataParallel.
@@ -28,7 +42,27 @@ struct DistributedDataParallelOptions {
   bool find_unused_parameters = false;
   // Whether the buffers of rank 0 are broadcast before each forward in training.
   bool broadcast_buffers = true;
+  // The size of the first bucket, which starts the communication; default: 1 MiB, at most bucket_cap_mb.
+  std::optional<double> first_bucket_cap_mb;
+  // Whether all passes use the same parameters in the same way. The first pass finds the unused parameters,
+  // so later ones do not search for them, and a parameter may be used by several passes inside one pass
+  // (checkpoints of activations). find_unused_parameters has no effect then.
+  bool static_graph = false;
+  // The names of parameters whose gradients are averaged together after all buckets. A pass may leave out any
+  // of them; the gradient of such a parameter counts as zeros. At least one parameter must not be delayed.
+  std::vector<std::string> delayed_parameters;
+  // The names of parameters and buffers that the replica leaves alone: neither their values nor their
+  // gradients are exchanged.
+  std::vector<std::string> ignored;
+  // The names of parameters with sparse gradients. The weights of torch::nn::Embedding and EmbeddingBag with
+  // the option sparse are found without this list.
+  std::vector<std::string> sparse_parameters;
+  // Computes in a low precision.
+  std::optional<MixedPrecision> mixed_precision;
 };
+
+// The dtype to which forward's arguments are cast; nullopt: they are not cast.
+std::optional<at::ScalarType> input_dtype(const DistributedDataParallelOptions& options);
 
 // Makes the part of DistributedDataParallel that does not depend on the module's type. Throws the errors of
 // its constructor.

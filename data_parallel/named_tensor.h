@@ -10,6 +10,8 @@ namespace gradwire::collectives {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  // Whether the parameter's gradients are sparse.
+  bool sparse_gradient = false;
 };
 
 }  // namespace gradwire::collectives

@@ -14,7 +14,15 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/data_parallel/gradient_buckets.h"
 #include "gradwire/data_parallel/gradient_sink.h"
+#include "gradwire/data_parallel/hooks/bucket_reductions.h"
+#include "gradwire/data_parallel/join/join_status.h"
 #include "gradwire/data_parallel/named_tensor.h"
+#include "gradwire/data_parallel/passes/accumulation_hooks.h"
+#include "gradwire/data_parallel/passes/backward_end.h"
+#include "gradwire/data_parallel/passes/delayed_reduction.h"
+#include "gradwire/data_parallel/passes/low_precision.h"
+#include "gradwire/data_parallel/passes/static_graph.h"
+#include "gradwire/data_parallel/passes/unused_parameters.h"
 #include "gradwire/data_parallel/ready_state.h"
 
 namespace gradwire::collectives {
@@ -25,13 +33,19 @@ struct ReducerOptions {
   BucketCaps caps;
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
+  bool static_graph = false;
+  // Parameters whose gradients are averaged after all buckets (DelayedReduction). They are in no bucket.
+  std::vector<NamedTensor> delayed;
+  // The dtypes in which float32 parameters compute, and in which their gradients are reduced.
+  std::optional<at::ScalarType> compute_dtype;
+  std::optional<at::ScalarType> reduce_dtype;
 };
 
 // The implementation of DistributedDataParallel without its template. Averages the gradients of replicated
 // parameters over the ranks of a group, while the backward pass still runs.
 //
 // Buckets: several parameters share a bucket. When a bucket's last gradient has been accumulated, its
-// all_reduce starts; all ranks start the buckets in the same order. The pass ends when all buckets are
+// reduction starts; all ranks start the buckets in the same order. The pass ends when all buckets are
 // reduced. During the first pass the buckets follow the reverse order of the list of parameters. Afterwards
 // they follow the order in which the gradients were ready on rank 0; `.grad` moves to the new buckets then.
 //
@@ -45,13 +59,15 @@ struct ReducerOptions {
 //
 // One pass runs at a time. The hooks may be called on any thread; all other methods on one thread. Owns
 // references to the parameters. The destructor removes its hooks from them.
-class Reducer {
+class Reducer : private AccumulationListener {
  public:
   // All ranks must call it. Copies rank 0's values to all parameters and buffers. Parameters that do not
   // require grad take no part afterwards. Throws Error: InvalidArgument if no parameter requires grad, or if
   // the ranks' lists differ (the message names the rank and the parameter); the group's errors.
   Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers, ReducerOptions options);
-  ~Reducer();
+
+  // Replaces the average. Throws Error with FailedPrecondition if there is a hook already.
+  void set_comm_hook(std::shared_ptr<CommHook> hook);
 
   // Called before each forward. With grad mode on, in training, and outside begin_no_sync(), it may
   // communicate, and all ranks must call it: it arranges the buckets after the first pass, and broadcasts the
@@ -66,6 +82,16 @@ class Reducer {
   void begin_no_sync();
   void end_no_sync();
 
+  // Uneven inputs: before each forward in training the reducer asks `notifier` for the state of the ranks
+  // (nullptr: all have data). It must stay valid until the next call.
+  void set_join(JoinNotifier* notifier) { join_ = notifier; }
+  // Takes part in the collectives of one forward and backward pass of the other ranks, with zeros as
+  // gradients. `.grad` then holds the same averages as on the other ranks.
+  void shadow_pass(const JoinStatus& status);
+  // Copies the parameters and buffers of this rank of the group to all ranks.
+  void broadcast_from(int rank);
+
+  const std::shared_ptr<ProcessGroup>& group() const { return options_.group; }
   // The names of each bucket's parameters.
   std::vector<std::vector<std::string>> bucket_names() const;
   // Number of buckets whose reduction the pass under way has started.
@@ -73,65 +99,59 @@ class Reducer {
 
  private:
   using Node = torch::autograd::Node;
-  class PostHook;
-  class PreHook;
 
-  struct Parameter {
-    // The node that accumulates the gradient. Kept alive here, because the parameter has only a weak
-    // reference to it.
-    std::shared_ptr<Node> accumulator;
-    // Whether a pass without reduction has accumulated a gradient since the last reduction.
-    bool used_locally = false;
-    // Whether the parameter gets no gradient in the pass under way.
-    bool unused = false;
-    // The gradient of an unused parameter before the pass; it is restored if no rank has used the parameter.
-    at::Tensor saved;
-  };
-
-  // Compares the list with the other ranks', and broadcasts the values of rank 0.
-  void check_and_broadcast(const std::vector<NamedTensor>& parameters);
   // After the first pass, arranges the buckets in rank 0's order.
   void rebuild_buckets();
-
-  // The following methods are in reducer_pass.cc. `in_sink`: the pass's gradients go to a GradientSink.
-  // Called by PostHook, in passes of libtorch's engine.
-  void on_accumulated(std::size_t index);
-  // Called by PreHook; in passes of libtorch's engine it returns the gradients unchanged.
-  torch::autograd::variable_list before_accumulation(std::size_t index,
-                                                     const torch::autograd::variable_list& gradients);
-  void begin_pass_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // For each parameter, whether the pass will compute a gradient for it.
-  std::vector<bool> reached_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Marks the parameters that the pass does not reach, and starts the reduction of which parameters are used.
-  void mark_unused_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Marks a parameter whose gradient is ready. Throws Error with FailedPrecondition if it was already marked.
-  void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void start_reductions_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Throws the error of the first reduction that has failed; later passes then throw Aborted.
-  void wait_for_reductions();
-  // For each parameter, whether any rank has used it. Called when all reductions have ended.
-  std::vector<bool> used_anywhere() const;
-  // End a pass: wait for the reductions, and set `.grad` or the gradients in the sink.
-  void finish_pass();
-  void finish_in_sink(GradientSink& sink);
-  void end_pass_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The part of before_forward that all ranks run together; shadow_pass() runs it too.
+  void synchronize(const JoinStatus& status);
   void check_usable_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // The following methods are in reducer_pass.cc. `in_sink`: the pass's gradients go to a GradientSink.
+  void on_accumulated(std::size_t index) override;
+  // In passes of libtorch's engine it returns the gradients unchanged.
+  torch::autograd::variable_list before_accumulation(
+      std::size_t index, const torch::autograd::variable_list& gradients) override;
+  // Whether a hook on forward's outputs ends the pass, and not the last bucket.
+  bool ends_with_outputs() const { return static_graph_.has_value() || low_precision_.has_value(); }
+  // Called at the end of a pass of libtorch's engine, if ends_with_outputs().
+  void end_of_backward();
+  void begin_pass_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Contributes what this rank has for the parameters that the pass does not reach, and marks them.
+  void mark_unused_locked(bool in_sink, const std::vector<bool>& reached)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Marks a parameter whose gradient is ready. Throws Error with FailedPrecondition if it was already marked.
+  void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts the reductions of complete buckets. Returns whether it has started the last one of the pass.
+  bool start_reductions();
+  // Waits for the reductions. Throws the error of the first one that has failed; later passes then throw
+  // Aborted. `zeros`: this rank contributes zeros.
+  void wait_for_reductions(bool in_sink, bool zeros);
+  // Ends a pass: waits for the reductions, and sets `.grad`, or the gradients in the sink if there is one.
+  void finish_pass(GradientSink* sink = nullptr, bool zeros = false);
+
   const ReducerOptions options_;
+  // The tensors that broadcast_from() copies: parameters and buffers; and the buffers alone.
+  std::vector<at::Tensor> replicated_;
   std::vector<at::Tensor> buffers_;
+  JoinNotifier* join_ = nullptr;
 
   // Used between passes by the thread that calls forward, and during a pass by the hooks.
   GradientBuckets buckets_;
-  std::vector<Parameter> parameters_;
-  // For each parameter, 1 if a rank has used it; the first reduction of a pass with find_unused_parameters.
-  at::Tensor used_;
+  UnusedParameters unused_;
+  std::optional<DelayedReduction> delayed_;
+  std::optional<LowPrecision> low_precision_;
+  int divisor_;
 
   mutable Mutex mutex_;
   ReadyState state_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StaticGraph> static_graph_;  // Set once; its state is guarded by `mutex_`.
   int no_sync_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Whether a thread starts reductions. That thread uses `reductions_` without the lock, because a hook of
+  // the user runs then.
+  bool launching_ ABSL_GUARDED_BY(mutex_) = false;
+  BucketReductions reductions_;
   // The error of the first reduction that has failed.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Work>> reductions_ ABSL_GUARDED_BY(mutex_);
   // The gradients in the sink before the pass.
   std::vector<at::Tensor> before_ ABSL_GUARDED_BY(mutex_);
   // The nodes of forward's outputs whose graphs may still be alive.
@@ -141,6 +161,10 @@ class Reducer {
   std::optional<std::vector<std::size_t>> first_order_ ABSL_GUARDED_BY(mutex_);
   // Whether the first pass has ended.
   bool has_order_ ABSL_GUARDED_BY(mutex_) = false;
+
+  BackwardEnd backward_end_;
+  // The last member: its hooks use the others.
+  AccumulationHooks hooks_;
 };
 
 }  // namespace gradwire::collectives

@@ -5,9 +5,10 @@
 //      its reduction starts.
 //   3. After the last bucket has started, wait for all reductions, and set `.grad` or the gradients in the
 //      sink.
+// The first pass of a static graph does all of this at its end, because it does not know yet which gradients
+// will arrive.
 
-#include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -24,6 +25,26 @@ namespace {
 
 using torch::autograd::Node;
 
+Error missing_gradients(const std::string& names, bool static_graph) {
+  return Error(absl::FailedPreconditionError(absl::StrCat(
+      "a backward pass of DistributedDataParallel did not reach the parameters ", names,
+      static_graph ? ", which the first pass has reached: with static_graph all passes must be the same"
+                   : "; if forward does not use all parameters, set find_unused_parameters")));
+}
+
+Error second_gradient(const std::string& name, bool unused, bool static_graph) {
+  const char* const why =
+      static_graph
+          ? "\" got more gradients than in the first pass: with static_graph all passes must be the same"
+      : unused
+          ? "\" got a gradient, although forward's outputs do not depend on it"
+          : "\" got a second gradient before all parameters had their first one: a backward pass reached "
+            "only a "
+            "part of the parameters, and another backward pass followed. If the parameter is used by several "
+            "passes inside one pass, set static_graph";
+  return Error(absl::FailedPreconditionError(absl::StrCat("the parameter \"", name, why)));
+}
+
 // Whether libtorch's engine runs a backward pass on this thread: then its graph task has an id.
 bool in_torch_engine() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
@@ -34,45 +55,45 @@ void refuse_create_graph() {
       "gradients cannot be differentiated; use torch::autograd::grad() of the inputs"));
 }
 
-// The nodes that a backward pass from these outputs can reach.
-absl::flat_hash_set<const Node*> reachable_nodes(const std::vector<std::weak_ptr<Node>>& outputs) {
-  absl::flat_hash_set<const Node*> seen;
-  std::vector<const Node*> open;
-  const auto visit = [&](const Node* node) {
-    if (node != nullptr && seen.insert(node).second) open.push_back(node);
-  };
-  // The pointers stay valid: the pass that runs keeps the graph alive.
-  for (const std::weak_ptr<Node>& output : outputs) visit(output.lock().get());
-  while (!open.empty()) {
-    const Node* node = open.back();
-    open.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
+// For each of the first `parameters` nodes of the hooks, whether the pass that runs will reach it.
+std::vector<bool> reached_nodes(const AccumulationHooks& hooks, std::size_t parameters,
+                                const std::vector<std::weak_ptr<Node>>* outputs) {
+  std::vector<bool> reached(parameters, true);
+  if (outputs != nullptr) {
+    const std::vector<const Node*> list = reachable_nodes(*outputs);
+    const absl::flat_hash_set<const Node*> nodes(list.begin(), list.end());
+    for (std::size_t i = 0; i < parameters; ++i) reached[i] = nodes.contains(hooks.node(i));
+    return reached;
   }
-  return seen;
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  for (std::size_t i = 0; nodes != nullptr && i < parameters; ++i) {
+    reached[i] = nodes->count(const_cast<Node*>(hooks.node(i))) != 0;
+  }
+  return reached;
 }
 
 }  // namespace
 
 void Reducer::on_accumulated(std::size_t index) {
   if (!in_torch_engine()) return;
-  bool last = false;
   {
     MutexLock lock(mutex_);
     if (no_sync_ > 0) {
-      parameters_[index].used_locally = true;
+      unused_.accumulated_locally(index);
       return;
     }
     check_usable_locked();
     refuse_create_graph();
     if (!state_.started()) begin_pass_locked(/*in_sink=*/false);
+    if (static_graph_.has_value() && !static_graph_->accumulated(index)) return;
     mark_locked(index);
     buckets_.move_grad_into_bucket(index);
-    start_reductions_locked();
-    last = state_.all_taken();
   }
   // Waiting here would block the engine's thread, which may still have nodes to run.
   // The engine runs the callback at the end of the pass, so backward() returns after it.
-  if (last) torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_pass(); });
+  if (start_reductions() && !ends_with_outputs()) {
+    torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_pass(); });
+  }
 }
 
 // A pass of a context runs the hooks of the accumulating node but never writes to `.grad`. So the gradient
@@ -82,7 +103,6 @@ torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
                                                             const torch::autograd::variable_list& gradients) {
   if (in_torch_engine()) return gradients;
   std::unique_ptr<GradientSink> sink;
-  bool last = false;
   {
     MutexLock lock(mutex_);
     if (no_sync_ > 0) return gradients;
@@ -95,180 +115,188 @@ torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
                                         "replicated parameter, but no destination for its gradients was "
                                         "found; link //autograd"));
     }
+    if (ends_with_outputs() || delayed_.has_value()) {
+      throw Error(absl::FailedPreconditionError(
+          "static_graph, mixed_precision and delayed parameters work only in passes of libtorch's engine, "
+          "not in an autograd Context"));
+    }
     if (!state_.started()) {
       before_ = sink->get(buckets_.leaves());
       begin_pass_locked(/*in_sink=*/true);
     }
     mark_locked(index);
     buckets_.write_sum(index, gradients[0], before_[index]);
-    start_reductions_locked();
-    last = state_.all_taken();
   }
-  if (last) finish_in_sink(*sink);
-  // Accumulate nothing now: finish_in_sink() writes the average to the sink.
+  if (start_reductions()) finish_pass(sink.get());
+  // Accumulate nothing now: finish_pass() writes the average to the sink.
   return {at::Tensor()};
+}
+
+// Ends a pass whose last gradient is not known from the buckets. In the first pass of a static graph all
+// gradients are in `.grad` now, and none is in a bucket.
+void Reducer::end_of_backward() {
+  {
+    MutexLock lock(mutex_);
+    if (no_sync_ > 0 || !state_.started()) {
+      if (low_precision_.has_value()) low_precision_->restore();
+      return;
+    }
+    if (static_graph_.has_value() && static_graph_->recording()) {
+      static_graph_->end_recording();
+      const std::vector<bool> reached = static_graph_->reached();
+      const c10::NoGradGuard no_grad;
+      mark_unused_locked(/*in_sink=*/false, reached);
+      unused_.exchange(*options_.group, reductions_, buckets_.device());
+      for (std::size_t i = 0; i < reached.size(); ++i) {
+        if (!reached[i]) continue;
+        mark_locked(i);
+        buckets_.move_grad_into_bucket(i);
+      }
+    }
+  }
+  start_reductions();
+  {
+    MutexLock lock(mutex_);
+    if (!state_.all_taken()) {
+      throw missing_gradients(buckets_.names_of(state_.missing()), static_graph_.has_value());
+    }
+  }
+  finish_pass();
 }
 
 void Reducer::begin_pass_locked(bool in_sink) {
   state_.start();
-  reductions_.clear();
-  if (in_sink) {
-    // This pass overwrites the buckets but must not change `.grad`: so a `.grad` that is a view gets its own
-    // memory.
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (buckets_.holds_grad(i)) buckets_.leaves()[i].mutable_grad() = buckets_.view(i).clone();
-    }
-    buckets_.fence();
+  if (in_sink) buckets_.detach_gradients();
+  if (static_graph_.has_value()) {
+    static_graph_->begin_pass();
+    if (!static_graph_->recording()) mark_unused_locked(in_sink, static_graph_->reached());
+    return;
   }
-  if (options_.find_unused_parameters) mark_unused_locked(in_sink);
-}
-
-// libtorch's engine knows the nodes of its pass; without that list every parameter counts as reached. For
-// another pass the outputs of forward are the only hint: a walk from them finds what it can reach.
-std::vector<bool> Reducer::reached_locked(bool in_sink) {
-  std::vector<bool> reached(parameters_.size());
-  if (in_sink) {
-    const auto nodes = reachable_nodes(outputs_);
-    for (std::size_t i = 0; i < reached.size(); ++i)
-      reached[i] = nodes.contains(parameters_[i].accumulator.get());
-  } else {
-    const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
-    for (std::size_t i = 0; i < reached.size(); ++i) {
-      reached[i] = nodes == nullptr || nodes->count(parameters_[i].accumulator.get()) != 0;
-    }
-  }
-  return reached;
-}
-
-// Problem: a parameter that this rank does not use gets no gradient here, so its bucket would never be
-// complete, and the other ranks would wait. Steps:
-// 1. Determine which parameters the pass reaches.
-// 2. Write the contribution of each other parameter into its bucket now, and mark it as ready. If its
-//    `.grad` is the view into the bucket, the average will overwrite it, so a value that no rank may change
-//    is saved.
-// 3. Start a reduction of which parameters any rank uses. A parameter that no rank uses keeps its `.grad`.
-void Reducer::mark_unused_locked(bool in_sink) {
-  const std::vector<bool> reached = reached_locked(in_sink);
-  at::Tensor used = at::empty({static_cast<int64_t>(parameters_.size())}, at::kInt);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    const bool has_sum = in_sink ? before_[i].defined() : parameter.used_locally;
-    used.data_ptr<int32_t>()[i] = reached[i] || has_sum ? 1 : 0;
-    parameter.unused = !reached[i];
-    if (reached[i]) continue;
-    // Other ranks may use the parameter, so this rank must contribute to its average: it contributes the
-    // gradient that was accumulated before.
-    if (in_sink) {
-      buckets_.write_sum(i, at::Tensor(), before_[i]);
-    } else {
-      const at::Tensor& grad = buckets_.leaves()[i].grad();
-      if (!buckets_.holds_grad(i)) {
-        buckets_.write_sum(i, grad, at::Tensor());
-      } else if (!has_sum) {
-        buckets_.note_stream(i);
-        parameter.saved = grad.clone();
-      }
-    }
-    state_.mark(i, /*by_gradient=*/false);
-  }
+  if (!options_.find_unused_parameters) return;
+  mark_unused_locked(in_sink, reached_nodes(hooks_, buckets_.size(), in_sink ? &outputs_ : nullptr));
   // This is the first reduction of the pass on every rank, so the order is the same everywhere.
-  used_ = used.to(buckets_.device());
-  reductions_.push_back(options_.group->all_reduce_async(used_, ReduceOp::kMax));
+  unused_.exchange(*options_.group, reductions_, buckets_.device());
+}
+
+void Reducer::mark_unused_locked(bool in_sink, const std::vector<bool>& reached) {
+  const c10::NoGradGuard no_grad;
+  unused_.begin(buckets_, reached, in_sink ? &before_ : nullptr);
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    if (!reached[i]) state_.mark(i, /*by_gradient=*/false);
+  }
 }
 
 void Reducer::mark_locked(std::size_t index) {
   if (state_.mark(index)) return;
-  const std::string& name = buckets_.name(index);
-  throw Error(absl::FailedPreconditionError(
-      parameters_[index].unused
-          ? absl::StrCat("the parameter \"", name,
-                         "\" got a gradient, although forward's outputs do not depend on it")
-          : absl::StrCat(
-                "the parameter \"", name,
-                "\" got a second gradient before all parameters had their first one: a backward pass "
-                "reached only a part of the parameters, and another backward pass followed")));
+  throw second_gradient(buckets_.name(index), unused_.is_unused(index), static_graph_.has_value());
 }
 
-// Holds the lock, because all ranks must start the reductions in the same order. Starting one does not block.
+// All ranks must start the reductions in the same order, so one thread starts them. It holds no lock, because
+// a hook of the user may run. A bucket that another thread completes meanwhile is found by the next take():
+// that thread marks the bucket before it finds that this one launches. Starting a reduction does not block.
 // On an accelerator the reduction is enqueued behind the streams in which the gradients were computed, so it
 // overlaps with the rest of the pass.
-void Reducer::start_reductions_locked() {
-  while (const std::optional<std::size_t> bucket = state_.take_complete()) {
-    reductions_.push_back(
-        options_.group->all_reduce_async(buckets_.flat_for_reduction(*bucket), ReduceOp::kAvg));
-  }
-}
-
-// Takes the reductions and waits without the lock, because a wait is as long as the slowest rank. On an
-// accelerator no thread waits: libtorch's engine runs this with the streams in which backward() was called as
-// the current ones, and these streams wait, so the optimizer's work is behind the averages. After an
-// error the buckets of the ranks differ, so all later passes fail too (`broken_`).
-void Reducer::wait_for_reductions() {
-  std::vector<std::shared_ptr<Work>> reductions;
+bool Reducer::start_reductions() {
   {
     MutexLock lock(mutex_);
-    reductions.swap(reductions_);
+    if (std::exchange(launching_, true)) return false;
   }
-  try {
-    for (const std::shared_ptr<Work>& reduction : reductions) reduction->wait();
-  } catch (const Error& error) {
+  // The thread that takes the last bucket has started the last reduction.
+  bool last = false;
+  const auto take = [&]() -> std::optional<std::size_t> {
     MutexLock lock(mutex_);
-    if (broken_.ok()) broken_ = error.status();
-    throw Error(with_context(error.status(), "averaging the gradients of DistributedDataParallel"));
-  }
-}
-
-std::vector<bool> Reducer::used_anywhere() const {
-  std::vector<bool> anywhere(parameters_.size(), true);
-  if (!options_.find_unused_parameters) return anywhere;
-  const at::Tensor used = used_.cpu();
-  for (std::size_t i = 0; i < anywhere.size(); ++i) anywhere[i] = used.data_ptr<int32_t>()[i] != 0;
-  return anywhere;
-}
-
-// Writes the results of a pass of libtorch's engine. For a parameter that any rank used, the view with the
-// average becomes `.grad`. For any other parameter the value from before the pass is restored in the view.
-void Reducer::finish_pass() {
-  const c10::NoGradGuard no_grad;
-  wait_for_reductions();
-  const std::vector<bool> anywhere = used_anywhere();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (anywhere[i]) {
-      buckets_.leaves()[i].mutable_grad() = buckets_.view(i);
-    } else if (parameter.saved.defined()) {
-      buckets_.view(i).copy_(parameter.saved);
+    const std::optional<std::size_t> bucket = state_.take_complete();
+    launching_ = bucket.has_value();
+    last = last || (bucket.has_value() && state_.all_taken());
+    return bucket;
+  };
+  try {
+    const c10::NoGradGuard no_grad;
+    while (const std::optional<std::size_t> bucket = take()) {
+      if (const std::optional<std::size_t> sparse = buckets_.sparse_parameter(*bucket)) {
+        reductions_.start_sparse(buckets_.sparse(*sparse), buckets_.sparse(*sparse));
+      } else {
+        reductions_.start(GradBucket(*bucket, buckets_.is_last_flat(*bucket),
+                                     buckets_.flat_for_reduction(*bucket), buckets_.leaves_of(*bucket)));
+      }
     }
-    parameter.saved.reset();
-    parameter.used_locally = false;
+  } catch (...) {
+    MutexLock lock(mutex_);
+    launching_ = false;
+    if (broken_.ok()) broken_ = status_from_exception(std::current_exception());
+    throw;
   }
-  MutexLock lock(mutex_);
-  end_pass_locked();
+  return last;
 }
 
-// Writes the results of any other pass. The sink keeps the tensors that it gets, but the next pass
-// overwrites the buckets, so it gets copies.
-void Reducer::finish_in_sink(GradientSink& sink) {
+// Waits without the lock, because a wait is as long as the slowest rank. On an accelerator no thread waits:
+// libtorch's engine runs this with the streams in which backward() was called as the current ones, and these
+// streams wait, so the optimizer's work is behind the averages. After an error the buckets of the ranks
+// differ, so all later passes fail too (`broken_`).
+void Reducer::wait_for_reductions(bool in_sink, bool zeros) {
+  try {
+    if (delayed_.has_value() && !in_sink) {
+      delayed_->start(reductions_, *options_.group, divisor_, zeros);
+    }
+    reductions_.finish();
+  } catch (...) {
+    const absl::Status status = status_from_exception(std::current_exception());
+    MutexLock lock(mutex_);
+    if (broken_.ok()) broken_ = status;
+    throw Error(with_context(status, "averaging the gradients of DistributedDataParallel"));
+  }
+}
+
+// For a parameter that any rank used, the view with the average becomes `.grad`. A sink keeps the tensors
+// that it gets, but the next pass overwrites the buckets, so it gets copies.
+void Reducer::finish_pass(GradientSink* sink, bool zeros) {
   const c10::NoGradGuard no_grad;
-  wait_for_reductions();
-  const std::vector<bool> anywhere = used_anywhere();
+  wait_for_reductions(sink != nullptr, zeros);
+  if (low_precision_.has_value()) low_precision_->restore();
+  const std::vector<bool> anywhere = unused_.used_anywhere();
+  unused_.end(buckets_, sink != nullptr);
   std::vector<at::Tensor> leaves, gradients;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (std::size_t i = 0; i < anywhere.size(); ++i) {
     if (!anywhere[i]) continue;
     leaves.push_back(buckets_.leaves()[i]);
-    gradients.push_back(buckets_.view(i).clone());
+    gradients.push_back(buckets_.reduced(i, /*copy=*/sink != nullptr));
+    if (sink == nullptr) leaves.back().mutable_grad() = gradients.back();
   }
-  sink.set(leaves, std::move(gradients));
+  if (sink != nullptr) {
+    sink->set(leaves, std::move(gradients));
+  } else if (delayed_.has_value()) {
+    delayed_->end();
+  }
+  if (reductions_.hook() != nullptr) reductions_.hook()->pass_ended();
   MutexLock lock(mutex_);
-  before_.clear();
-  end_pass_locked();
-}
-
-void Reducer::end_pass_locked() {
   // Only the first pass determines the order. The next forward arranges the buckets by it.
   if (!std::exchange(has_order_, true)) first_order_ = state_.order();
   state_.reset();
+  before_.clear();
   outputs_.clear();
+}
+
+// Runs the collectives of a pass without a pass: the order is that of the other ranks.
+void Reducer::shadow_pass(const JoinStatus& status) {
+  synchronize(status);
+  {
+    const c10::NoGradGuard no_grad;
+    MutexLock lock(mutex_);
+    check_usable_locked();
+    state_.start();
+    unused_.begin_without_gradients(buckets_);
+    const bool first = static_graph_.has_value() && static_graph_->recording();
+    if (first) {
+      static_graph_->begin_pass();
+      static_graph_->end_recording();
+    }
+    if (first || (options_.find_unused_parameters && !static_graph_.has_value())) {
+      unused_.exchange(*options_.group, reductions_, buckets_.device());
+    }
+    for (std::size_t i = 0; i < buckets_.size(); ++i) state_.mark(i, /*by_gradient=*/false);
+  }
+  start_reductions();
+  finish_pass(/*sink=*/nullptr, /*zeros=*/true);
 }
 
 }  // namespace gradwire::collectives

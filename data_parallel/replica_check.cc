@@ -34,7 +34,8 @@ std::string describe_replica(const char* what, const NamedTensor& tensor) {
   std::string name = tensor.name;
   std::replace(name.begin(), name.end(), '\n', ' ');
   return absl::StrCat(what, " \"", name, "\" ", c10::toString(t.scalar_type()), "[",
-                      absl::StrJoin(t.sizes(), ", "), "]", t.requires_grad() ? "" : ", without gradient");
+                      absl::StrJoin(t.sizes(), ", "), "]", t.requires_grad() ? "" : ", without gradient",
+                      tensor.sparse_gradient ? ", with sparse gradient" : "");
 }
 
 absl::Status compare_replicas(const std::vector<std::string>& texts, const std::vector<int>& ranks) {

@@ -184,14 +184,22 @@ TEST(DataParallelErrors, InvalidArgumentsAreRefused) {
   });
 }
 
-TEST(DataParallelErrors, SparseGradientsAndCreateGraphAreRefused) {
+// A module with sparse gradients that is not one of libtorch's embeddings.
+struct TableImpl : torch::nn::Module {
+  TableImpl() : table(register_parameter("table", at::ones({4, 2}))) {}
+  at::Tensor forward(const at::Tensor& rows) {
+    return at::embedding(table, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false, /*sparse=*/true);
+  }
+  at::Tensor table;
+};
+
+TEST(DataParallelErrors, UnexpectedSparseGradientsAndCreateGraphAreRefused) {
   const Ranks ranks(2, kOptions);
   ranks.run([](const Group& group) {
-    torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-    DistributedDataParallel model(embedding, {.group = group});
+    DistributedDataParallel model(std::make_shared<TableImpl>(), {.group = group});
     const at::Tensor loss = model.forward(at::arange(3)).sum();
     expect_error(thrown_by([&] { loss.backward(); }), absl::StatusCode::kInvalidArgument,
-                 {"\"weight\"", "sparse"});
+                 {"\"table\"", "sparse_parameters"});
   });
   ranks.run([](const Group& group) {
     torch::nn::Linear linear(3, 5);

@@ -34,10 +34,13 @@ void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   }
 }
 
-// Where on_device() moves tensors, and whether the thread waits for copies from the host.
+// Where on_device() and moved_as() move tensors, and whether the thread waits for copies from the host.
 struct Move {
-  at::Device device;
+  // nullopt: tensors stay on their device.
+  std::optional<at::Device> device;
   bool non_blocking = false;
+  // The new dtype of float32 tensors; nullopt: they keep theirs.
+  std::optional<at::ScalarType> float_dtype;
 };
 
 // The types whose tensors on_device() moves: a tensor, or vectors, arrays, optionals, maps, pairs and tuples
@@ -54,7 +57,10 @@ template <>
 struct TensorMover<at::Tensor> {
   static constexpr bool kHolds = true;
   static at::Tensor moved(const at::Tensor& value, const Move& move) {
-    return value.defined() ? value.to(move.device, move.non_blocking) : value;
+    if (!value.defined()) return value;
+    const at::Tensor there = move.device.has_value() ? value.to(*move.device, move.non_blocking) : value;
+    return move.float_dtype.has_value() && there.scalar_type() == at::kFloat ? there.to(*move.float_dtype)
+                                                                             : there;
   }
 };
 
@@ -123,7 +129,17 @@ struct TensorMover<std::tuple<T...>> {
 template <class T>
 decltype(auto) on_device(T&& value, const at::Device& device, bool non_blocking = false) {
   if constexpr (kHoldsTensors<T>) {
-    return TensorMover<std::remove_cvref_t<T>>::moved(value, Move{device, non_blocking});
+    return TensorMover<std::remove_cvref_t<T>>::moved(value, Move{device, non_blocking, std::nullopt});
+  } else {
+    return std::forward<T>(value);
+  }
+}
+
+// As on_device(), with all choices in `move`.
+template <class T>
+decltype(auto) moved_as(T&& value, const Move& move) {
+  if constexpr (kHoldsTensors<T>) {
+    return TensorMover<std::remove_cvref_t<T>>::moved(value, move);
   } else {
     return std::forward<T>(value);
   }

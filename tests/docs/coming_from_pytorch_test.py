@@ -149,6 +149,7 @@ PYTORCH = {
 # that ends with a dot stands for all names that begin with it.
 OTHER_MEANING = {
     "torch.distributed.rpc is_available": "the function of process groups",
+    "torch.distributed.rpc RpcAgent.join": "the scope of a replica",
     "torch.distributed.autograd is_available": "the function of process groups",
     "torch.distributed.nn RemoteModule.parameters": "arguments of functions",
     "torch.distributed.nn RemoteModule.to": "arguments of functions",

@@ -1,0 +1,90 @@
+#include "gradwire/data_parallel/hooks/bucket_reductions.h"
+
+#include <ATen/ops/div.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/data_parallel/hooks/sparse_average.h"
+
+namespace gradwire::collectives {
+
+HookStep BucketReductions::average(const at::Tensor& flat) {
+  if (divisor_ == group_->size()) {
+    return HookStep::locally_after({group_->all_reduce_async(flat, ReduceOp::kAvg)},
+                                   [flat] { return HookStep(flat); });
+  }
+  return HookStep::locally_after({group_->all_reduce_async(flat)}, [flat, divisor = divisor_] {
+    flat.div_(divisor);
+    return HookStep(flat);
+  });
+}
+
+void BucketReductions::start(GradBucket bucket) {
+  advance_locally();
+  const at::Tensor target = bucket.buffer();
+  Reduction& reduction = reductions_.emplace_back(
+      Reduction{std::move(bucket), target, /*sparse_result=*/nullptr, HookStep(at::Tensor())});
+  reduction.step = hook_ != nullptr ? hook_->run(reduction.bucket) : average(target);
+  advance_locally();
+}
+
+void BucketReductions::start_sparse(const at::Tensor& gradient, at::Tensor& result) {
+  reductions_.emplace_back(Reduction{GradBucket(0, false, at::Tensor(), {}), at::Tensor(), &result,
+                                     average_sparse(*group_, gradient, divisor_)});
+}
+
+void BucketReductions::take_result(Reduction& reduction) {
+  const at::Tensor& result = reduction.step.result();
+  if (reduction.sparse_result != nullptr) {
+    *reduction.sparse_result = result;
+  } else if (!result.is_same(reduction.target)) {
+    if (!result.defined() || result.numel() != reduction.target.numel()) {
+      throw Error(absl::InvalidArgumentError(absl::StrCat(
+          "the result of a communication hook has another size than its bucket: got ",
+          result.defined() ? result.numel() : 0, " elements, expected ", reduction.target.numel())));
+    }
+    reduction.target.copy_(result.view_as(reduction.target));
+  }
+}
+
+void BucketReductions::advance_locally() {
+  for (Reduction& reduction : reductions_) {
+    while (!reduction.step.ended() && reduction.step.can_advance_locally()) {
+      reduction.step = std::move(reduction.step).advance();
+    }
+  }
+}
+
+// Each round advances every bucket by one step, in the order of the buckets. So the collectives of later
+// steps start in the same order on all ranks, and the operation of one bucket runs while the thread computes
+// the next step of another one.
+//
+// A local step may have run during the pass on one rank, and runs here on another one. A round must not
+// depend on that, so the local steps before and after each step are part of its round.
+void BucketReductions::finish() {
+  try {
+    for (const std::shared_ptr<Work>& work : others_) work->wait();
+    bool running = true;
+    while (running) {
+      running = false;
+      for (Reduction& reduction : reductions_) {
+        bool stepped = false;
+        while (!reduction.step.ended() && (reduction.step.is_local() || !std::exchange(stepped, true))) {
+          reduction.step = std::move(reduction.step).advance();
+        }
+        running = running || !reduction.step.ended();
+      }
+    }
+    for (Reduction& reduction : reductions_) take_result(reduction);
+  } catch (...) {
+    reductions_.clear();
+    others_.clear();
+    throw;
+  }
+  reductions_.clear();
+  others_.clear();
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,43 @@
+#include "gradwire/data_parallel/hooks/comm_hook.h"
+
+#include <algorithm>
+
+namespace gradwire::collectives {
+
+HookStep::HookStep(Future<at::Tensor> future) : future_(std::move(future)), local_(true) {
+  next_ = [this_future = future_] { return HookStep(this_future.wait()); };
+}
+
+HookStep HookStep::after(std::vector<std::shared_ptr<Work>> works, Next next) {
+  return HookStep(std::move(works), std::move(next), /*local=*/false);
+}
+
+HookStep HookStep::locally_after(std::vector<std::shared_ptr<Work>> works, Next next) {
+  return HookStep(std::move(works), std::move(next), /*local=*/true);
+}
+
+// Problem: the change belongs after the last step, but the later steps do not exist yet. So each step's
+// function is wrapped into one that passes the change on to the next step.
+HookStep HookStep::then(absl::AnyInvocable<at::Tensor(at::Tensor)> change) && {
+  if (ended()) return HookStep(change(std::move(result_)));
+  HookStep wrapped = std::move(*this);
+  wrapped.next_ = [next = std::move(wrapped.next_), change = std::move(change)]() mutable {
+    return next().then(std::move(change));
+  };
+  return wrapped;
+}
+
+bool HookStep::can_advance_locally() const {
+  return local_ && (!future_.valid() || future_.done()) &&
+         std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->is_completed(); });
+}
+
+HookStep HookStep::advance() && {
+  for (const std::shared_ptr<Work>& work : works_) work->wait();
+  return next_();
+}
+
+void CommHook::save(torch::serialize::OutputArchive&) const {}
+void CommHook::load(torch::serialize::InputArchive&) {}
+
+}  // namespace gradwire::collectives

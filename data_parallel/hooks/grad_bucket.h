@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gradwire::collectives {
+
+// The gradients that a communication hook reduces in one step. It follows torch.distributed.GradBucket. The
+// buckets of a pass are numbered in the order in which their reductions start, which is the same on every
+// rank. During the first pass the buckets differ from those of the later passes. Not thread-safe.
+class GradBucket {
+ public:
+  // Called by DistributedDataParallel. `parameters` are in the order of their gradients in `buffer`.
+  GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters);
+
+  // The bucket's number, from 0.
+  std::size_t index() const { return index_; }
+  // Whether the pass has no bucket after this one.
+  bool is_last() const { return is_last_; }
+  // The gradients of this rank one after the other: one tensor with one dimension.
+  const at::Tensor& buffer() const { return buffer_; }
+  // Replaces the buffer, for example with one of another dtype. Throws Error with InvalidArgument for a
+  // tensor with another number of elements.
+  void set_buffer(at::Tensor buffer);
+  // The parameters whose gradients are in the bucket.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  // Views of the buffer, one for each parameter, with the parameter's shape and layout.
+  std::vector<at::Tensor> gradients() const;
+  // As gradients(), but each view has one dimension: the gradient's elements in the order of the memory.
+  std::vector<at::Tensor> flat_gradients() const;
+
+ private:
+  const std::size_t index_;
+  const bool is_last_;
+  at::Tensor buffer_;
+  const std::vector<at::Tensor> parameters_;
+};
+
+}  // namespace gradwire::collectives

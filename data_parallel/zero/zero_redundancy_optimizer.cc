@@ -1,0 +1,170 @@
+#include "gradwire/data_parallel/zero/zero_redundancy_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/objects.h"
+#include "gradwire/collectives/world.h"
+#include "gradwire/data_parallel/coalesced_broadcast.h"
+#include "gradwire/data_parallel/zero/partition.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+std::string archive_of(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream out;
+  archive.save_to(out);
+  return std::move(out).str();
+}
+
+class StepHook : public JoinHook {
+ public:
+  explicit StepHook(ShardedOptimizer& optimizer) : optimizer_(optimizer) {}
+  void shadow_step(const JoinStatus&) override { optimizer_.step(); }
+  void all_joined(int) override {}
+
+ private:
+  ShardedOptimizer& optimizer_;
+};
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups,
+                                   std::unique_ptr<torch::optim::OptimizerOptions> defaults, Factory factory,
+                                   std::shared_ptr<ProcessGroup> group)
+    : Optimizer(groups, std::move(defaults)), group_(group_or_world(group)), factory_(std::move(factory)) {
+  if (group_->rank() < 0) {
+    throw Error(absl::InvalidArgumentError(absl::StrCat(
+        "ZeroRedundancyOptimizer: this rank is not a member of the group \"", group_->name(), "\"")));
+  }
+  std::vector<int64_t> load(static_cast<std::size_t>(group_->size()));
+  std::size_t parameters = 0;
+  for (const OptimizerParamGroup& each : param_groups()) {
+    std::vector<int64_t> elements;
+    for (const at::Tensor& parameter : each.params()) elements.push_back(parameter.numel());
+    owners_.push_back(partition_parameters(elements, load));
+    parameters += elements.size();
+  }
+  if (parameters == 0) {
+    throw Error(absl::InvalidArgumentError("ZeroRedundancyOptimizer needs at least one parameter"));
+  }
+  local_ = factory_(share_of(group_->rank()));
+}
+
+std::vector<OptimizerParamGroup> ShardedOptimizer::share_of(int rank) const {
+  std::vector<OptimizerParamGroup> groups;
+  for (std::size_t g = 0; g < param_groups().size(); ++g) {
+    const OptimizerParamGroup& all = param_groups()[g];
+    std::vector<at::Tensor> own;
+    for (std::size_t i = 0; i < all.params().size(); ++i) {
+      if (owners_[g][i] == rank) own.push_back(all.params()[i]);
+    }
+    groups.emplace_back(std::move(own), all.options().clone());
+  }
+  return groups;
+}
+
+void ShardedOptimizer::copy_options(torch::optim::Optimizer& to) const {
+  for (std::size_t g = 0; g < param_groups().size(); ++g) {
+    to.param_groups()[g].set_options(param_groups()[g].options().clone());
+  }
+}
+
+at::Tensor ShardedOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  step_and_broadcast();
+  return loss;
+}
+
+void ShardedOptimizer::step_and_broadcast() {
+  if (join_ != nullptr) join_->before_step(/*synchronizes=*/true);
+  consolidated_.clear();
+  copy_options(*local_);
+  local_->step();
+  broadcast_parameters();
+}
+
+// A rank's parameters travel together. All ranks start the broadcasts in the order of the ranks.
+void ShardedOptimizer::broadcast_parameters() {
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    std::vector<at::Tensor> parameters;
+    for (const OptimizerParamGroup& group : share_of(rank)) {
+      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    }
+    broadcast_coalesced(*group_, parameters, rank);
+  }
+}
+
+void ShardedOptimizer::consolidate_state(int to) {
+  if (to < 0 || to >= group_->size()) {
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("consolidate_state: unknown rank ", to, " of ", group_->size())));
+  }
+  std::vector<std::string> states;
+  gather_object(states, archive_of(*local_), group_->ranks()[static_cast<std::size_t>(to)], group_);
+  consolidated_ = std::move(states);
+}
+
+std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::make_whole() const {
+  std::vector<OptimizerParamGroup> groups;
+  for (const OptimizerParamGroup& each : param_groups()) {
+    groups.emplace_back(each.params(), each.options().clone());
+  }
+  return factory_(std::move(groups));
+}
+
+// 1. Make an optimizer for each rank's share, and load the rank's state into it.
+// 2. Move the states into an optimizer of all parameters, which saves them.
+void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  if (consolidated_.size() != static_cast<std::size_t>(group_->size())) {
+    throw Error(absl::FailedPreconditionError(
+        "the states of the other ranks are not here; call consolidate_state() on all ranks after the last "
+        "step"));
+  }
+  const std::unique_ptr<torch::optim::Optimizer> whole = make_whole();
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    const std::unique_ptr<torch::optim::Optimizer> part = factory_(share_of(rank));
+    torch::serialize::InputArchive state;
+    const std::string& bytes = consolidated_[static_cast<std::size_t>(rank)];
+    state.load_from(bytes.data(), bytes.size());
+    part->load(state);
+    for (auto& [key, value] : part->state()) whole->state()[key] = std::move(value);
+  }
+  whole->save(archive);
+}
+
+void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
+  const std::unique_ptr<torch::optim::Optimizer> whole = make_whole();
+  whole->load(archive);
+  for (std::size_t g = 0; g < param_groups().size(); ++g) {
+    param_groups()[g].set_options(whole->param_groups()[g].options().clone());
+  }
+  std::unique_ptr<torch::optim::Optimizer> local = factory_(share_of(group_->rank()));
+  for (const OptimizerParamGroup& group : local->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = whole->state().find(parameter.unsafeGetTensorImpl());
+      if (found != whole->state().end()) {
+        local->state()[parameter.unsafeGetTensorImpl()] = std::move(found->second);
+      }
+    }
+  }
+  local_ = std::move(local);
+  consolidated_.clear();
+}
+
+std::unique_ptr<JoinHook> ShardedOptimizer::join_hook() { return std::make_unique<StepHook>(*this); }
+
+}  // namespace gradwire::collectives
