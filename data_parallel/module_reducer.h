@@ -46,7 +46,8 @@ struct DistributedDataParallelOptions {
   std::optional<double> first_bucket_cap_mb;
   // Whether all passes use the same parameters in the same way. The first pass finds the unused parameters,
   // so later ones do not search for them, and a parameter may be used by several passes inside one pass
-  // (checkpoints of activations). find_unused_parameters has no effect then.
+  // (checkpoints of activations). find_unused_parameters has no effect then. As with mixed_precision, forward
+  // must return tensors, or vectors, maps, tuples and optionals of them: they show where a pass ends.
   bool static_graph = false;
   // The names of parameters whose gradients are averaged together after all buckets. A pass may leave out any
   // of them; the gradient of such a parameter counts as zeros. At least one parameter must not be delayed.
