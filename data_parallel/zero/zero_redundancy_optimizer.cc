@@ -4,6 +4,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <exception>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,18 @@ std::string archive_of(const torch::optim::Optimizer& optimizer) {
   std::ostringstream out;
   archive.save_to(out);
   return std::move(out).str();
+}
+
+// Reads the archive of a rank. Its bytes come from another process.
+void read_state(const std::string& bytes, torch::optim::Optimizer& optimizer, int rank) {
+  try {
+    torch::serialize::InputArchive state;
+    state.load_from(bytes.data(), bytes.size());
+    optimizer.load(state);
+  } catch (...) {
+    throw Error(with_context(status_from_exception(std::current_exception()),
+                             absl::StrCat("reading the optimizer's state of rank ", rank, " of the group")));
+  }
 }
 
 class StepHook : public JoinHook {
@@ -137,10 +150,7 @@ void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
   const std::unique_ptr<torch::optim::Optimizer> whole = make_whole();
   for (int rank = 0; rank < group_->size(); ++rank) {
     const std::unique_ptr<torch::optim::Optimizer> part = factory_(share_of(rank));
-    torch::serialize::InputArchive state;
-    const std::string& bytes = consolidated_[static_cast<std::size_t>(rank)];
-    state.load_from(bytes.data(), bytes.size());
-    part->load(state);
+    read_state(consolidated_[static_cast<std::size_t>(rank)], *part, rank);
     for (auto& [key, value] : part->state()) whole->state()[key] = std::move(value);
   }
   whole->save(archive);
