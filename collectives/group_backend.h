@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -101,6 +102,11 @@ class GroupBackend {
   virtual absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
                                          const std::vector<int64_t>& output_splits,
                                          const std::vector<int64_t>& input_splits, absl::Time deadline);
+
+  // Runs `calls`, each of which calls one collective of this backend for tensors on `device`. A backend may
+  // begin them together. The calls are independent of each other. Returns the first error; the calls after it
+  // need not run. This one runs them one after the other.
+  virtual absl::Status together(c10::Device device, const std::vector<std::function<absl::Status()>>& calls);
 
   // Point-to-point send. May be called from any thread, also while a collective runs. The caller must not
   // change the tensor before the future is done.

@@ -8,10 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/coalesced_call.h"
 #include "gradwire/collectives/reduce_op.h"
 #include "gradwire/collectives/work.h"
 #include "gradwire/store/store.h"
@@ -124,11 +126,17 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // The limit for each operation, counted from its turn in the group.
   virtual absl::Duration timeout() const = 0;
 
-  // Makes a group of these ranks of the world (empty: all ranks). Only the world's handle has this operation;
-  // others throw FailedPrecondition. Every rank of the world must call it, in the same order and with the
-  // same arguments; else it throws InvalidArgument, which names the rank that differs.
-  virtual std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks = {},
-                                                  const NewGroupOptions& options = {}) = 0;
+  // Makes a group of these members, given as ranks of the world (empty: all members). Every member of this
+  // group must call it, in the same order and with the same arguments; else it throws InvalidArgument, which
+  // names the rank that differs. Throws FailedPrecondition on a rank that is not a member of this group.
+  std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks = {}, const NewGroupOptions& options = {}) {
+    if (ranks.empty()) ranks = this->ranks();
+    return new_groups({std::move(ranks)}, options).front();
+  }
+  // Makes one group for each list, as new_group, but the members compare their arguments only once. A list
+  // may not be empty. The lists may have ranks in common. Returns the groups in the order of the lists.
+  virtual std::vector<std::shared_ptr<ProcessGroup>> new_groups(std::vector<std::vector<int>> lists,
+                                                                const NewGroupOptions& options = {}) = 0;
 
   // Copies the `tensor` of `src` to the `tensor` of every rank. As MPI_Bcast.
   virtual void broadcast(at::Tensor tensor, int src) = 0;
@@ -140,7 +148,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // As reduce, but returns at once.
   virtual WorkPtr reduce_async(at::Tensor tensor, int dst, const Reduction& op = ReduceOp::kSum) = 0;
   // `tensor` becomes the reduction of all ranks' tensors, element by element; every rank gets the same bits.
-  // As MPI_Allreduce.
+  // As MPI_Allreduce. A sparse COO tensor may have other indices on each rank, and may be uncoalesced; its
+  // shape, dtype and number of sparse dimensions must be the same. It becomes coalesced. Only for kSum, kAvg
+  // and premul_sum.
   virtual void all_reduce(at::Tensor tensor, const Reduction& op = ReduceOp::kSum) = 0;
   // As all_reduce, but returns at once.
   virtual WorkPtr all_reduce_async(at::Tensor tensor, const Reduction& op = ReduceOp::kSum) = 0;
@@ -149,7 +159,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void gather(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
   // As gather, but returns at once.
   virtual WorkPtr gather_async(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
-  // list[i] becomes rank i's `tensor`. `list`: size() tensors of the shape of `tensor`. As MPI_Allgather.
+  // list[i] becomes rank i's `tensor`. `list`: size() tensors of the shape of `tensor`. As MPI_Allgather. If
+  // the ranks' tensors have different shapes, list[i] has the shape of rank i's tensor, and every rank gives
+  // the same shapes. As MPI_Allgatherv.
   virtual void all_gather(Tensors list, at::Tensor tensor) = 0;
   // As all_gather, but returns at once.
   virtual WorkPtr all_gather_async(Tensors list, at::Tensor tensor) = 0;
@@ -201,6 +213,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual WorkPtr all_to_all_single_async(at::Tensor output, at::Tensor input,
                                           const std::vector<int64_t>& output_splits = {},
                                           const std::vector<int64_t>& input_splits = {}) = 0;
+
+  // Runs these collectives as one operation of the group: begun together, with one end. All tensors are on
+  // one device, and no tensor of a call may share memory with an output of another. Every rank gives the same
+  // calls in the same order. Small tensors in the memory of the host travel together in one buffer; NCCL gets
+  // the calls as one group.
+  virtual void coalesced(std::vector<CoalescedCall> calls) = 0;
+  // As coalesced, but returns at once.
+  virtual WorkPtr coalesced_async(std::vector<CoalescedCall> calls) = 0;
 
   // Point-to-point send; `tag` is 0 or more. Returns when the caller may change `tensor` again. For a small
   // tensor that is at once. A large tensor (over 64 KiB with the cpu backend) waits until the receiver has

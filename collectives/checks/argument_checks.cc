@@ -51,10 +51,11 @@ absl::StatusOr<int> ArgumentChecks::group_rank(int world_rank, absl::string_view
 absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::string_view name) const {
   if (!tensor.defined()) return invalid(name, "is undefined");
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    return invalid(name, absl::StrCat("is ", tensor.is_quantized() ? "quantized" : "not dense (",
-                                      tensor.is_quantized() ? "" : c10::str(tensor.layout()),
-                                      tensor.is_quantized() ? "" : ")",
-                                      "; collectives need dense tensors: pass its parts instead"));
+    return invalid(
+        name,
+        absl::StrCat("is ", tensor.is_quantized() ? "quantized" : "not dense (",
+                     tensor.is_quantized() ? "" : c10::str(tensor.layout()), tensor.is_quantized() ? "" : ")",
+                     "; collectives need dense tensors, only all_reduce takes a sparse COO one"));
   }
   if (serves(group_.served, tensor.device().type())) return absl::OkStatus();
   return invalid(name,
@@ -83,6 +84,21 @@ absl::Status ArgumentChecks::reduction(const Reduction& op, const at::Tensor& te
   };
   if (const char* const why = unsupported_reason(op, dtype)) return refuse(why);
   return absl::OkStatus();
+}
+
+absl::Status ArgumentChecks::sparse_reduction(const Reduction& op, const at::Tensor& tensor,
+                                              absl::string_view name) const {
+  if (!serves(group_.served, tensor.device().type())) {
+    return invalid(
+        name, absl::StrCat("is ", describe(tensor), "; this group takes ", describe_served(group_.served)));
+  }
+  if (tensor.dim() > kMaxSparseDimensions) {
+    return invalid(name, absl::StrCat("has ", tensor.dim(), " dimensions; a sparse tensor may have at most ",
+                                      kMaxSparseDimensions));
+  }
+  if (op.op == ReduceOp::kSum || op.op == ReduceOp::kAvg) return reduction(op, tensor);
+  return absl::InvalidArgumentError(
+      absl::StrCat(to_string(op.op), " of a sparse tensor is not supported; use sum, avg or premul_sum"));
 }
 
 absl::StatusOr<std::vector<int64_t>> ArgumentChecks::splits(const at::Tensor& tensor,

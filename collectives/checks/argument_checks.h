@@ -15,6 +15,9 @@
 
 namespace gradwire::collectives {
 
+// The maximum number of dimensions of a sparse tensor.
+inline constexpr int64_t kMaxSparseDimensions = 28;
+
 // A type of device whose tensors a group accepts.
 struct ServedDevice {
   c10::DeviceType type = c10::DeviceType::CPU;
@@ -40,6 +43,8 @@ class ArgumentChecks {
 
   explicit ArgumentChecks(Group group);
 
+  // This process's rank in the group.
+  int rank() const { return group_.rank; }
   int size() const { return static_cast<int>(group_.ranks.size()); }
 
   // Returns the rank in the group of a rank of the world; -1 if that rank is not a member.
@@ -59,11 +64,16 @@ class ArgumentChecks {
     // A contiguous tensor has no two elements at one address, so the more expensive check is not needed.
     return is_usual(tensor) && tensor.is_contiguous() ? absl::OkStatus() : writable_slow(tensor, name);
   }
+  // Checks that the tensor is sparse COO, on a device that the group accepts, and that this reduction of it
+  // is defined: a sum or an average.
+  absl::Status sparse_reduction(const Reduction& op, const at::Tensor& tensor, absl::string_view name) const;
   // Checks that the operation is defined for the dtype.
   absl::Status reduction(const Reduction& op, const at::Tensor& tensor) const;
 
   // Checks that the list has size() writable tensors of the dtype, device and shape of `like`.
   absl::Status outputs(const Tensors& list, const at::Tensor& like, absl::string_view name) const;
+  // As outputs, but the shapes may differ; only the entry of this rank has the shape of `like`.
+  absl::Status outputs_of_ranks(const Tensors& list, const at::Tensor& like, absl::string_view name) const;
   // As outputs, but the tensors need only be readable.
   absl::Status inputs(const Tensors& list, const at::Tensor& like, absl::string_view name) const;
   // At the root: as outputs (`written`) or inputs. Elsewhere: checks that the list is empty.

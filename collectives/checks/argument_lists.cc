@@ -44,6 +44,22 @@ absl::Status ArgumentChecks::outputs(const Tensors& list, const at::Tensor& like
   return this->list(list, like, true, name);
 }
 
+absl::Status ArgumentChecks::outputs_of_ranks(const Tensors& list, const at::Tensor& like,
+                                              absl::string_view name) const {
+  if (list.size() != group_.ranks.size()) {
+    return invalid(name, absl::StrCat("has ", list.size(), " tensors; the group has ", size(), " ranks"));
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string entry = absl::StrCat(name, "[", i, "]");
+    GRADWIRE_RETURN_IF_ERROR(writable(list[i], entry));
+    GRADWIRE_RETURN_IF_ERROR(same_kind(list[i], like, entry));
+  }
+  const at::Tensor& own = list[static_cast<std::size_t>(group_.rank)];
+  if (own.sizes() == like.sizes()) return absl::OkStatus();
+  return invalid(absl::StrCat(name, "[", group_.rank, "]"),
+                 absl::StrCat("is ", describe(own), ", but this rank's tensor is ", describe(like)));
+}
+
 absl::Status ArgumentChecks::inputs(const Tensors& list, const at::Tensor& like,
                                     absl::string_view name) const {
   return this->list(list, like, false, name);

@@ -32,6 +32,11 @@ enum class Operation : uint8_t {
   kAllReduceMultigpu,
   kReduceMultigpu,
   kAllGatherMultigpu,
+  kAllReduceSparse,
+  kAllReduceCoalesced,
+  kAllGatherCoalesced,
+  kReduceScatterCoalesced,
+  kCoalesced,
 };
 
 inline absl::string_view name_of(Operation operation) {
@@ -58,7 +63,12 @@ inline absl::string_view name_of(Operation operation) {
                                           "broadcast_multigpu",
                                           "all_reduce_multigpu",
                                           "reduce_multigpu",
-                                          "all_gather_multigpu"};
+                                          "all_gather_multigpu",
+                                          "all_reduce_sparse",
+                                          "all_reduce_coalesced",
+                                          "all_gather_coalesced",
+                                          "reduce_scatter_coalesced",
+                                          "coalesced"};
   return kNames[static_cast<uint8_t>(operation)];
 }
 

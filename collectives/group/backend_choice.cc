@@ -68,6 +68,10 @@ class CombinedBackends : public GroupBackend {
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override {
     return use(*(device_ids.empty() ? first() : backends_[1]).backend).barrier_on(device_ids, deadline);
   }
+  absl::Status together(c10::Device device,
+                        const std::vector<std::function<absl::Status()>>& calls) override {
+    return of(device.type()).together(device, calls);
+  }
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     return of(tensor).send(std::move(tensor), dst, tag, deadline);
   }
@@ -100,8 +104,8 @@ class CombinedBackends : public GroupBackend {
   // The backend for a tensor. The checks of the arguments have refused tensors of other devices. In
   // `of(tensor).broadcast(std::move(tensor), ...)` C++17 evaluates `of(tensor)` before the arguments, so the
   // tensor has not been moved away yet.
-  GroupBackend& of(const at::Tensor& tensor) {
-    const c10::DeviceType type = tensor.device().type();
+  GroupBackend& of(const at::Tensor& tensor) { return of(tensor.device().type()); }
+  GroupBackend& of(c10::DeviceType type) {
     for (const DeviceBackend& each : backends_) {
       if (each.type == type) return use(*each.backend);
     }

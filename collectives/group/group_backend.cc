@@ -53,4 +53,11 @@ absl::Status GroupBackend::all_to_all_single(at::Tensor output, at::Tensor input
   return all_to_all(split_rows(output, output_splits), split_rows(input, input_splits), deadline);
 }
 
+absl::Status GroupBackend::together(c10::Device, const std::vector<std::function<absl::Status()>>& calls) {
+  for (const std::function<absl::Status()>& call : calls) {
+    if (absl::Status status = call(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace gradwire::collectives

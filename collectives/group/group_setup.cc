@@ -1,4 +1,4 @@
-// Making the world (join_world) and the groups in it (make_group). Both end in make_together(). Every step
+// Making the world (join_world) and the groups in it (make_groups). Both end in make_together(). Every step
 // that can fail on one rank only is followed by a round of agreement, so that the other ranks fail too and do
 // not wait for a member that is missing.
 
@@ -199,23 +199,58 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) 
   return agree_and_make(std::move(options), choice, deadline);
 }
 
-// The members' ranks in the world, ascending. Errors: InvalidArgument if `ranks` is not a list of distinct
-// ranks of the world.
-absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, int world_size) {
-  if (ranks.empty()) {
-    ranks.resize(static_cast<std::size_t>(world_size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
+// The new members' ranks in the world, ascending. Errors: InvalidArgument if `ranks` is not a list of
+// distinct members of `parent`.
+absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, const ProcessGroup& parent) {
+  if (ranks.empty()) return absl::InvalidArgumentError("a list of ranks is empty; expected the members");
   std::sort(ranks.begin(), ranks.end());
-  if (ranks.front() < 0 || ranks.back() >= world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("invalid list of ranks: got ", absl::StrJoin(ranks, ", "),
-                                                   ", expected ranks from 0 to ", world_size - 1));
-  }
-  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+  if (!std::includes(parent.ranks().begin(), parent.ranks().end(), ranks.begin(), ranks.end())) {
+    if (std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "invalid list of ranks: got ", absl::StrJoin(ranks, ", "), ", expected ranks of the group ",
+          "in which the new group is made: ", absl::StrJoin(parent.ranks(), ", ")));
+    }
     return absl::InvalidArgumentError(absl::StrCat("invalid list of ranks: got ", absl::StrJoin(ranks, ", "),
                                                    ", expected each rank only once"));
   }
   return ranks;
+}
+
+// The properties that all groups of one call have in common.
+struct NewGroups {
+  const GroupRequest& request;
+  ProcessGroupOptions options;
+  BackendChoice choice;
+  // The state that they share with `parent`; nullptr if they have another backend.
+  std::shared_ptr<void> world_state;
+  absl::Time deadline;
+};
+
+// Makes this rank's handle of the group at this place of the lists. Waits for the members if this rank is one
+// of them.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> make_one(const NewGroups& all, std::size_t place) {
+  const ProcessGroup& parent = all.request.parent;
+  std::vector<int> ranks = all.request.lists[place];
+  const std::string of_several = all.request.lists.size() == 1 ? "" : absl::StrCat(".", place + 1);
+  const std::string name = absl::StrCat(parent.name(), "/group", all.request.number + 1, of_several);
+  const int world_rank = parent.ranks()[static_cast<std::size_t>(parent.rank())];
+  const auto own = std::lower_bound(ranks.begin(), ranks.end(), world_rank);
+  if (own == ranks.end() || *own != world_rank) {
+    return make_non_member_group(name, std::move(ranks), all.choice.kind, all.options.timeout);
+  }
+  auto store = std::make_shared<store::PrefixStore>(absl::StrCat("group/", all.request.number, of_several),
+                                                    all.request.store);
+  Agreement round{.store = *store, .deadline = all.deadline, .interrupted = all.request.interrupted};
+  GroupParts parts;
+  parts.name = name;
+  parts.is_world = false;
+  parts.checks.rank = static_cast<int>(own - ranks.begin());
+  parts.checks.ranks = ranks;
+  parts.options = all.options;
+  parts.store = store;
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
+      make_together(all.choice, std::move(parts), round, all.world_state);
+  return group.ok() ? group : explain_ranks(group.status(), ranks);
 }
 
 }  // namespace
@@ -238,56 +273,57 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const ProcessGroupOptions& op
   return value_or_throw(join_world(options));
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
-  const ProcessGroup& world = request.world;
-  ProcessGroupOptions options = request.world_options;
+absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> make_groups(GroupRequest request) {
+  const ProcessGroup& parent = request.parent;
+  ProcessGroupOptions options = request.parent_options;
   options.timeout = request.options.timeout.value_or(options.timeout);
-  GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice worlds, choose_backend(options.backend));
-  BackendChoice choice = worlds;
+  GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice parents, choose_backend(options.backend));
+  BackendChoice choice = parents;
   if (!request.options.backend.empty()) {
     GRADWIRE_ASSIGN_OR_RETURN(choice, choose_backend(request.options.backend));
-    // The world's options are options of the world's backend.
-    if (choice.kind != worlds.kind) options.options.clear();
+    // The parent's options are options of the parent's backend.
+    if (choice.kind != parents.kind) options.options.clear();
     options.backend = request.options.backend;
   }
-  GRADWIRE_ASSIGN_OR_RETURN(std::vector<int> ranks, members_of(std::move(request.ranks), world.size()));
-  auto store = std::make_shared<store::PrefixStore>(absl::StrCat("group/", request.number), request.store);
-  // All ranks of the world take part, also those that will not be members: new_group is a collective of the
-  // world, and each rank must count it.
-  Agreement round{.store = *store,
-                  .key = "asked",
-                  .rank = world.rank(),
-                  .size = world.size(),
-                  .deadline = Clock::system().now() + world.timeout(),
-                  .interrupted = request.interrupted};
-  const std::string asked =
-      absl::StrCat("ranks ", absl::StrJoin(ranks, ", "), ", timeout ", absl::FormatDuration(options.timeout),
-                   ", backend ", to_string(choice));
+  for (std::vector<int>& ranks : request.lists) {
+    GRADWIRE_ASSIGN_OR_RETURN(ranks, members_of(std::move(ranks), parent));
+  }
+  // All members of the parent take part, also those that will not be members of a new group: this is a
+  // collective of the parent, and each rank must count the new groups.
+  const auto store =
+      std::make_shared<store::PrefixStore>(absl::StrCat("group/", request.number), request.store);
+  const Agreement round{.store = *store,
+                        .key = "asked",
+                        .rank = parent.rank(),
+                        .size = parent.size(),
+                        .deadline = Clock::system().now() + parent.timeout(),
+                        .interrupted = request.interrupted};
+  const std::string lists =
+      absl::StrJoin(request.lists, " and of ranks ", [](std::string* out, const std::vector<int>& ranks) {
+        absl::StrAppend(out, absl::StrJoin(ranks, ", "));
+      });
+  const std::string asked = absl::StrCat("ranks ", lists, ", timeout ", absl::FormatDuration(options.timeout),
+                                         ", backend ", to_string(choice));
   GRADWIRE_RETURN_IF_ERROR(
       agree(round, asked, [](int rank, absl::string_view first, absl::string_view other) -> absl::Status {
         if (first == other) return absl::OkStatus();
         return absl::InvalidArgumentError(
             absl::StrCat("rank ", rank, " asks for ", other, "; rank 0 asks for ", first));
       }));
-
-  const std::string name = absl::StrCat(world.name(), "/group", request.number + 1);
-  const auto own = std::lower_bound(ranks.begin(), ranks.end(), world.rank());
-  if (own == ranks.end() || *own != world.rank()) {
-    return make_non_member_group(name, std::move(ranks), choice.kind, options.timeout);
+  // The state of the parent, for example its mesh, belongs to the parent's backend. Another backend cannot
+  // use it.
+  const bool same = to_string(choice) == to_string(parents);
+  const NewGroups all{.request = request,
+                      .options = std::move(options),
+                      .choice = choice,
+                      .world_state = same ? request.world_state : nullptr,
+                      .deadline = round.deadline};
+  std::vector<std::shared_ptr<ProcessGroup>> made;
+  for (std::size_t place = 0; place < request.lists.size(); ++place) {
+    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, make_one(all, place));
+    made.push_back(std::move(group));
   }
-  GroupParts parts;
-  parts.name = name;
-  parts.is_world = false;
-  parts.checks.rank = static_cast<int>(own - ranks.begin());
-  parts.checks.ranks = ranks;
-  parts.options = std::move(options);
-  parts.store = store;
-  // The state of the world, for example its mesh, belongs to the world's backend. Another backend cannot use
-  // it.
-  const bool same = to_string(choice) == to_string(worlds);
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
-      make_together(choice, std::move(parts), round, same ? request.world_state : nullptr);
-  return group.ok() ? group : explain_ranks(group.status(), ranks);
+  return made;
 }
 
 }  // namespace gradwire::collectives

@@ -17,20 +17,24 @@ namespace gradwire::collectives {
 // As ProcessGroup::create, but returns a Status instead of throwing.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join_world(const ProcessGroupOptions& options);
 
-// The arguments of make_group.
+// The arguments of make_groups.
 struct GroupRequest {
-  const ProcessGroup& world;
-  // Number of groups that were made in the world before.
+  // The group in which the new groups are made.
+  const ProcessGroup& parent;
+  // Number of such calls before this one. Every rank has the same, whatever lists it gave.
   int64_t number = 0;
-  std::vector<int> ranks;
+  // The members of each new group.
+  std::vector<std::vector<int>> lists;
   const NewGroupOptions& options;
-  const ProcessGroupOptions& world_options;
+  const ProcessGroupOptions& parent_options;
+  // The store of `parent`.
   std::shared_ptr<store::Store> store;
   std::shared_ptr<void> world_state;
   std::function<absl::Status()> interrupted;
 };
 
-// As ProcessGroup::new_group, but returns a Status instead of throwing.
-absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request);
+// As ProcessGroup::new_groups, but returns a Status instead of throwing. An empty list stands for all
+// members.
+absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> make_groups(GroupRequest request);
 
 }  // namespace gradwire::collectives

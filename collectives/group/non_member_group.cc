@@ -22,11 +22,11 @@ class NonMemberGroup final : public ProcessGroup {
   const std::vector<int>& ranks() const override { return ranks_; }
   const std::string& name() const override { return name_; }
   absl::Duration timeout() const override { return timeout_; }
-  std::shared_ptr<ProcessGroup> new_group(std::vector<int>, const NewGroupOptions&) override {
-    throw Error(absl::FailedPreconditionError(
-        absl::StrCat("new_group of group \"", name_,
-                     "\": new_group needs the world; this is a smaller group, and "
-                     "this rank is not a member")));
+  std::vector<std::shared_ptr<ProcessGroup>> new_groups(std::vector<std::vector<int>>,
+                                                        const NewGroupOptions&) override {
+    throw Error(absl::FailedPreconditionError(absl::StrCat(
+        "new_group of group \"", name_, "\": this rank is not a member of the group, whose ranks are ",
+        absl::StrJoin(ranks_, ", "))));
   }
 
 #define GRADWIRE_NOTHING(name, ...)                \
@@ -45,6 +45,7 @@ class NonMemberGroup final : public ProcessGroup {
   GRADWIRE_NOTHING(reduce_scatter_tensor, at::Tensor, at::Tensor, const Reduction&)
   GRADWIRE_NOTHING(all_to_all_single, at::Tensor, at::Tensor, const std::vector<int64_t>&,
                    const std::vector<int64_t>&)
+  GRADWIRE_NOTHING(coalesced, std::vector<CoalescedCall>)
   GRADWIRE_NOTHING(exchange_objects, ObjectExchange)
 #undef GRADWIRE_NOTHING
   void monitored_barrier(std::optional<absl::Duration>, bool) override { warn("monitored_barrier"); }

@@ -40,6 +40,26 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
   return record;
 }
 
+OperationRecord record_of_list(Operation operation, const std::vector<at::Tensor>& tensors) {
+  OperationRecord record;
+  record.operation = operation;
+  record.dtype = c10::toString(tensors.front().scalar_type());
+  std::vector<int64_t> numbers;
+  for (const at::Tensor& tensor : tensors) {
+    record.elements += tensor.numel();
+    numbers.push_back(tensor.dim());
+    numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+  }
+  record.shape_hash = hash_of(numbers);
+  return record;
+}
+
+bool has_other_shape(const std::vector<at::Tensor>& list, const at::Tensor& like) {
+  return std::any_of(list.begin(), list.end(), [&like](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.sizes() != like.sizes();
+  });
+}
+
 OperationRecord with_op(OperationRecord record, const Reduction& op) {
   record.reduction = static_cast<int8_t>(op.op);
   record.multiplies = op.multiplies;
@@ -86,6 +106,14 @@ absl::Status all_gather(RunContext& run, at::Tensor tensor, Tensors outputs) {
   at::Tensor source = staging.source(std::move(tensor));
   return staging.finish(
       run.backend.all_gather(std::move(source), staging.targets(std::move(outputs)), run.deadline));
+}
+
+// An all-to-all, in which the sizes may differ between pairs of ranks: each rank sends its tensor to all.
+absl::Status all_gather_uneven(RunContext& run, at::Tensor tensor, Tensors outputs) {
+  Staging staging(run);
+  Tensors sources(static_cast<std::size_t>(run.size), staging.source(std::move(tensor)));
+  return staging.finish(
+      run.backend.all_to_all(staging.targets(std::move(outputs)), std::move(sources), run.deadline));
 }
 
 absl::Status scatter(RunContext& run, at::Tensor tensor, Tensors inputs, int root) {

@@ -20,6 +20,8 @@ namespace gradwire::collectives {
 
 // The description of a call with this tensor.
 OperationRecord record_of(Operation operation, const at::Tensor& tensor);
+// The description of a call with these tensors, which must be the same on all ranks, in shape too.
+OperationRecord record_of_list(Operation operation, const std::vector<at::Tensor>& tensors);
 // The same description with a reduction, and whether it is premul_sum.
 OperationRecord with_op(OperationRecord record, const Reduction& op);
 
@@ -47,6 +49,9 @@ struct RunContext {
   std::unique_ptr<Enqueued> enqueued;
 };
 
+// Whether the list is of tensors of which one has another shape than `like`.
+bool has_other_shape(const std::vector<at::Tensor>& list, const at::Tensor& like);
+
 namespace operations {
 
 using Tensors = std::vector<at::Tensor>;
@@ -56,6 +61,9 @@ absl::Status reduce(RunContext& run, at::Tensor tensor, int root, const Reductio
 absl::Status all_reduce(RunContext& run, at::Tensor tensor, const Reduction& op);
 absl::Status gather(RunContext& run, at::Tensor tensor, Tensors outputs, int root);
 absl::Status all_gather(RunContext& run, at::Tensor tensor, Tensors outputs);
+// As all_gather; the ranks' tensors may have different shapes, and every rank's outputs[i] has the shape of
+// rank i's tensor.
+absl::Status all_gather_uneven(RunContext& run, at::Tensor tensor, Tensors outputs);
 absl::Status scatter(RunContext& run, at::Tensor tensor, Tensors inputs, int root);
 absl::Status reduce_scatter(RunContext& run, at::Tensor output, Tensors inputs, const Reduction& op);
 absl::Status all_to_all(RunContext& run, Tensors outputs, Tensors inputs);

@@ -2,7 +2,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "gradwire/collectives/coalesce/coalesced.h"
 #include "gradwire/collectives/group/process_group_impl.h"
+#include "gradwire/collectives/sparse/sparse_all_reduce.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -20,7 +22,7 @@ OperationRecord record_without_sizes(Operation operation, const at::Tensor& tens
   return record;
 }
 
-// Runs `kOperation`, a function of the namespace `operations`, with these arguments in its turn.
+// Runs `kOperation`, for example a function of the namespace `operations`, with these arguments in its turn.
 template <auto kOperation, class... Arguments>
 ProcessGroup::WorkPtr perform(OperationRunner& runner, OperationRunner::Mode mode,
                               const OperationRecord& record, c10::Device device, Arguments&&... arguments) {
@@ -51,10 +53,22 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce(Mode mode, at::Tensor tenso
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_reduce(Mode mode, at::Tensor tensor, const Reduction& op) {
   constexpr Operation kThis = Operation::kAllReduce;
+  if (tensor.defined() && tensor.is_sparse()) [[unlikely]] {
+    const OperationRecord record = with_op(record_of(Operation::kAllReduceSparse, tensor), op);
+    check(record.operation, checks_.sparse_reduction(op, tensor, "tensor"));
+    return perform<&all_reduce_sparse>(*runner_, mode, record, tensor.device(), std::move(tensor), op);
+  }
   check(kThis, checks_.writable(tensor, "tensor"));
   check(kThis, checks_.reduction(op, tensor));
   return perform<&operations::all_reduce>(*runner_, mode, with_op(record_of(kThis, tensor), op),
                                           tensor.device(), std::move(tensor), op);
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::begin_coalesced(Mode mode, std::vector<CoalescedCall> calls) {
+  const OperationRecord record = record_of_calls(calls);
+  check(record.operation, check_calls(checks_, calls));
+  const c10::Device device = calls.front().outputs.front().device();
+  return perform<&run_calls>(*runner_, mode, record, device, std::move(calls));
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_gather(Mode mode, at::Tensor tensor, Tensors list, int dst) {
@@ -69,6 +83,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_gather(Mode mode, at::Tensor tenso
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_gather(Mode mode, Tensors list, at::Tensor tensor) {
   constexpr Operation kThis = Operation::kAllGather;
   check(kThis, checks_.readable(tensor, "tensor"));
+  if (has_other_shape(list, tensor)) [[unlikely]] {
+    check(kThis, checks_.outputs_of_ranks(list, tensor, "list"));
+    return perform<&operations::all_gather_uneven>(*runner_, mode, record_of_list(kThis, list),
+                                                   tensor.device(), std::move(tensor), std::move(list));
+  }
   check(kThis, checks_.outputs(list, tensor, "list"));
   return perform<&operations::all_gather>(*runner_, mode, record_of(kThis, tensor), tensor.device(),
                                           std::move(tensor), std::move(list));

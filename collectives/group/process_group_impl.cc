@@ -74,29 +74,25 @@ void ProcessGroupImpl::monitored_barrier(std::optional<absl::Duration> timeout, 
   });
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroupImpl::new_group(std::vector<int> ranks,
-                                                          const NewGroupOptions& options) {
+std::vector<std::shared_ptr<ProcessGroup>> ProcessGroupImpl::new_groups(std::vector<std::vector<int>> lists,
+                                                                        const NewGroupOptions& options) {
   OperationRecord record;
   record.operation = Operation::kNewGroup;
-  if (!identity_->is_world) {
-    refuse(Operation::kNewGroup,
-           absl::FailedPreconditionError("new_group needs the world; this is a smaller group"));
-  }
-  std::shared_ptr<ProcessGroup> made;
+  std::vector<std::shared_ptr<ProcessGroup>> made;
   (void)runner_->perform(Mode::kNow, record, c10::Device(at::kCPU), [&](RunContext& run) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(runner_->interruption());
-    GRADWIRE_ASSIGN_OR_RETURN(made, make_group({.world = *this,
-                                                .number = groups_made_++,
-                                                .ranks = std::move(ranks),
-                                                .options = options,
-                                                .world_options = options_,
-                                                .store = store_,
-                                                .world_state = run.backend.world_state(),
-                                                .interrupted = [this] { return runner_->interruption(); }}));
+    GRADWIRE_ASSIGN_OR_RETURN(made, make_groups({.parent = *this,
+                                                 .number = calls_of_new_groups_++,
+                                                 .lists = std::move(lists),
+                                                 .options = options,
+                                                 .parent_options = options_,
+                                                 .store = store_,
+                                                 .world_state = run.backend.world_state(),
+                                                 .interrupted = [this] { return runner_->interruption(); }}));
     return absl::OkStatus();
   });
   MutexLock lock(mutex_);
-  groups_.push_back(made);
+  groups_.insert(groups_.end(), made.begin(), made.end());
   return made;
 }
 
@@ -110,7 +106,7 @@ void ProcessGroupImpl::destroy() {
     MutexLock lock(mutex_);
     groups.swap(groups_);
   }
-  // The groups use state of the world's backend (world_state), so they leave before the world does. A group
+  // The groups use state of this group's backend (world_state), so they leave before it does. A group
   // that nobody uses any more has already left.
   for (const std::weak_ptr<ProcessGroup>& weak : groups) {
     if (const std::shared_ptr<ProcessGroup> group = weak.lock()) group->destroy();

@@ -43,7 +43,8 @@ class ProcessGroupImpl final : public ProcessGroup {
   const std::vector<int>& ranks() const override { return identity_->ranks; }
   const std::string& name() const override { return identity_->name; }
   absl::Duration timeout() const override { return options_.timeout; }
-  std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const NewGroupOptions& options) override;
+  std::vector<std::shared_ptr<ProcessGroup>> new_groups(std::vector<std::vector<int>> lists,
+                                                        const NewGroupOptions& options) override;
 
 // Defines NAME and NAME_async. Both call begin_NAME; for NAME it throws the operation's Error.
 #define GRADWIRE_OPERATION(name, parameters, ...)                                \
@@ -69,6 +70,7 @@ class ProcessGroupImpl final : public ProcessGroup {
                      (at::Tensor output, at::Tensor input, const std::vector<int64_t>& output_splits,
                       const std::vector<int64_t>& input_splits),
                      std::move(output), std::move(input), output_splits, input_splits)
+  GRADWIRE_OPERATION(coalesced, (std::vector<CoalescedCall> calls), std::move(calls))
   GRADWIRE_OPERATION(exchange_objects, (ObjectExchange exchange), std::move(exchange))
 #undef GRADWIRE_OPERATION
 
@@ -105,6 +107,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   WorkPtr begin_all_to_all_single(Mode mode, at::Tensor output, at::Tensor input,
                                   const std::vector<int64_t>& output_splits,
                                   const std::vector<int64_t>& input_splits);
+  WorkPtr begin_coalesced(Mode mode, std::vector<CoalescedCall> calls);
   WorkPtr begin_exchange_objects(Mode mode, ObjectExchange exchange);
 
   // Throws `status` if it is an error, with the operation and the group in the message.
@@ -134,10 +137,10 @@ class ProcessGroupImpl final : public ProcessGroup {
 
   // Read and written only by the operation whose turn it is.
   MonitoredBarrier monitored_barrier_;
-  int64_t groups_made_ = 0;
+  int64_t calls_of_new_groups_ = 0;
 
   Mutex mutex_;
-  // The groups made in this world; destroy() destroys them too.
+  // The groups made in this group; destroy() destroys them too.
   std::vector<std::weak_ptr<ProcessGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 

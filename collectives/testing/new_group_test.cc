@@ -114,8 +114,65 @@ TEST(NewGroup, InvalidListsAreRefused) {
   }
   ranks.run([](const Group& world) {
     EXPECT_THROW(world->new_group({}, {.backend = "smoke"}), Error);
-    const Group group = world->new_group();
-    EXPECT_THROW(group->new_group(), Error);
+    EXPECT_THROW(world->new_groups({{0}, {}}), Error);
+    EXPECT_THROW(world->new_groups({{0}, {2}}), Error);
+  });
+}
+
+TEST(NewGroup, SeveralGroupsInOneCall) {
+  Ranks ranks(4);
+  ranks.run([](const Group& world) {
+    const std::vector<Group> groups = world->new_groups({{3, 0}, {1, 2}, {1}, {0, 1, 2, 3}});
+    ASSERT_EQ(groups.size(), 4);
+    EXPECT_EQ(groups[0]->ranks(), std::vector<int>({0, 3}));
+    EXPECT_EQ(groups[2]->rank(), world->rank() == 1 ? 0 : -1);
+    EXPECT_EQ(groups[1]->name(), "world/group1.2");
+    at::Tensor tensor = at::full({1}, static_cast<double>(world->rank()));
+    groups[world->rank() % 3 == 0 ? 0 : 1]->all_reduce(tensor);
+    EXPECT_EQ(tensor.item<double>(), 3);
+    groups[3]->all_reduce(tensor);
+    EXPECT_EQ(tensor.item<double>(), 12);
+    EXPECT_TRUE(world->new_groups({}).empty());
+    EXPECT_EQ(world->new_group()->name(), "world/group3");
+  });
+}
+
+TEST(NewGroup, RankWithOtherListsIsNamedAndLaterCallsWork) {
+  Ranks ranks(3);
+  const auto results = ranks.results([](const Group& world) {
+    world->new_groups(world->rank() == 1 ? std::vector<std::vector<int>>{{0, 1, 2}}
+                                         : std::vector<std::vector<int>>{{0, 1}, {2}});
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(result.ToString(), AllOf(HasSubstr("rank 1 asks for ranks 0, 1, 2,"),
+                                         HasSubstr("rank 0 asks for ranks 0, 1 and of ranks 2,")));
+  }
+  ranks.run([](const Group& world) { world->new_groups({{0, 1}, {1, 2}})[1]->size(); });
+}
+
+TEST(NewGroup, GroupsOfASmallerGroup) {
+  Ranks ranks(5);
+  ranks.run([](const Group& world) {
+    const Group odd = world->new_group({1, 3, 4});
+    if (odd->rank() < 0) {
+      EXPECT_THROW(odd->new_group(), Error);
+      return;
+    }
+    // Only the members of the smaller group call it. The ranks are ranks of the world.
+    const Group pair = odd->new_group({4, 1}, {.timeout = absl::Seconds(9)});
+    EXPECT_EQ(pair->ranks(), std::vector<int>({1, 4}));
+    EXPECT_EQ(pair->timeout(), absl::Seconds(9));
+    EXPECT_EQ(pair->name(), "world/group1/group1");
+    EXPECT_EQ(odd->new_group()->size(), 3);
+    EXPECT_THROW(odd->new_group({0, 1}), Error);
+    if (pair->rank() < 0) return;
+    at::Tensor tensor = at::full({1}, static_cast<double>(world->rank()));
+    pair->all_reduce(tensor);
+    EXPECT_EQ(tensor.item<double>(), 5);
+    pair->broadcast(tensor, 4);
+    odd->destroy();
+    EXPECT_THROW(pair->barrier(), Error);
   });
 }
 

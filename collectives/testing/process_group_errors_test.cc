@@ -47,11 +47,13 @@ TEST(ProcessGroupErrors, WrongArgumentsThrowBeforeAnythingIsSent) {
   refuses([&] { group->all_reduce(at::ones({2}, at::kComplexFloat), ReduceOp::kMax); },
           "max of ComplexFloat");
   refuses([&] { group->all_reduce(at::ones({2}, at::kInt), premul_sum(2)); }, "premul_sum of Int");
-  refuses([&] { group->all_reduce(at::ones({2}).to_sparse()); }, "not dense");
+  refuses([&] { group->broadcast(at::ones({2}).to_sparse(), 0); }, "not dense");
+  refuses([&] { group->all_reduce(at::ones({2}).to_sparse(), ReduceOp::kMin); }, "min of a sparse tensor");
   refuses([&] { group->all_reduce(at::ones({1}).expand({2})); }, "share memory");
   refuses([&] { group->gather(tensor, {}, 0); }, "list has 0 tensors");
   refuses([&] { group->scatter(tensor, {tensor, tensor}, 1); }, "empty except at the root");
   refuses([&] { group->all_gather({tensor}, tensor); }, "list has 1 tensors");
+  refuses([&] { group->all_gather({at::ones({3}), tensor}, tensor); }, "list[0] is Float[3]");
   refuses([&] { group->reduce_scatter(tensor, {tensor, at::ones({3})}); }, "list[1]");
   refuses([&] { group->all_to_all({tensor, tensor}, {tensor}); }, "inputs has 1");
   refuses([&] { group->all_gather_into_tensor(tensor, tensor); }, "2 times input");

@@ -1,0 +1,214 @@
+#include "gradwire/collectives/coalesce/coalesced.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/collectives/coalesce/flat_batch.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using Kind = CoalescedCall::Kind;
+using Tensors = std::vector<at::Tensor>;
+
+Operation name_of_kind(Kind kind) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return Operation::kAllReduceCoalesced;
+    case Kind::kAllGather:
+    case Kind::kAllGatherIntoTensor:
+      return Operation::kAllGatherCoalesced;
+    case Kind::kReduceScatter:
+    case Kind::kReduceScatterTensor:
+      return Operation::kReduceScatterCoalesced;
+    case Kind::kBroadcast:
+    case Kind::kAllToAll:
+      break;
+  }
+  return Operation::kCoalesced;
+}
+
+bool reduces(Kind kind) {
+  return kind == Kind::kAllReduce || kind == Kind::kReduceScatter || kind == Kind::kReduceScatterTensor;
+}
+
+absl::Status invalid(const std::string& what) { return absl::InvalidArgumentError(what); }
+
+// Whether the call has the numbers of tensors that every check below needs.
+absl::Status check_numbers(const CoalescedCall& call) {
+  const bool only_output = call.kind == Kind::kAllReduce || call.kind == Kind::kBroadcast;
+  const bool one_output = only_output || call.kind == Kind::kAllGatherIntoTensor ||
+                          call.kind == Kind::kReduceScatter || call.kind == Kind::kReduceScatterTensor;
+  const bool one_input = call.kind == Kind::kAllGather || call.kind == Kind::kAllGatherIntoTensor ||
+                         call.kind == Kind::kReduceScatterTensor;
+  if (call.outputs.empty() || (one_output && call.outputs.size() != 1))
+    return invalid(
+        absl::StrCat("has ", call.outputs.size(), " outputs, expected ", one_output ? "1" : "a list"));
+  if (only_output ? !call.inputs.empty() : call.inputs.empty() || (one_input && call.inputs.size() != 1)) {
+    return invalid(absl::StrCat("has ", call.inputs.size(), " inputs, expected ",
+                                only_output ? "none" : (one_input ? "1" : "a list")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_call(const ArgumentChecks& checks, CoalescedCall& call, int rank) {
+  GRADWIRE_RETURN_IF_ERROR(check_numbers(call));
+  const at::Tensor& output = call.outputs.front();
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      GRADWIRE_RETURN_IF_ERROR(checks.writable(output, "the tensor"));
+      return checks.reduction(call.op, output);
+    case Kind::kBroadcast: {
+      GRADWIRE_ASSIGN_OR_RETURN(call.root, checks.group_rank(call.root, "the root"));
+      return call.root == rank ? checks.readable(output, "the tensor")
+                               : checks.writable(output, "the tensor");
+    }
+    case Kind::kAllGather:
+      GRADWIRE_RETURN_IF_ERROR(checks.readable(call.inputs.front(), "the tensor"));
+      return checks.outputs_of_ranks(call.outputs, call.inputs.front(), "the list");
+    case Kind::kAllGatherIntoTensor:
+      GRADWIRE_RETURN_IF_ERROR(checks.readable(call.inputs.front(), "the input"));
+      GRADWIRE_RETURN_IF_ERROR(checks.writable(output, "the output"));
+      return checks.whole_and_part(output, "the output", call.inputs.front(), "the input");
+    case Kind::kReduceScatter:
+      GRADWIRE_RETURN_IF_ERROR(checks.writable(output, "the output"));
+      GRADWIRE_RETURN_IF_ERROR(checks.reduction(call.op, output));
+      return checks.inputs(call.inputs, output, "the list");
+    case Kind::kReduceScatterTensor:
+      GRADWIRE_RETURN_IF_ERROR(checks.readable(call.inputs.front(), "the input"));
+      GRADWIRE_RETURN_IF_ERROR(checks.writable(output, "the output"));
+      GRADWIRE_RETURN_IF_ERROR(checks.reduction(call.op, output));
+      return checks.whole_and_part(call.inputs.front(), "the input", output, "the output");
+    case Kind::kAllToAll:
+      return checks.all_to_all(call.outputs, call.inputs);
+  }
+  return invalid("unknown kind of collective");
+}
+
+// Replaces the tensors of a call by those that the backend can use.
+CoalescedCall stage(Staging& staging, CoalescedCall call, int rank) {
+  for (at::Tensor& input : call.inputs) {
+    input = reduces(call.kind) ? staging.source(std::move(input), call.op) : staging.source(std::move(input));
+  }
+  if (call.kind == Kind::kAllReduce) {
+    call.outputs.front() = staging.target(std::move(call.outputs.front()), call.op);
+  } else if (call.kind == Kind::kBroadcast && call.root == rank) {
+    call.outputs.front() = staging.source(std::move(call.outputs.front()));
+  } else {
+    call.outputs = staging.targets(std::move(call.outputs));
+  }
+  // The values have been multiplied by the factor.
+  call.op = call.op.op;
+  return call;
+}
+
+absl::Status run_one(RunContext& run, const CoalescedCall& call) {
+  GroupBackend& backend = run.backend;
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      return backend.all_reduce(call.outputs[0], call.op, run.deadline);
+    case Kind::kBroadcast:
+      return backend.broadcast(call.outputs[0], call.root, run.deadline);
+    case Kind::kAllGather:
+      if (has_other_shape(call.outputs, call.inputs[0])) {
+        return backend.all_to_all(call.outputs, Tensors(call.outputs.size(), call.inputs[0]), run.deadline);
+      }
+      return backend.all_gather(call.inputs[0], call.outputs, run.deadline);
+    case Kind::kAllGatherIntoTensor:
+      return backend.all_gather_into_tensor(call.outputs[0], call.inputs[0], run.size, run.deadline);
+    case Kind::kReduceScatter:
+      return backend.reduce_scatter(call.outputs[0], call.inputs, call.op, run.deadline);
+    case Kind::kReduceScatterTensor:
+      return backend.reduce_scatter_tensor(call.outputs[0], call.inputs[0], call.op, run.size, run.deadline);
+    case Kind::kAllToAll:
+      return backend.all_to_all(call.outputs, call.inputs, run.deadline);
+  }
+  return absl::InternalError("unknown kind of collective");
+}
+
+}  // namespace
+
+OperationRecord record_of_calls(const std::vector<CoalescedCall>& calls) {
+  OperationRecord record;
+  record.operation = calls.empty() ? Operation::kCoalesced : name_of_kind(calls.front().kind);
+  std::string text;
+  for (const CoalescedCall& call : calls) {
+    if (name_of_kind(call.kind) != record.operation) record.operation = Operation::kCoalesced;
+    absl::StrAppend(&text, static_cast<int>(call.kind), " ", static_cast<int>(call.op.op), " ",
+                    call.op.multiplies, " ", call.root);
+    const auto append = [&](const Tensors& tensors) {
+      for (const at::Tensor& tensor : tensors) {
+        if (!tensor.defined()) continue;
+        record.elements += tensor.numel();
+        if (record.dtype == nullptr) record.dtype = c10::toString(tensor.scalar_type());
+        absl::StrAppend(&text, " ", static_cast<int>(tensor.scalar_type()));
+        // The shapes of an all-to-all differ between ranks.
+        if (call.kind == Kind::kAllToAll) continue;
+        for (const int64_t size : tensor.sizes()) absl::StrAppend(&text, ",", size);
+      }
+    };
+    append(call.inputs);
+    append(call.outputs);
+    absl::StrAppend(&text, ";");
+  }
+  record.shape_hash = stable_hash(text);
+  return record;
+}
+
+absl::Status check_calls(const ArgumentChecks& checks, std::vector<CoalescedCall>& calls) {
+  if (calls.empty()) return invalid("there are no calls; expected at least one");
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    CoalescedCall& call = calls[i];
+    const std::string place = absl::StrCat("call ", i);
+    GRADWIRE_RETURN_IF_ERROR(with_context(check_call(checks, call, checks.rank()), place));
+    const c10::Device first = calls.front().outputs.front().device(), own = call.outputs.front().device();
+    if (own != first) {
+      return invalid(absl::StrCat(place, ": its tensors are on ", own.str(), ", but those of call 0 are on ",
+                                  first.str(), "; use one coalesced operation for each device"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// 1. Stage all tensors.
+// 2. Put small calls in the memory of the host into batches. The calls are the same on all ranks, so the
+// batches
+//    are too.
+// 3. Run the other calls and the batches.
+// 4. Copy the results out of the batches, then out of the staged tensors.
+absl::Status run_calls(RunContext& run, std::vector<CoalescedCall> calls) {
+  const c10::Device device = calls.front().outputs.front().device();
+  Staging staging(run);
+  std::vector<std::unique_ptr<FlatBatch>> batches;
+  std::vector<std::function<absl::Status()>> steps;
+  for (CoalescedCall& call : calls) {
+    call = stage(staging, std::move(call), run.rank);
+    if (FlatBatch::takes(call)) {
+      const auto open = std::find_if(batches.begin(), batches.end(),
+                                     [&](const auto& batch) { return batch->accepts(call); });
+      if (open != batches.end()) {
+        (*open)->add(call);
+      } else {
+        batches.push_back(std::make_unique<FlatBatch>(run, call));
+      }
+    } else {
+      steps.push_back([&run, &call] { return run_one(run, call); });
+    }
+  }
+  for (const auto& batch : batches) {
+    if (batch->calls().size() == 1) {
+      steps.push_back([&run, &batch] { return run_one(run, batch->calls().front()); });
+    } else {
+      steps.push_back([&batch] { return batch->run(); });
+    }
+  }
+  return staging.finish(run.backend.together(device, steps));
+}
+
+}  // namespace gradwire::collectives
