@@ -5,9 +5,12 @@
 // the function.
 
 #include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/coalescing.h"
+#include "gradwire/collectives/device_mesh.h"
 #include "gradwire/collectives/functions.h"
 #include "gradwire/collectives/objects.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/reduce_op.h"
+#include "gradwire/collectives/subgroups.h"
 #include "gradwire/collectives/work.h"
 #include "gradwire/collectives/world.h"

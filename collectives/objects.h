@@ -1,6 +1,6 @@
 #pragma once
 
-// Collectives of objects: values of any type that has a Codec (codec/codec.h), tensors included.
+// Collectives and messages of objects: values of any type that has a Codec (codec/codec.h), tensors included.
 //
 // Every rank of the group must call the function with the same T. `src` and `dst` are ranks of the world.
 // `group`: nullptr is the world. Each NAME_async returns at once; the object that it writes to must live
@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/collectives/group/object_bytes.h"
@@ -92,6 +94,18 @@ std::shared_ptr<Work> scatter(T& object, const std::vector<T>& list, int src, bo
   return run(std::move(exchange), why, later, group_or_world(group));
 }
 
+// Sends an encoded object in two messages: its size, then its bytes. `bytes`: undefined if the object could
+// not be encoded, because of `why`; the receiver learns that, and `why` is thrown.
+void send(const at::Tensor& bytes, const absl::Status& why, int dst, int tag, const Group& group);
+
+// An object that was received, and its sender's rank in the world.
+struct Received {
+  at::Tensor bytes;
+  int source = -1;
+};
+// Receives an encoded object. Undefined on a rank that is not a member of the group. Errors: as recv_object.
+Received receive(int src, int tag, const Group& group);
+
 }  // namespace objects_internal
 
 // Copies the `object` of `src` to the `object` of every rank.
@@ -140,6 +154,52 @@ template <class T>
 std::shared_ptr<Work> scatter_object_async(T& object, const std::vector<T>& list = {}, int src = 0,
                                            const Group& group = nullptr) {
   return objects_internal::scatter(object, list, src, true, group);
+}
+
+// Copies the `list` of `src`, with its length, to the `list` of every rank.
+template <class T>
+void broadcast_object_list(std::vector<T>& list, int src, const Group& group = nullptr) {
+  objects_internal::broadcast(list, src, false, group);
+}
+// As broadcast_object_list, but returns at once.
+template <class T>
+std::shared_ptr<Work> broadcast_object_list_async(std::vector<T>& list, int src,
+                                                  const Group& group = nullptr) {
+  return objects_internal::broadcast(list, src, true, group);
+}
+
+// Sends an object to `dst`, which receives it with recv_object and the same T and tag. Returns when `object`
+// may change; a large object waits for its receiver, as send. The object travels as two messages with this
+// tag. Errors: as send; InvalidArgument on both ranks if the object cannot be encoded, or has more than
+// kMaxObjectBytes.
+template <class T>
+void send_object(const T& object, int dst, const Group& group = nullptr, int tag = 0) {
+  absl::Status why;
+  const at::Tensor bytes = objects_internal::pack(object, why);
+  objects_internal::send(bytes, why, dst, tag, group);
+}
+// Waits for an object and returns its sender's rank in the world; -1 on a rank that is not a member. `src`
+// may be kAnySource, if the backend supports that; then no other thread may receive with this tag at the same
+// time. Errors: as recv; InvalidArgument if the sender could not encode the object, or if the bytes cannot be
+// decoded as a T.
+template <class T>
+int recv_object(T& object, int src = kAnySource, const Group& group = nullptr, int tag = 0) {
+  const objects_internal::Received received = objects_internal::receive(src, tag, group);
+  if (!received.bytes.defined()) return -1;
+  throw_if_error(objects_internal::unpack(received.bytes, object));
+  return received.source;
+}
+
+// Sends a list of objects to `dst`, which receives it with recv_object_list and the same T. As send_object.
+template <class T>
+void send_object_list(const std::vector<T>& list, int dst, const Group& group = nullptr) {
+  send_object(list, dst, group);
+}
+// Waits for a list of objects, which replaces `list`, and returns its sender's rank in the world. As
+// recv_object.
+template <class T>
+int recv_object_list(std::vector<T>& list, int src = kAnySource, const Group& group = nullptr) {
+  return recv_object(list, src, group);
 }
 
 }  // namespace gradwire::collectives

@@ -1,7 +1,9 @@
 #include "gradwire/collectives/coalesce/coalesced.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -142,21 +144,20 @@ OperationRecord record_of_calls(const std::vector<CoalescedCall>& calls) {
     if (name_of_kind(call.kind) != record.operation) record.operation = Operation::kCoalesced;
     absl::StrAppend(&text, static_cast<int>(call.kind), " ", static_cast<int>(call.op.op), " ",
                     call.op.multiplies, " ", call.root);
-    const auto append = [&](const Tensors& tensors) {
-      for (const at::Tensor& tensor : tensors) {
-        if (!tensor.defined()) continue;
-        record.elements += tensor.numel();
-        if (record.dtype == nullptr) record.dtype = c10::toString(tensor.scalar_type());
-        absl::StrAppend(&text, " ", static_cast<int>(tensor.scalar_type()));
-        // The shapes of an all-to-all differ between ranks.
-        if (call.kind == Kind::kAllToAll) continue;
-        for (const int64_t size : tensor.sizes()) absl::StrAppend(&text, ",", size);
-      }
-    };
-    append(call.inputs);
-    append(call.outputs);
+    for (const at::Tensor& tensor : call.outputs) {
+      if (!tensor.defined()) continue;
+      if (record.dtype == nullptr) record.dtype = c10::toString(tensor.scalar_type());
+      absl::StrAppend(&text, " ", static_cast<int>(tensor.scalar_type()));
+      // The shapes of an all-to-all differ between ranks; other outputs have the same shapes on all ranks.
+      if (call.kind == Kind::kAllToAll) continue;
+      record.elements += tensor.numel();
+      for (const int64_t size : tensor.sizes()) absl::StrAppend(&text, ",", size);
+    }
     absl::StrAppend(&text, ";");
   }
+  record.dimensions = 1;
+  record.sizes[0] =
+      static_cast<uint32_t>(std::min<int64_t>(record.elements, std::numeric_limits<uint32_t>::max()));
   record.shape_hash = stable_hash(text);
   return record;
 }

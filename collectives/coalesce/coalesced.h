@@ -11,7 +11,8 @@
 // The parts of ProcessGroup::coalesced, in the order in which it uses them.
 namespace gradwire::collectives {
 
-// The description of these calls. If all are of one kind, it names that kind.
+// The description of these calls, with the number of elements of their outputs. If all are of one kind, it
+// names that kind.
 OperationRecord record_of_calls(const std::vector<CoalescedCall>& calls);
 
 // Checks the calls as the collectives themselves check their arguments, and that all tensors are on one

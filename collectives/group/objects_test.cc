@@ -1,11 +1,13 @@
 #include "gradwire/collectives/objects.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <string>
@@ -153,6 +155,108 @@ TEST(ObjectsTest, NonMembersAreLeftAlone) {
     EXPECT_EQ(number, world->rank());
     EXPECT_THAT(list, ElementsAre(world->rank() == 1 ? 1 : -1));
   });
+}
+
+TEST(ObjectMessages, ObjectsAndListsGoFromRankToRank) {
+  Ranks ranks(3);
+  ranks.run([](const Group& group) {
+    using Map = std::map<std::string, std::vector<at::Tensor>>;
+    if (group->rank() == 0) {
+      send_object(std::string(100'000, 'x'), 2, group, 5);
+      send_object_list(std::vector<std::string>{"a", "", "ccc"}, 2, group);
+      send_object(Map{{"t", {at::arange(3), at::ones({1000})}}}, 1, group);
+      return;
+    }
+    if (group->rank() == 1) {
+      Map map;
+      EXPECT_EQ(recv_object(map, 0, group), 0);
+      EXPECT_TRUE(map.at("t")[1].equal(at::ones({1000})));
+      send_object_list(std::vector<int64_t>{}, 2, group);
+      return;
+    }
+    // The tag decides which message is received, not the order.
+    std::vector<std::string> list = {"is replaced"};
+    EXPECT_EQ(recv_object_list(list, 0, group), 0);
+    EXPECT_THAT(list, ElementsAre("a", "", "ccc"));
+    std::string text;
+    EXPECT_EQ(recv_object(text, kAnySource, group, 5), 0);
+    EXPECT_EQ(text.size(), 100'000u);
+    std::vector<int64_t> numbers = {1};
+    EXPECT_EQ(recv_object_list(numbers, kAnySource, group), 1);
+    EXPECT_TRUE(numbers.empty());
+  });
+}
+
+TEST(ObjectMessages, ListsAreBroadcastWithTheirLength) {
+  Ranks ranks(3);
+  ranks.run([](const Group& group) {
+    std::vector<std::string> list(static_cast<std::size_t>(group->rank()), "own");
+    broadcast_object_list(list, 2, group);
+    EXPECT_THAT(list, ElementsAre("own", "own"));
+    list.push_back(absl::StrCat(group->rank()));
+    broadcast_object_list_async(list, 1, group)->wait();
+    EXPECT_THAT(list, ElementsAre("own", "own", "1"));
+  });
+}
+
+TEST(ObjectMessages, ObjectThatCannotBeEncodedFailsOnBothRanks) {
+  Ranks ranks(2);
+  const auto results = ranks.results([](const Group& group) {
+    at::Tensor tensor = at::ones({2}, at::TensorOptions().device(at::kMeta));
+    if (group->rank() == 0) {
+      send_object(tensor, 1, group);
+    } else {
+      recv_object(tensor, 0, group);
+    }
+  });
+  EXPECT_THAT(results[0].ToString(), AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("meta")));
+  EXPECT_THAT(results[1].ToString(),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("rank 0 could not send its object")));
+}
+
+TEST(ObjectMessages, HostileSizesAndBytesAreRefused) {
+  Ranks ranks(2);
+  ranks.run([](const Group& group) {
+    for (const int64_t size : {int64_t{-2}, INT64_MIN, kMaxObjectBytes + 1, INT64_MAX}) {
+      if (group->rank() == 0) {
+        group->send(at::full({1}, size, at::kLong), 1);
+        continue;
+      }
+      std::string text;
+      try {
+        recv_object(text, 0, group);
+        ADD_FAILURE() << size;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(error.what(), HasSubstr("invalid size of the object of rank 0"));
+      }
+    }
+    if (group->rank() == 0) {
+      group->send(at::full({1}, 16, at::kLong), 1);
+      group->send(at::full({16}, 0x7f, at::kByte), 1);
+    } else {
+      std::string text;
+      EXPECT_THROW(recv_object(text, 0, group), Error);
+    }
+  });
+}
+
+TEST(ObjectMessages, MissingSenderIsNamedAndNonMembersDoNothing) {
+  Ranks ranks(2, {.timeout = absl::Seconds(2)});
+  ranks.run([](const Group& world) {
+    const Group group = world->new_group({1});
+    if (world->rank() == 1) return;
+    int64_t number = 7;
+    EXPECT_EQ(recv_object(number, 1, group), -1);
+    send_object(number, 1, group);
+    EXPECT_EQ(number, 7);
+  });
+  const auto results = ranks.results([](const Group& group) {
+    int64_t number = 0;
+    if (group->rank() == 0) recv_object(number, 1, group);
+  });
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kDeadlineExceeded) << results[0];
+  EXPECT_THAT(results[0].ToString(), HasSubstr("rank 1"));
 }
 
 TEST(ObjectBytes, HostileBytesAreRefused) {

@@ -71,6 +71,10 @@ class NcclCollectives final : public MultiDevice {
   // Runs a collective; `body` calls NCCL for each device.
   absl::Status perform(const Call& call, absl::Time deadline, NcclComms::Call body);
 
+  // As GroupBackend::together: each of `calls` calls perform() once, and what they give to NCCL becomes one
+  // group of NCCL's, with one end.
+  absl::Status together(const std::vector<std::function<absl::Status()>>& calls);
+
   // The device of collectives with one device for each rank; nullopt before the first of them.
   std::optional<c10::Device> single_device() const;
   // The communicators that have been made.
@@ -82,6 +86,10 @@ class NcclCollectives final : public MultiDevice {
   absl::StatusOr<Comms> existing(const std::vector<c10::Device>& devices) const;
   // As existing(), but makes the communicator if needed.
   absl::StatusOr<Comms> comms_for(const std::vector<c10::Device>& devices, absl::Time deadline);
+  // A part of the calls of together(), while it runs.
+  struct Together;
+  // perform() for one of these calls.
+  absl::Status join(const Call& call, absl::Time deadline, NcclComms::Call body);
   absl::Status enqueue(const Call& call, DeviceWork& work, absl::Time deadline, NcclComms::Call body);
   absl::Status reduce_to(const char* what, const Tensors& tensors, std::optional<int> root,
                          const Reduction& op, absl::Time deadline);
@@ -96,6 +104,8 @@ class NcclCollectives final : public MultiDevice {
 
   // Number of attempts to make a communicator. Used only by collectives, which are called one at a time.
   int setups_ = 0;
+  // Not nullptr while together() collects calls. Used only by collectives.
+  Together* together_ = nullptr;
 
   mutable Mutex mutex_;
   // The communicators for one device for each rank, and for several.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -57,6 +58,10 @@ class NcclGroup final : public GroupBackend {
   absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op, int size,
                                      absl::Time deadline) override {
     return collectives_.reduce_parts("reduce_scatter_tensor", output, {input}, op, deadline);
+  }
+
+  absl::Status together(c10::Device, const std::vector<std::function<absl::Status()>>& calls) override {
+    return collectives_.together(calls);
   }
 
   // The future is done when the transfer is enqueued in a stream; the first message of a channel also waits

@@ -34,6 +34,7 @@ std::vector<NcclCollectives::Comms> NcclCollectives::comms() const {
 // 3. Enqueue it.
 // 4. After an error, fail the group unless all ranks have the same error.
 absl::Status NcclCollectives::perform(const Call& call, absl::Time deadline, NcclComms::Call body) {
+  if (together_ != nullptr) return join(call, deadline, body);
   last_work() = {};
   GRADWIRE_RETURN_IF_ERROR(watch_->failure());
   for (const at::Tensor& tensor : call.tensors) {

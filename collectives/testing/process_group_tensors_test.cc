@@ -75,6 +75,43 @@ TEST(ProcessGroupTensors, StridedTensorsAreReadAndWritten) {
   });
 }
 
+// As torch.distributed over NCCL; over gloo it refuses different shapes.
+TEST(ProcessGroupTensors, AllGatherOfDifferentShapes) {
+  Ranks ranks(3, {.check_consistency = true});
+  ranks.run([](const Group& group) {
+    const int rank = group->rank();
+    const std::vector<std::vector<int64_t>> shapes = {{4}, {0, 3}, {2, 5}};
+    for (const bool later : {false, true}) {
+      // The second list is strided.
+      Tensors list = {at::zeros({4}), at::zeros({0, 3}), later ? at::zeros({5, 2}).t() : at::zeros({2, 5})};
+      if (later) {
+        group->all_gather_async(list, counting(shapes[rank], rank))->wait();
+      } else {
+        group->all_gather(list, counting(shapes[rank], rank));
+      }
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(list[i].equal(counting(shapes[i], i))) << i;
+    }
+  });
+  const auto results = ranks.results([](const Group& group) {
+    Tensors list = {at::zeros({1}), at::zeros({2}), at::zeros({group->rank() == 1 ? 4 : 3})};
+    group->all_gather(list, at::ones({group->rank() + 1}));
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument) << result;
+    EXPECT_NE(result.ToString().find("rank 1 called"), std::string::npos) << result;
+  }
+}
+
+// As torch.distributed over gloo: the number of elements counts, not the shape.
+TEST(ProcessGroupTensors, BroadcastIntoAnotherShape) {
+  Ranks ranks(2);
+  ranks.run([](const Group& group) {
+    at::Tensor tensor = group->rank() == 0 ? counting({6}, 0) : at::zeros({2, 3});
+    group->broadcast(tensor, 0);
+    EXPECT_TRUE(tensor.view({6}).equal(counting({6}, 0)));
+  });
+}
+
 TEST(ProcessGroupTensors, LazyConjugatesAreResolved) {
   Ranks ranks(2);
   ranks.run([](const Group& group) {

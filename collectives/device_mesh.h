@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/world.h"
+
+namespace gradwire::collectives {
+
+// Ranks in a grid, with a group for each row of each dimension, as torch.distributed's DeviceMesh. A
+// dimension is named by its number, or by its name if it has one. A DeviceMesh is a handle: copies refer to
+// one grid. Thread-safe. It keeps the groups; they end with the group in which they were made.
+//
+//   DeviceMesh mesh = init_device_mesh({2, 2, 2}, {"dp", "cp", "tp"});   // 8 ranks
+//   all_reduce(gradient, ReduceOp::kAvg, mesh.get_group("dp"));          // over the 2 ranks of this row
+//   DeviceMesh both = mesh[{"dp", "cp"}].flatten("dp_cp");               // a row of 4 ranks
+//
+// On a rank that is not in the grid the groups are handles that do nothing (rank() == -1).
+//
+// Errors, thrown as Error: InvalidArgument for an unknown dimension and for lists that do not fit, before
+// anything is sent; the errors of ProcessGroup::new_groups.
+class DeviceMesh {
+ public:
+  // Makes a grid of this shape in `group` (nullptr: the world), and its groups. `ranks`: the ranks of the
+  // world in the grid, row-major; they are different members of `group`. Every member of `group` must call it
+  // with the same arguments, in the same order as other functions that make groups.
+  DeviceMesh(std::vector<int> ranks, std::vector<int> shape, std::vector<std::string> names = {},
+             const Group& group = nullptr, const NewGroupOptions& options = {});
+  // A grid of one dimension with the members of `group`. Makes no groups.
+  static DeviceMesh from_group(const Group& group, const std::string& name = "");
+  // A grid whose groups exist already: groups[i] is the group of this rank's row of dimension i. Makes no
+  // groups. `parent`: the group in which flatten() makes groups; nullptr is the world.
+  static DeviceMesh from_groups(std::vector<Group> groups, std::vector<int> ranks, std::vector<int> shape,
+                                std::vector<std::string> names = {}, const Group& parent = nullptr);
+
+  // Number of dimensions.
+  int ndim() const { return static_cast<int>(shape().size()); }
+  // Number of ranks in each dimension.
+  const std::vector<int>& shape() const;
+  // The names of the dimensions; empty if they have none.
+  const std::vector<std::string>& mesh_dim_names() const;
+  // The ranks of the world in the grid, row-major.
+  const std::vector<int>& mesh() const;
+  // Number of ranks in the grid.
+  int size() const { return static_cast<int>(mesh().size()); }
+  // Number of ranks in a dimension.
+  int size(int dim) const;
+  int size(absl::string_view name) const { return size(dimension(name)); }
+
+  // This process's rank in the world.
+  int get_rank() const;
+  // This rank's place in each dimension; nullopt if it is not in the grid.
+  const std::optional<std::vector<int>>& get_coordinate() const;
+  // This rank's place in a dimension; -1 if it is not in the grid.
+  int get_local_rank(int dim) const;
+  int get_local_rank(absl::string_view name) const { return get_local_rank(dimension(name)); }
+  // The group of this rank's row of a dimension. Its ranks are in ascending order of their ranks in the
+  // world.
+  Group get_group(int dim) const;
+  Group get_group(absl::string_view name) const { return get_group(dimension(name)); }
+  // The group of a grid with one dimension. InvalidArgument if it has more.
+  Group get_group() const;
+  // The groups of all dimensions, in their order.
+  const std::vector<Group>& get_all_groups() const;
+
+  // The part of the grid with these dimensions, through this rank. They are in the order of the grid, or the
+  // one name that flatten() has given to several dimensions. Makes no groups.
+  DeviceMesh operator[](const std::vector<std::string>& names) const;
+  DeviceMesh operator[](const char* name) const { return (*this)[std::vector<std::string>{name}]; }
+  DeviceMesh operator[](const std::string& name) const { return (*this)[std::vector<std::string>{name}]; }
+
+  // The same ranks in one dimension, with a group of their own. Every member of the group that the first grid
+  // was made in must call it for the same dimensions. `name`: empty, or not used in the first grid; the
+  // default is the names of the dimensions, joined by "_". Afterwards the first grid knows the name. Calling
+  // it again returns the same grid.
+  DeviceMesh flatten(std::string name = "") const;
+
+ private:
+  struct Root;
+  struct State;
+  explicit DeviceMesh(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  static std::shared_ptr<Root> make_root(std::vector<int> ranks, std::vector<int> shape,
+                                         std::vector<std::string> names, const Group& group);
+  static std::shared_ptr<const State> whole(std::shared_ptr<Root> root);
+  int dimension(absl::string_view name) const;
+  int checked(int dim) const;
+
+  std::shared_ptr<const State> state_;
+};
+
+// Makes a grid with the ranks 0, 1, ... of `group` (nullptr: the world) in row-major order. The product of
+// the shape may be smaller than the group: then its last ranks are not in the grid.
+DeviceMesh init_device_mesh(std::vector<int> shape, std::vector<std::string> names = {},
+                            const Group& group = nullptr, const NewGroupOptions& options = {});
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,266 @@
+#include "gradwire/collectives/device_mesh.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/subgroups/mesh_arrangement.h"
+
+namespace gradwire::collectives {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(absl::InvalidArgumentError(absl::StrCat("device mesh: ", what)));
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  return names.empty() ? "none" : absl::StrCat("\"", absl::StrJoin(names, "\", \""), "\"");
+}
+
+void check_names(const std::vector<std::string>& names, std::size_t dimensions) {
+  if (names.empty()) return;
+  if (names.size() != dimensions) {
+    refuse(absl::StrCat("got ", names.size(), " names for ", dimensions, " dimensions: ", quoted(names)));
+  }
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (name.empty()) refuse("a name of a dimension is empty; give each a name, or none at all");
+    if (!seen.insert(name).second) refuse(absl::StrCat("two dimensions have the name \"", name, "\""));
+  }
+}
+
+void check_arrangement(const MeshArrangement& grid, const ProcessGroup& group) {
+  if (grid.shape.empty()) refuse("the shape is empty; expected at least one dimension");
+  int64_t product = 1;
+  for (const int length : grid.shape) {
+    if (length <= 0)
+      refuse(absl::StrCat("the shape has a length of ", length, "; expected positive lengths"));
+    product = std::min<int64_t>(product * length, int64_t{1} << 31);
+  }
+  if (product != static_cast<int64_t>(grid.ranks.size())) {
+    refuse(absl::StrCat("shape [", absl::StrJoin(grid.shape, ", "), "] has ", product,
+                        " places, but there are ", grid.ranks.size(), " ranks"));
+  }
+  std::vector<int> sorted = grid.ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) refuse(absl::StrCat("rank ", *twice, " is in the grid twice"));
+  for (const int rank : sorted) {
+    if (std::binary_search(group.ranks().begin(), group.ranks().end(), rank)) continue;
+    refuse(absl::StrCat("rank ", rank, " is not a member of group \"", group.name(), "\", whose ranks are ",
+                        absl::StrJoin(group.ranks(), ", ")));
+  }
+}
+
+// The group of these that this rank is a member of; else the first one, whose handle does nothing.
+Group own_of(const std::vector<Group>& groups) {
+  for (const Group& group : groups) {
+    if (group->rank() >= 0) return group;
+  }
+  return groups.front();
+}
+
+}  // namespace
+
+// The first grid, which was not sliced from another one.
+struct DeviceMesh::Root {
+  Group parent;
+  int rank = -1;
+  MeshArrangement grid;
+  std::vector<std::string> names;
+  std::optional<std::vector<int>> coordinate;
+  std::vector<Group> groups;
+  NewGroupOptions options;
+
+  Mutex mutex;
+  // The flattened grids by their names.
+  std::map<std::string, std::shared_ptr<const State>> flattened ABSL_GUARDED_BY(mutex);
+};
+
+// A grid: the first one, a part of it, or a flattened part.
+struct DeviceMesh::State {
+  std::shared_ptr<Root> root;
+  // The dimensions of the first grid that this one has.
+  std::vector<int> dims;
+  MeshArrangement grid;
+  std::vector<std::string> names;
+  std::optional<std::vector<int>> coordinate;
+  std::vector<Group> groups;
+};
+
+std::shared_ptr<DeviceMesh::Root> DeviceMesh::make_root(std::vector<int> ranks, std::vector<int> shape,
+                                                        std::vector<std::string> names, const Group& group) {
+  auto root = std::make_shared<Root>();
+  root->parent = group_or_world(group);
+  root->grid = {std::move(shape), std::move(ranks)};
+  root->names = std::move(names);
+  check_arrangement(root->grid, *root->parent);
+  check_names(root->names, root->grid.shape.size());
+  if (root->parent->rank() >= 0)
+    root->rank = root->parent->ranks()[static_cast<std::size_t>(root->parent->rank())];
+  root->coordinate = root->grid.coordinate_of(root->rank);
+  return root;
+}
+
+std::shared_ptr<const DeviceMesh::State> DeviceMesh::whole(std::shared_ptr<Root> root) {
+  auto state = std::make_shared<State>();
+  state->dims.resize(root->grid.shape.size());
+  std::iota(state->dims.begin(), state->dims.end(), 0);
+  state->grid = root->grid;
+  state->names = root->names;
+  state->coordinate = root->coordinate;
+  state->groups = root->groups;
+  state->root = std::move(root);
+  return state;
+}
+
+DeviceMesh::DeviceMesh(std::vector<int> ranks, std::vector<int> shape, std::vector<std::string> names,
+                       const Group& group, const NewGroupOptions& options) {
+  const std::shared_ptr<Root> root = make_root(std::move(ranks), std::move(shape), std::move(names), group);
+  root->options = options;
+  for (int dim = 0; dim < static_cast<int>(root->grid.shape.size()); ++dim) {
+    root->groups.push_back(own_of(root->parent->new_groups(root->grid.lists_along({dim}), options)));
+  }
+  state_ = whole(root);
+}
+
+DeviceMesh DeviceMesh::from_group(const Group& group, const std::string& name) {
+  const Group in = group_or_world(group);
+  return from_groups({in}, in->ranks(), {in->size()},
+                     name.empty() ? std::vector<std::string>{} : std::vector<std::string>{name}, in);
+}
+
+DeviceMesh DeviceMesh::from_groups(std::vector<Group> groups, std::vector<int> ranks, std::vector<int> shape,
+                                   std::vector<std::string> names, const Group& parent) {
+  const std::shared_ptr<Root> root = make_root(std::move(ranks), std::move(shape), std::move(names), parent);
+  if (groups.size() != root->grid.shape.size()) {
+    refuse(absl::StrCat("got ", groups.size(), " groups for ", root->grid.shape.size(), " dimensions"));
+  }
+  for (std::size_t dim = 0; dim < groups.size(); ++dim) {
+    if (groups[dim] == nullptr) refuse(absl::StrCat("the group of dimension ", dim, " is a null pointer"));
+    if (!root->coordinate.has_value()) continue;
+    std::vector<int> row = root->grid.along({static_cast<int>(dim)}, *root->coordinate).ranks;
+    std::sort(row.begin(), row.end());
+    if (row == groups[dim]->ranks()) continue;
+    refuse(absl::StrCat("the group of dimension ", dim, " has the ranks ",
+                        absl::StrJoin(groups[dim]->ranks(), ", "), ", but this rank's row has ",
+                        absl::StrJoin(row, ", ")));
+  }
+  root->groups = std::move(groups);
+  return DeviceMesh(whole(root));
+}
+
+const std::vector<int>& DeviceMesh::shape() const { return state_->grid.shape; }
+const std::vector<std::string>& DeviceMesh::mesh_dim_names() const { return state_->names; }
+const std::vector<int>& DeviceMesh::mesh() const { return state_->grid.ranks; }
+int DeviceMesh::get_rank() const { return state_->root->rank; }
+const std::optional<std::vector<int>>& DeviceMesh::get_coordinate() const { return state_->coordinate; }
+const std::vector<Group>& DeviceMesh::get_all_groups() const { return state_->groups; }
+
+int DeviceMesh::dimension(absl::string_view name) const {
+  const auto found = std::find(state_->names.begin(), state_->names.end(), name);
+  if (found != state_->names.end()) return static_cast<int>(found - state_->names.begin());
+  refuse(absl::StrCat("no dimension has the name \"", name, "\"; the names are ", quoted(state_->names)));
+}
+
+int DeviceMesh::checked(int dim) const {
+  if (dim >= 0 && dim < ndim()) return dim;
+  refuse(absl::StrCat("there is no dimension ", dim, "; the grid has ", ndim(), " dimensions"));
+}
+
+int DeviceMesh::size(int dim) const { return state_->grid.shape[static_cast<std::size_t>(checked(dim))]; }
+
+int DeviceMesh::get_local_rank(int dim) const {
+  const auto place = static_cast<std::size_t>(checked(dim));
+  return state_->coordinate.has_value() ? (*state_->coordinate)[place] : -1;
+}
+
+Group DeviceMesh::get_group(int dim) const { return state_->groups[static_cast<std::size_t>(checked(dim))]; }
+
+Group DeviceMesh::get_group() const {
+  if (ndim() == 1) return state_->groups.front();
+  refuse(absl::StrCat("the grid has ", ndim(), " dimensions and one group for each; say which dimension"));
+}
+
+DeviceMesh DeviceMesh::operator[](const std::vector<std::string>& names) const {
+  Root& root = *state_->root;
+  if (names.empty()) refuse("no names of dimensions are given");
+  if (names.size() == 1 &&
+      std::find(state_->names.begin(), state_->names.end(), names[0]) == state_->names.end()) {
+    MutexLock lock(root.mutex);
+    const auto found = root.flattened.find(names[0]);
+    if (found != root.flattened.end()) return DeviceMesh(found->second);
+  }
+  auto state = std::make_shared<State>();
+  state->root = state_->root;
+  std::vector<int> own_dims;
+  for (const std::string& name : names) {
+    const int dim = dimension(name);
+    if (!own_dims.empty() && dim <= own_dims.back()) {
+      refuse(absl::StrCat("the dimensions ", quoted(names), " are not in the order of the grid, ",
+                          quoted(state_->names)));
+    }
+    own_dims.push_back(dim);
+    state->groups.push_back(state_->groups[static_cast<std::size_t>(dim)]);
+  }
+  // A flattened grid has one dimension, so a part of it is all of it.
+  if (own_dims.size() == state_->grid.shape.size()) return *this;
+  for (const int dim : own_dims) state->dims.push_back(state_->dims[static_cast<std::size_t>(dim)]);
+  const std::vector<int> through =
+      state_->coordinate.value_or(std::vector<int>(state_->grid.shape.size(), 0));
+  state->grid = state_->grid.along(own_dims, through);
+  state->names = names;
+  state->coordinate = state->grid.coordinate_of(root.rank);
+  return DeviceMesh(std::move(state));
+}
+
+DeviceMesh DeviceMesh::flatten(std::string name) const {
+  Root& root = *state_->root;
+  if (ndim() == 1 && (name.empty() || state_->names == std::vector<std::string>{name})) return *this;
+  if (name.empty()) name = absl::StrJoin(state_->names, "_");
+  if (name.empty()) refuse("the dimensions of the grid have no names; give a name for the flattened one");
+  if (std::find(root.names.begin(), root.names.end(), name) != root.names.end())
+    refuse(absl::StrCat("the name \"", name, "\" is the name of a dimension of the grid"));
+  {
+    MutexLock lock(root.mutex);
+    const auto found = root.flattened.find(name);
+    if (found != root.flattened.end()) {
+      if (found->second->dims == state_->dims) return DeviceMesh(found->second);
+      refuse(
+          absl::StrCat("the name \"", name, "\" belongs to other dimensions, which were flattened before"));
+    }
+  }
+  auto state = std::make_shared<State>();
+  state->root = state_->root;
+  state->dims = state_->dims;
+  state->grid = {{size()}, state_->grid.ranks};
+  state->names = {name};
+  state->coordinate = state->grid.coordinate_of(root.rank);
+  // Without the lock: other ranks are waited for.
+  state->groups = {own_of(root.parent->new_groups(root.grid.lists_along(state_->dims), root.options))};
+  MutexLock lock(root.mutex);
+  return DeviceMesh(root.flattened.emplace(name, std::move(state)).first->second);
+}
+
+DeviceMesh init_device_mesh(std::vector<int> shape, std::vector<std::string> names, const Group& group,
+                            const NewGroupOptions& options) {
+  const Group in = group_or_world(group);
+  int64_t product = 1;
+  for (const int length : shape) product = std::min<int64_t>(product * std::max(length, 1), int64_t{1} << 31);
+  if (product > in->size()) {
+    refuse(absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] has ", product, " places, but group \"",
+                        in->name(), "\" has only ", in->size(), " ranks"));
+  }
+  const auto begin = in->ranks().begin();
+  return DeviceMesh(std::vector<int>(begin, begin + product), std::move(shape), std::move(names), in,
+                    options);
+}
+
+}  // namespace gradwire::collectives
