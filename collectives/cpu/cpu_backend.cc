@@ -14,6 +14,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/cpu/cpu_group.h"
 #include "gradwire/collectives/cpu/reducers.h"
+#include "gradwire/collectives/cpu/wide/wide_reductions.h"
 #include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/store/prefix_store.h"
@@ -60,7 +61,10 @@ PartSpans rows_of(const at::Tensor& whole, const std::vector<int64_t>& counts) {
 class CpuBackend final : public GroupBackend {
  public:
   CpuBackend(std::shared_ptr<Mesh> mesh, std::unique_ptr<CpuGroup> group, std::vector<int> world_ranks)
-      : mesh_(std::move(mesh)), group_(std::move(group)), world_ranks_(std::move(world_ranks)) {}
+      : mesh_(std::move(mesh)),
+        group_(std::move(group)),
+        world_ranks_(std::move(world_ranks)),
+        wide_(*group_, group_->rank(), static_cast<int>(world_ranks_.size())) {}
 
   absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) override {
     return group_->broadcast(span_of(tensor), root, deadline);
@@ -69,6 +73,7 @@ class CpuBackend final : public GroupBackend {
   absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
     if (reducer == nullptr) return unsupported(tensor, op);
+    if (wide_.takes(op.op, tensor.scalar_type())) return wide_.reduce(tensor, root, op.op, deadline);
     GRADWIRE_RETURN_IF_ERROR(group_->reduce(span_of(tensor), root, *reducer, deadline));
     if (rank() == root) average(tensor, op);
     return absl::OkStatus();
@@ -77,6 +82,7 @@ class CpuBackend final : public GroupBackend {
   absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
     if (reducer == nullptr) return unsupported(tensor, op);
+    if (wide_.takes(op.op, tensor.scalar_type())) return wide_.all_reduce(tensor, op.op, deadline);
     absl::Status status = group_->all_reduce(span_of(tensor), *reducer, deadline);
     if (status.ok()) average(tensor, op);
     return status;
@@ -100,6 +106,8 @@ class CpuBackend final : public GroupBackend {
                               absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
     if (reducer == nullptr) return unsupported(output, op);
+    if (wide_.takes(op.op, output.scalar_type()))
+      return wide_.reduce_scatter(output, spans_of(inputs), op.op, deadline);
     GRADWIRE_RETURN_IF_ERROR(group_->reduce_scatter(span_of(output), spans_of(inputs), *reducer, deadline));
     average(output, op);
     return absl::OkStatus();
@@ -119,6 +127,8 @@ class CpuBackend final : public GroupBackend {
                                      absl::Time deadline) override {
     const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
     if (reducer == nullptr) return unsupported(output, op);
+    if (wide_.takes(op.op, output.scalar_type()))
+      return wide_.reduce_scatter(output, equal_parts(input, size), op.op, deadline);
     GRADWIRE_RETURN_IF_ERROR(
         group_->reduce_scatter(span_of(output), equal_parts(input, size), *reducer, deadline));
     average(output, op);
@@ -176,6 +186,7 @@ class CpuBackend final : public GroupBackend {
   const std::shared_ptr<Mesh> mesh_;
   const std::unique_ptr<CpuGroup> group_;
   const std::vector<int> world_ranks_;
+  WideReductions wide_;
 };
 
 absl::Status read_options(const BackendContext& context, CpuGroup::Options& group, Mesh::Options& mesh) {

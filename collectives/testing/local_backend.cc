@@ -203,10 +203,14 @@ Rooms& rooms() {
 
 at::Tensor reduce_reference(const std::vector<at::Tensor>& tensors, ReduceOp op) {
   const c10::NoGradGuard no_grad;
-  at::Tensor result = tensors[0].clone();
-  for (std::size_t i = 1; i < tensors.size(); ++i) result = combine(result, tensors[i], op);
+  const at::ScalarType dtype = tensors[0].scalar_type();
+  // Half and bfloat16 are combined in float, and rounded once.
+  const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
+  const auto widened = [narrow](const at::Tensor& tensor) { return narrow ? tensor.to(at::kFloat) : tensor; };
+  at::Tensor result = widened(tensors[0]).clone();
+  for (std::size_t i = 1; i < tensors.size(); ++i) result = combine(result, widened(tensors[i]), op);
   if (op == ReduceOp::kAvg) result = at::div(result, static_cast<double>(tensors.size()));
-  return result;
+  return result.to(dtype);
 }
 
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_local_backend(const BackendContext& context) {

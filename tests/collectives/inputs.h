@@ -15,7 +15,9 @@ inline constexpr c10::ScalarType kDtypes[] = {at::kByte,   at::kChar, at::kShort
                                               at::kLong,   at::kHalf, at::kBFloat16,     at::kFloat,
                                               at::kDouble, at::kBool, at::kComplexFloat, at::kComplexDouble};
 // Dtypes of the class kOther: they are copied but cannot be reduced.
-inline constexpr c10::ScalarType kOtherDtypes[] = {at::kUInt16, at::kComplexHalf, at::kFloat8_e4m3fn};
+inline constexpr c10::ScalarType kOtherDtypes[] = {
+    at::kUInt16,        at::kUInt32,      at::kUInt64,          at::kComplexHalf,
+    at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz};
 
 DtypeClass class_of(c10::ScalarType dtype);
 
