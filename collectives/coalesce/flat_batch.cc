@@ -12,8 +12,8 @@ namespace {
 
 using Kind = CoalescedCall::Kind;
 
-// A tensor of at most so many bytes is copied into a batch: up to here two copies cost less than one more
-// collective, also through shared memory.
+// A tensor of at most so many bytes is copied into a batch. This is an estimate of where two copies cost as
+// much as one more collective.
 constexpr int64_t kSmallBytes = int64_t{32} << 10;
 // The size of one rank's part of a batch.
 constexpr int64_t kBatchBytes = int64_t{1} << 20;

@@ -98,7 +98,8 @@ PYTORCH = {
         delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh
         skip_all_reduce_unused_params bucket_cap_mb_list forward no_sync join join_hook join_device join_process_group
         register_comm_hook scatter gather to_kwargs will_sync_module_buffers train Reducer Logger BuiltinCommHookType
-        GradBucket Logger.set_construction_data_and_log Logger.set_error_and_log Logger.set_runtime_stats_and_log
+        GradBucket GradBucket.buffer GradBucket.gradients GradBucket.parameters GradBucket.index GradBucket.is_last
+        GradBucket.set_buffer Logger.set_construction_data_and_log Logger.set_error_and_log Logger.set_runtime_stats_and_log
         Reducer.get_backward_stats Reducer.prepare_for_backward Reducer.prepare_for_forward Reducer.set_logger""",
     "torch.distributed.algorithms": """
         Join Join.notify_join_context Joinable JoinHook ddp_comm_hooks.register_ddp_comm_hook
@@ -149,7 +150,6 @@ PYTORCH = {
 # that ends with a dot stands for all names that begin with it.
 OTHER_MEANING = {
     "torch.distributed.rpc is_available": "the function of process groups",
-    "torch.distributed.rpc RpcAgent.join": "the scope of a replica",
     "torch.distributed.autograd is_available": "the function of process groups",
     "torch.distributed.nn RemoteModule.parameters": "arguments of functions",
     "torch.distributed.nn RemoteModule.to": "arguments of functions",
