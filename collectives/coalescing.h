@@ -24,18 +24,21 @@ namespace gradwire::collectives {
 // Each tensor becomes the reduction of the ranks' tensors at the same place of the list.
 void all_reduce_coalesced(std::vector<at::Tensor> tensors, const Reduction& op = ReduceOp::kSum,
                           const Group& group = nullptr);
+// As all_reduce_coalesced, but returns at once.
 std::shared_ptr<Work> all_reduce_coalesced_async(std::vector<at::Tensor> tensors,
                                                  const Reduction& op = ReduceOp::kSum,
                                                  const Group& group = nullptr);
 // lists[rank][i] becomes tensors[i] of that rank. `lists`: one list for each rank, as long as `tensors`.
 void all_gather_coalesced(const std::vector<std::vector<at::Tensor>>& lists, std::vector<at::Tensor> tensors,
                           const Group& group = nullptr);
+// As all_gather_coalesced, but returns at once.
 std::shared_ptr<Work> all_gather_coalesced_async(const std::vector<std::vector<at::Tensor>>& lists,
                                                  std::vector<at::Tensor> tensors,
                                                  const Group& group = nullptr);
 // outputs[i] becomes the reduction, over all ranks, of their lists[i][this rank].
 void reduce_scatter_coalesced(std::vector<at::Tensor> outputs, std::vector<std::vector<at::Tensor>> lists,
                               const Reduction& op = ReduceOp::kSum, const Group& group = nullptr);
+// As reduce_scatter_coalesced, but returns at once.
 std::shared_ptr<Work> reduce_scatter_coalesced_async(std::vector<at::Tensor> outputs,
                                                      std::vector<std::vector<at::Tensor>> lists,
                                                      const Reduction& op = ReduceOp::kSum,
@@ -43,12 +46,14 @@ std::shared_ptr<Work> reduce_scatter_coalesced_async(std::vector<at::Tensor> out
 // all_gather_into_tensor(outputs[i], inputs[i]) for all i.
 void all_gather_into_tensor_coalesced(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                       const Group& group = nullptr);
+// As all_gather_into_tensor_coalesced, but returns at once.
 std::shared_ptr<Work> all_gather_into_tensor_coalesced_async(std::vector<at::Tensor> outputs,
                                                              std::vector<at::Tensor> inputs,
                                                              const Group& group = nullptr);
 // reduce_scatter_tensor(outputs[i], inputs[i], op) for all i.
 void reduce_scatter_tensor_coalesced(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                      const Reduction& op = ReduceOp::kSum, const Group& group = nullptr);
+// As reduce_scatter_tensor_coalesced, but returns at once.
 std::shared_ptr<Work> reduce_scatter_tensor_coalesced_async(std::vector<at::Tensor> outputs,
                                                             std::vector<at::Tensor> inputs,
                                                             const Reduction& op = ReduceOp::kSum,
@@ -64,15 +69,22 @@ std::shared_ptr<Work> reduce_scatter_tensor_coalesced_async(std::vector<at::Tens
 //   std::shared_ptr<Work> work = together.start();
 class CoalescingManager {
  public:
+  // Collects collectives of `group`; nullptr: the world.
   explicit CoalescingManager(const Group& group = nullptr) : group_(group_or_world(group)) {}
 
-  // As the collectives with these names.
+  // As the collective with this name.
   void all_reduce(at::Tensor tensor, const Reduction& op = ReduceOp::kSum);
+  // As the collective with this name.
   void broadcast(at::Tensor tensor, int src);
+  // As the collective with this name.
   void all_gather(std::vector<at::Tensor> list, at::Tensor tensor);
+  // As the collective with this name.
   void all_gather_into_tensor(at::Tensor output, at::Tensor input);
+  // As the collective with this name.
   void reduce_scatter(at::Tensor output, std::vector<at::Tensor> list, const Reduction& op = ReduceOp::kSum);
+  // As the collective with this name.
   void reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op = ReduceOp::kSum);
+  // As the collective with this name.
   void all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs);
 
   // Number of collectives that were collected.

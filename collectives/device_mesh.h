@@ -50,6 +50,7 @@ class DeviceMesh {
   int size() const { return static_cast<int>(mesh().size()); }
   // Number of ranks in a dimension.
   int size(int dim) const;
+  // Number of ranks in the dimension with this name.
   int size(absl::string_view name) const { return size(dimension(name)); }
 
   // This process's rank in the world.
@@ -58,10 +59,12 @@ class DeviceMesh {
   const std::optional<std::vector<int>>& get_coordinate() const;
   // This rank's place in a dimension; -1 if it is not in the grid.
   int get_local_rank(int dim) const;
+  // This rank's place in the dimension with this name; -1 if it is not in the grid.
   int get_local_rank(absl::string_view name) const { return get_local_rank(dimension(name)); }
   // The group of this rank's row of a dimension. Its ranks are in ascending order of their ranks in the
   // world.
   Group get_group(int dim) const;
+  // The group of this rank's row of the dimension with this name.
   Group get_group(absl::string_view name) const { return get_group(dimension(name)); }
   // The group of a grid with one dimension. InvalidArgument if it has more.
   Group get_group() const;
@@ -71,7 +74,9 @@ class DeviceMesh {
   // The part of the grid with these dimensions, through this rank. They are in the order of the grid, or the
   // one name that flatten() has given to several dimensions. Makes no groups.
   DeviceMesh operator[](const std::vector<std::string>& names) const;
+  // The part with one dimension.
   DeviceMesh operator[](const char* name) const { return (*this)[std::vector<std::string>{name}]; }
+  // The part with one dimension.
   DeviceMesh operator[](const std::string& name) const { return (*this)[std::vector<std::string>{name}]; }
 
   // The same ranks in one dimension, with a group of their own. Every member of the group that the first grid

@@ -123,8 +123,7 @@ class Reducer : private AccumulationListener {
   void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the reductions of complete buckets. Returns whether it has started the last one of the pass.
   bool start_reductions();
-  // Waits for the reductions. Throws the error of the first one that has failed; later passes then throw
-  // Aborted. `zeros`: this rank contributes zeros.
+  // Waits for the reductions, and throws the first error. `zeros`: this rank contributes zeros.
   void wait_for_reductions(bool in_sink, bool zeros);
   // Ends a pass: waits for the reductions, and sets `.grad`, or the gradients in the sink if there is one.
   void finish_pass(GradientSink* sink = nullptr, bool zeros = false);

@@ -25,6 +25,11 @@ namespace {
 
 using torch::autograd::Node;
 
+// The error of a reduction that has failed, for the caller of backward().
+Error averaging_error(const absl::Status& status) {
+  return Error(with_context(status, "averaging the gradients of DistributedDataParallel"));
+}
+
 Error missing_gradients(const std::string& names, bool static_graph) {
   return Error(absl::FailedPreconditionError(absl::StrCat(
       "a backward pass of DistributedDataParallel did not reach the parameters ", names,
@@ -221,10 +226,11 @@ bool Reducer::start_reductions() {
       }
     }
   } catch (...) {
+    const absl::Status status = status_from_exception(std::current_exception());
     MutexLock lock(mutex_);
     launching_ = false;
-    if (broken_.ok()) broken_ = status_from_exception(std::current_exception());
-    throw;
+    if (broken_.ok()) broken_ = status;
+    throw averaging_error(status);
   }
   return last;
 }
@@ -243,7 +249,7 @@ void Reducer::wait_for_reductions(bool in_sink, bool zeros) {
     const absl::Status status = status_from_exception(std::current_exception());
     MutexLock lock(mutex_);
     if (broken_.ok()) broken_ = status;
-    throw Error(with_context(status, "averaging the gradients of DistributedDataParallel"));
+    throw averaging_error(status);
   }
 }
 

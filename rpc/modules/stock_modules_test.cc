@@ -261,7 +261,7 @@ TEST_F(StockModules, LayersThatCannotBeMadeAreNamed) {
       [] { RemoteModule<SequentialImpl>("worker1", layer<StrangerImpl>()).forward(at::ones({1})); });
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("StrangerImpl"), HasSubstr("GRADWIRE_RPC_LAYER")));
+              AllOf(HasSubstr("StrangerImpl"), HasSubstr("register it with GRADWIRE_RPC_LAYER")));
 
   status =
       status_of([] { RemoteModule<SequentialImpl>("worker1", layer<RefuseImpl>(3)).forward(at::ones({1})); });
