@@ -102,7 +102,10 @@ class CoalescingManager {
 // One message of batch_isend_irecv.
 struct P2POp {
   // The direction, from this rank.
-  enum class Kind { kSend, kReceive };
+  enum class Kind {
+    kSend,     // This rank sends the tensor.
+    kReceive,  // This rank receives into the tensor.
+  };
   // Whether the message is sent or received.
   Kind kind = Kind::kSend;
   // The tensor that is sent, or written.
