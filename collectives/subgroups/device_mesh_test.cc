@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/collectives/subgroups/group_checks.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
 
@@ -15,22 +16,12 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::Ranks;
+using testing::refuses;
+using testing::sum_over;
 using Names = std::vector<std::string>;
 using Numbers = std::vector<int>;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
-
-double sum_over(const Group& group, int value) {
-  at::Tensor tensor = at::full({}, static_cast<double>(value));
-  group->all_reduce(tensor);
-  return tensor.item<double>();
-}
-
-void refuses(const std::function<void()>& call, const std::string& text) {
-  const absl::Status status = status_of(call);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-  EXPECT_THAT(status.ToString(), HasSubstr(text));
-}
 
 TEST(DeviceMesh, ThreeDimensionsOfTwo) {
   Ranks ranks(8);

@@ -1,12 +1,12 @@
 #include "gradwire/collectives/subgroups.h"
 
-#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/collectives/subgroups/group_checks.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
 
@@ -15,20 +15,10 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::Ranks;
+using testing::refuses;
+using testing::sum_over;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
-
-double sum_over(const Group& group, int value) {
-  at::Tensor tensor = at::full({}, static_cast<double>(value));
-  group->all_reduce(tensor);
-  return tensor.item<double>();
-}
-
-void refuses(const std::function<void()>& call, const std::string& text) {
-  const absl::Status status = status_of(call);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-  EXPECT_THAT(status.ToString(), HasSubstr(text));
-}
 
 TEST(Subgroups, EqualPartsOfTheWorld) {
   Ranks ranks(6);

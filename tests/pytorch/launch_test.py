@@ -4,7 +4,9 @@
 usage: launch_test.py LAUNCHER PARAMETER_SERVER [unittest's arguments]
 """
 
+import contextlib
 import os
+import random
 import socket
 import sys
 import tempfile
@@ -26,9 +28,12 @@ def program(name):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port below those of outgoing connections: such a connection could take it before the launcher listens."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 class Launch(unittest.TestCase):

@@ -25,8 +25,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "gradwire/base/free_port.h"
 #include "gradwire/tools/bench/data_parallel/ddp_step.h"
-#include "gradwire/tools/bench/data_parallel/free_port.h"
 
 ABSL_FLAG(int, rounds, 3, "how often each system is started");
 ABSL_FLAG(int, steps, 15, "steps of each kind in a round");
@@ -82,6 +82,7 @@ void run_rank(Make make, const Model& model, int rank, int size, int port, int s
 
 void run_round(Make make, const Model& model, int size, int steps, Times& times) {
   const int port = free_port();
+  if (port == 0) throw std::runtime_error("no free port");
   int ends[2];
   if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");
   std::vector<pid_t> children;
