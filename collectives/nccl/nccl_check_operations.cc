@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -20,8 +21,6 @@
 
 namespace gradwire::collectives::nccl_check {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 std::atomic<int> passed = 0;
 std::atomic<int> failed = 0;
@@ -86,17 +85,23 @@ void same(const at::Tensor& got, const at::Tensor& want, const std::string& what
         what);
 }
 
-namespace {
+void same_bits(const at::Tensor& got, const at::Tensor& want, const std::string& what) {
+  const at::Tensor on_host = got.cpu().contiguous();
+  const at::Tensor wanted = want.contiguous();
+  check(on_host.sizes() == wanted.sizes() && on_host.scalar_type() == wanted.scalar_type() &&
+            (wanted.nbytes() == 0 ||
+             std::memcmp(on_host.const_data_ptr(), wanted.const_data_ptr(), wanted.nbytes()) == 0),
+        what);
+}
 
-// The input of a rank: small whole numbers, which half can represent exactly.
-at::Tensor values(int rank, at::ScalarType dtype, at::IntArrayRef shape = {3, 5}) {
+at::Tensor values(int rank, at::ScalarType dtype, at::IntArrayRef shape) {
   at::Tensor numbers = at::arange(at::empty(shape).numel(), at::kLong).view(shape);
   numbers = (numbers + rank).remainder(3) + (dtype == at::kBool ? 0 : 1);
   if (dtype == at::kBool) return numbers.remainder(2).to(at::kBool);
   return numbers.to(dtype);
 }
 
-at::Tensor reference(int size, at::ScalarType dtype, ReduceOp op, at::IntArrayRef shape = {3, 5}) {
+at::Tensor reference(int size, at::ScalarType dtype, ReduceOp op, at::IntArrayRef shape) {
   Tensors all;
   for (int rank = 0; rank < size; ++rank) all.push_back(values(rank, dtype, shape));
   if (op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor) {
@@ -126,6 +131,8 @@ at::Tensor reference(int size, at::ScalarType dtype, ReduceOp op, at::IntArrayRe
   };
   return combined().to(dtype);
 }
+
+namespace {
 
 void check_reductions(const Group& group, int rank, int size, c10::Device device) {
   for (const at::ScalarType dtype :
@@ -293,6 +300,7 @@ void check_world(int size) {
     check_moves(group, rank, size, device);
     check_objects(group, rank, size);
     check_messages(group, rank, size, device);
+    check_together(group, rank, size, device);
     const absl::Status refused = error_of([&] {
       at::Tensor tensor = at::zeros({1}, at::TensorOptions().device(device));
       group->recv(tensor);
