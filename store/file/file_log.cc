@@ -22,8 +22,10 @@ namespace {
 constexpr char kFileMagic[] = "gradwire store 1";
 constexpr std::size_t kMagicBytes = 16;
 constexpr std::size_t kRecordHeaderBytes = 16;
-// A record has one value (also that of a compare_set), a key and the framing of the message.
-constexpr uint64_t kMaxBodyBytes = kMaxValueBytes + kMaxKeyBytes + 256;
+// A record has a key and a value, or the keys and values of a multi_set with a length of at most 5 bytes for
+// each, and the framing of the message.
+constexpr uint64_t kMaxBodyBytes =
+    std::max(kMaxValueBytes + kMaxKeyBytes, kMaxMultiBytes + 2 * 5 * kMaxKeysPerWait) + 256;
 
 // Offsets of the bytes that are locked. They are far behind any record, so locking them locks no data.
 constexpr off_t kDataLock = off_t{1} << 60;

@@ -7,6 +7,7 @@
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/store/file/file_table.h"
 #include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 
@@ -34,11 +35,14 @@ const std::string& FileStore::path() const { return table_->path(); }
 std::string FileStore::description() const { return absl::StrCat("FileStore ", path()); }
 
 absl::Status FileStore::do_set(absl::Span<const Entry> entries, absl::Time deadline) {
-  return table_->update(deadline, [&](const StoreTable&, Append append) -> absl::Status {
+  return table_->update(deadline, [&](const StoreTable&, Append append) {
+    if (entries.size() == 1) return append(FileRecord::SET, entries[0].first, entries[0].second);
+    proto::MultiSetRequest all;
     for (const auto& [key, value] : entries) {
-      GRADWIRE_RETURN_IF_ERROR(append(FileRecord::SET, key, value));
+      pack_key(key, *all.mutable_keys());
+      pack_key(value, *all.mutable_values());
     }
-    return absl::OkStatus();
+    return append(FileRecord::MULTI_SET, "", all.SerializeAsString());
   });
 }
 

@@ -12,8 +12,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/store/file/file_log.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {
@@ -73,6 +78,53 @@ TEST_F(FileStoreTest, TornTailOfAnyLengthIsCutOffByTheNextWriter) {
 }
 
 // Otherwise each waiting process would lock and read the tail again every millisecond.
+TEST_F(FileStoreTest, MultiSetOfAProcessThatDiesSetsAllKeysOrNone) {
+  {
+    FileStore store(path_);
+    store.set("a", "old");
+  }
+  const std::size_t whole = contents().size();
+  { FileStore(path_).multi_set({"a", "b", "a"}, {"first", "", "last"}); }
+  const std::string both = contents();
+  for (std::size_t size = whole; size <= both.size(); ++size) {
+    write(both.substr(0, size));
+    FileStore store(path_);
+    const bool done = size == both.size();
+    EXPECT_EQ(store.get("a"), done ? "last" : "old");
+    EXPECT_EQ(store.check({"b"}), done);
+  }
+}
+
+TEST_F(FileStoreTest, MalformedMultiSetIsDamage) {
+  FileStore store(path_);
+  store.set("key", "value");
+  FileLog log;
+  ASSERT_TRUE(log.open(path_, Clock::system(), Clock::system().now() + absl::Seconds(60)).ok());
+  ASSERT_TRUE(log.read().ok());
+  proto::MultiSetRequest more_keys;
+  pack_keys({"key", "other"}, *more_keys.mutable_keys());
+  pack_keys({"value"}, *more_keys.mutable_values());
+  proto::FileRecord record;
+  record.set_kind(proto::FileRecord::MULTI_SET);
+  record.set_value(more_keys.SerializeAsString());
+  ASSERT_TRUE(log.append(record.SerializeAsString()).ok());
+  log.unlock();
+  const absl::Status status = store.try_check({"key"}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(path_));
+}
+
+TEST_F(FileStoreTest, MultiSetOfTheLargestSizeIsReadAgain) {
+  constexpr std::size_t kCount = 1000;
+  std::vector<std::string> keys, values;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    keys.push_back(absl::StrCat("key", i));
+    values.emplace_back((kMaxMultiBytes - kCount * 6) / kCount, 'v');
+  }
+  { FileStore(path_).multi_set(keys, values); }
+  EXPECT_EQ(FileStore(path_).num_keys(), kCount);
+}
+
 TEST_F(FileStoreTest, TornTailIsCutOffByAReaderThatWaits) {
   {
     FileStore store(path_);

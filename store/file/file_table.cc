@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {
@@ -22,6 +24,19 @@ constexpr absl::Duration kMinPollInterval = absl::Milliseconds(1);
 constexpr absl::Duration kMaxPollInterval = absl::Milliseconds(20);
 // How long the destructor tries to write LEAVE into the file.
 constexpr absl::Duration kLeaveTime = absl::Seconds(2);
+
+// Applies the MultiSetRequest of a record. Returns false, and changes nothing, if it is malformed.
+bool set_all(StoreTable& table, absl::string_view request) {
+  proto::MultiSetRequest all;
+  if (!all.ParseFromArray(request.data(), static_cast<int>(request.size()))) return false;
+  const std::optional<std::vector<std::string>> keys = unpack_keys(all.keys());
+  const std::optional<std::vector<std::string>> values = unpack_keys(all.values());
+  if (!keys.has_value() || !values.has_value() || keys->size() != values->size()) return false;
+  std::vector<StoreTable::Entry> entries;
+  for (std::size_t i = 0; i < keys->size(); ++i) entries.emplace_back((*keys)[i], (*values)[i]);
+  StoreTable::Wakeups none;
+  return table.set_all(entries, none).ok();
+}
 
 }  // namespace
 
@@ -105,18 +120,21 @@ absl::Status FileTable::catch_up_locked() {
     if (!record.ParseFromString(body)) {
       return absl::InvalidArgumentError(absl::StrCat(name(), ": malformed record in the file"));
     }
-    apply_locked(record.kind(), record.key(), record.value());
+    GRADWIRE_RETURN_IF_ERROR(apply_locked(record.kind(), record.key(), record.value()));
   }
   return absl::OkStatus();
 }
 
-void FileTable::apply_locked(int kind, absl::string_view key, absl::string_view value) {
+absl::Status FileTable::apply_locked(int kind, absl::string_view key, absl::string_view value) {
   StoreTable::Wakeups none;  // Waits are implemented by polling, so the table has no waiters.
   switch (kind) {
     case proto::FileRecord::SET:
       // The changes cannot fail: the table has no size limit of its own, and the writer has checked the rest.
       table_->set(key, value, none).IgnoreError();
       break;
+    case proto::FileRecord::MULTI_SET:
+      if (set_all(*table_, value)) break;
+      return absl::InvalidArgumentError(absl::StrCat(name(), ": malformed multi_set in the file"));
     case proto::FileRecord::DELETE:
       table_->erase(key);
       break;
@@ -138,6 +156,7 @@ void FileTable::apply_locked(int kind, absl::string_view key, absl::string_view 
     default:
       break;
   }
+  return absl::OkStatus();
 }
 
 // First the file, then the table: if the file cannot be written, the change has not happened.
@@ -147,8 +166,7 @@ absl::Status FileTable::append_locked(int kind, absl::string_view key, absl::str
   record.set_key(std::string(key));
   record.set_value(std::string(value));
   GRADWIRE_RETURN_IF_ERROR(log_->append(record.SerializeAsString()));
-  apply_locked(kind, key, value);
-  return absl::OkStatus();
+  return apply_locked(kind, key, value);
 }
 
 // Read, decide and write under one exclusive lock: this makes the operation atomic among processes.

@@ -55,7 +55,8 @@ class FileTable {
   absl::Status read_changes_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status append_locked(int kind, absl::string_view key, absl::string_view value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void apply_locked(int kind, absl::string_view key, absl::string_view value)
+  // InvalidArgument if the record is malformed; it then changes nothing.
+  absl::Status apply_locked(int kind, absl::string_view key, absl::string_view value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void reset_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The name of the store, for messages.
