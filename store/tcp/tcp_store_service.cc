@@ -37,6 +37,13 @@ std::size_t waiting_bytes(const proto::Request& request) {
          (request.wait().with_values() ? request.ByteSizeLong() : 0);
 }
 
+absl::Status pack_values(const StoreTable& table, const std::vector<std::string>& keys,
+                         proto::WaitResponse& response) {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> values, table.find_all(keys));
+  pack_keys(values, *response.mutable_values());
+  return absl::OkStatus();
+}
+
 // The result is cleared, because a response has either a result or an error.
 void fail(const absl::Status& status, proto::Response& response) {
   response.clear_result();
@@ -47,8 +54,11 @@ void fail(const absl::Status& status, proto::Response& response) {
 }  // namespace
 
 TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes,
-                                 std::size_t max_all_waiting_bytes)
-    : number_(number), max_waiting_bytes_(max_waiting_bytes), max_all_waiting_bytes_(max_all_waiting_bytes) {}
+                                 std::size_t max_all_waiting_bytes, std::size_t max_unread_bytes)
+    : number_(number),
+      max_waiting_bytes_(max_waiting_bytes),
+      max_all_waiting_bytes_(max_all_waiting_bytes),
+      max_unread_bytes_(max_unread_bytes) {}
 
 absl::Status TcpStoreService::handle(Session session, const proto::Request& request, absl::Time now,
                                      Answers& answers) {
@@ -157,7 +167,7 @@ absl::Status TcpStoreService::wait(Session session, const proto::Request& reques
   if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
   const uint64_t waiter = next_waiter_++;
   if (table_.wait(waiter, keys, in_turn)) {
-    return request.wait().with_values() ? pack_values(keys, response) : absl::OkStatus();
+    return request.wait().with_values() ? pack_values(table_, keys, response) : absl::OkStatus();
   }
   // From here on the table has the waiter.
   kept = may_wait;
@@ -167,13 +177,6 @@ absl::Status TcpStoreService::wait(Session session, const proto::Request& reques
   } else {
     pack_keys(table_.drop(waiter), *response.mutable_missing());
   }
-  return absl::OkStatus();
-}
-
-absl::Status TcpStoreService::pack_values(const std::vector<std::string>& keys,
-                                          proto::WaitResponse& response) const {
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> values, table_.find_all(keys));
-  pack_keys(values, *response.mutable_values());
   return absl::OkStatus();
 }
 
@@ -278,23 +281,41 @@ TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
   return waiting;
 }
 
-// The table has removed these waiters already.
+void TcpStoreService::satisfy(const Waiting& waiting, const StoreTable::Wakeup& wakeup,
+                              proto::Response& response) const {
+  if (waiting.call == proto::Request::kWait) {
+    const absl::Status status = waiting.keys_to_get.empty()
+                                    ? absl::OkStatus()
+                                    : pack_values(table_, waiting.keys_to_get, *response.mutable_wait());
+    response.mutable_wait();
+    if (!status.ok()) fail(status, response);
+  }
+  if (waiting.call == proto::Request::kQueuePop) response.mutable_queue_pop()->set_value(*wakeup.value);
+  if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
+  if (waiting.call == proto::Request::kWaitForWorkers) {
+    response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(num_workers()));
+  }
+}
+
+// The table has removed these waiters already. Each answer has a copy of its value, and no answer is sent
+// before all have been made. A client that waits for one large value with many small requests must not fill
+// the memory in this way, so its answers over the limit are errors.
 void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
+  absl::flat_hash_map<Session, std::size_t> bytes_for;
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     const Waiting waiting = take(wakeup.waiter);
     proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
     response.set_id(waiting.request);
-    if (waiting.call == proto::Request::kWait) {
-      const absl::Status status = waiting.keys_to_get.empty()
-                                      ? absl::OkStatus()
-                                      : pack_values(waiting.keys_to_get, *response.mutable_wait());
-      response.mutable_wait();
-      if (!status.ok()) fail(status, response);
-    }
-    if (waiting.call == proto::Request::kQueuePop) response.mutable_queue_pop()->set_value(*wakeup.value);
-    if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
-    if (waiting.call == proto::Request::kWaitForWorkers) {
-      response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(num_workers()));
+    std::size_t& bytes = bytes_for[waiting.session];
+    // A pop has taken its item from the table, so it always gets it.
+    if (bytes > max_unread_bytes_ && waiting.call != proto::Request::kQueuePop) {
+      fail(absl::ResourceExhaustedError(absl::StrCat("one change has ended so many calls of this client that "
+                                                     "their answers take more than ",
+                                                     max_unread_bytes_, " bytes")),
+           response);
+    } else {
+      satisfy(waiting, wakeup, response);
+      bytes += response.ByteSizeLong();
     }
   }
 }

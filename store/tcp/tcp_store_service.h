@@ -35,9 +35,11 @@ class TcpStoreService {
   using Answers = std::vector<Answer>;
 
   // `number` identifies the server; it is random and not 0. `max_waiting_bytes` limits the waiting requests
-  // of one session, `max_all_waiting_bytes` those of all sessions.
+  // of one session, `max_all_waiting_bytes` those of all sessions. `max_unread_bytes` limits the answers to
+  // one session that a change causes at once.
   explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes,
-                           std::size_t max_all_waiting_bytes = kMaxAllWaitingBytes);
+                           std::size_t max_all_waiting_bytes = kMaxAllWaitingBytes,
+                           std::size_t max_unread_bytes = kMaxUnreadBytes);
 
   // Appends the answer, unless the request waits, and the answers to other requests that it satisfied.
   // InvalidArgument if the request does not follow the protocol; then the owner must close the connection.
@@ -91,11 +93,12 @@ class TcpStoreService {
   absl::Status call(Session session, const proto::Request& request, absl::Time now, proto::Response& response,
                     Answers& answers, bool& kept);
 
-  absl::Status pack_values(const std::vector<std::string>& keys, proto::WaitResponse& response) const;
   absl::Status check_room_to_wait(const SessionState& session, const proto::Request& request) const;
   void keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now);
   Waiting take(uint64_t waiter);
   void wake(const StoreTable::Wakeups& wakeups, Answers& answers);
+  // Fills in the answer to a waiting request that was satisfied.
+  void satisfy(const Waiting& waiting, const StoreTable::Wakeup& wakeup, proto::Response& response) const;
   // Ends a waiting request that was not satisfied.
   void end(uint64_t waiter, const absl::Status& status, Answers& answers);
   absl::Status count_worker(const proto::HelloRequest& request, Answers& answers);
@@ -106,6 +109,7 @@ class TcpStoreService {
   const uint64_t number_;
   const std::size_t max_waiting_bytes_;
   const std::size_t max_all_waiting_bytes_;
+  const std::size_t max_unread_bytes_;
 
   StoreTable table_;
   absl::flat_hash_map<Session, SessionState> sessions_;

@@ -164,6 +164,36 @@ TEST_F(Service, WaitsOfAllSessionsAreBounded) {
   EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kOk);
 }
 
+TEST_F(Service, AnswersThatOneChangeCausesAreBoundedForEachSession) {
+  constexpr std::size_t kValueBytes = 1000;
+  TcpStoreService service(kNumber, kMaxWaitingBytes, kMaxAllWaitingBytes, 2 * kValueBytes);
+  TcpStoreService::Answers answers;
+  for (const Session session : {1, 2}) {
+    ASSERT_TRUE(service.handle(session, hello(session), kStart, answers).ok());
+  }
+  for (uint64_t id = 1; id <= 5; ++id) {
+    proto::Request values = wait(id, {"key"});
+    values.mutable_wait()->set_with_values(true);
+    ASSERT_TRUE(service.handle(1, values, kStart, answers).ok());
+  }
+  proto::Request watch;
+  watch.set_id(9);
+  watch.set_timeout_us(-1);
+  watch.mutable_watch()->set_key("key");
+  ASSERT_TRUE(service.handle(2, watch, kStart, answers).ok());
+  answers.clear();
+  ASSERT_TRUE(service.handle(2, set("key", std::string(kValueBytes, 'v')), kStart, answers).ok());
+  std::vector<absl::StatusCode> codes;
+  for (const auto& [session, response] : answers) {
+    if (session == 1) codes.push_back(code_of(response));
+    if (session == 2 && response.id() == 9) EXPECT_EQ(response.watch().value().size(), kValueBytes);
+  }
+  using absl::StatusCode;
+  EXPECT_THAT(codes, testing::ElementsAre(StatusCode::kOk, StatusCode::kOk, StatusCode::kResourceExhausted,
+                                          StatusCode::kResourceExhausted, StatusCode::kResourceExhausted));
+  EXPECT_EQ(service.num_waiters(), 0);
+}
+
 TEST_F(Service, WaitingBytesAreGivenBackHoweverTheWaitEnds) {
   for (const std::size_t max_all : {std::size_t{1'500}, std::size_t{1'000'000}}) {
     TcpStoreService small(kNumber, /*max_waiting_bytes=*/1'000, max_all);

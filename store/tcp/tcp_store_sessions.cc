@@ -49,7 +49,9 @@ class TcpStoreSessions::FramedPeer : public StorePeer {
 
 TcpStoreSessions::TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number,
                                    std::size_t max_unread_bytes)
-    : loop_(std::move(loop)), max_unread_bytes_(max_unread_bytes), service_(number) {}
+    : loop_(std::move(loop)),
+      max_unread_bytes_(max_unread_bytes),
+      service_(number, kMaxWaitingBytes, kMaxAllWaitingBytes, max_unread_bytes) {}
 
 TcpStoreSessions::~TcpStoreSessions() = default;
 
