@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/log.h"
+#include "gradwire/store/calls/pause.h"
 #include "gradwire/store/etcd/etcd_status.h"
 
 namespace gradwire::store {
@@ -160,11 +161,7 @@ void EtcdClient::prepare(grpc::ClientContext& context, absl::Time deadline) cons
 
 void EtcdClient::pause(int round, absl::Time deadline) {
   const absl::Duration pause = std::min(kMaxPause, kMinPause * (1 << std::min(round - 1, 10)));
-  const absl::Time until = std::min(deadline, clock_.now() + pause);
-  Mutex mutex;
-  CondVar never;
-  MutexLock lock(mutex);
-  while (clock_.now() < until) clock_.wait_until(mutex, never, until);
+  pause_until(clock_, std::min(deadline, clock_.now() + pause));
 }
 
 absl::Status EtcdClient::not_etcd_error(absl::string_view why) const {

@@ -1,8 +1,6 @@
 #include "gradwire/store/tcp/tcp_store_client.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,7 +8,9 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/store/calls/pause.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/transport/refused.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::store {
@@ -44,11 +44,6 @@ int64_t to_timeout_us(absl::Duration left) {
   return std::max<int64_t>(0, absl::ToInt64Microseconds(left));
 }
 
-// Whether the connection was refused. The transport's message ends with the system's error text.
-bool is_refusal(const absl::Status& status) {
-  return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
-}
-
 absl::Status status_of(const proto::Response& response) {
   if (response.code() == 0) return absl::OkStatus();
   constexpr std::size_t kLongestMessage = 4096;
@@ -73,16 +68,11 @@ absl::Status TcpStoreClient::named(const absl::Status& status) const {
   return with_context(status, options_.name);
 }
 
-// The thread may belong to a pool; the BlockingScope lets another thread take its place. No code notifies
-// `never`: only the time ends the wait.
+// The thread may belong to a pool; the BlockingScope lets another thread take its place.
 absl::Status TcpStoreClient::pause(absl::Duration duration) {
   BlockingScope blocking;
   GRADWIRE_RETURN_IF_ERROR(blocking.status());
-  Mutex mutex;
-  CondVar never;
-  const absl::Time end = clock_.now() + duration;
-  MutexLock lock(mutex);
-  while (clock_.now() < end) clock_.wait_until(mutex, never, end);
+  pause_until(clock_, clock_.now() + duration);
   return absl::OkStatus();
 }
 
@@ -151,11 +141,11 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time st
     if (link.ok()) return link;
     // Only a server that cannot be reached is worth another attempt.
     if (!absl::IsUnavailable(link.status())) return named(link.status());
-    if (server_ == 0 && options_.is_other_server != nullptr && !is_refusal(link.status()) &&
+    if (server_ == 0 && options_.is_other_server != nullptr && !transport::is_refused(link.status()) &&
         options_.is_other_server(std::max(timeout - (clock_.now() - start), kMinCallTime))) {
       return absl::FailedPreconditionError(kOtherServer);
     }
-    if (server_ != 0 && is_refusal(link.status())) timeout = std::min(timeout, kRefusedFor);
+    if (server_ != 0 && transport::is_refused(link.status())) timeout = std::min(timeout, kRefusedFor);
     const absl::Duration waited = clock_.now() - start;
     if (waited + next_pause >= timeout) {
       return absl::UnavailableError(
@@ -212,8 +202,7 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Ti
 // When a call may be repeated:
 // - It could not be sent: always, because the server has not seen it.
 // - The connection ended before the answer: unless its kind is kOnce or kWaitingOnce, because the server may
-// have executed
-//   it.
+//   have executed it.
 // - The server answered, or the time is over: never.
 absl::StatusOr<StoreCaller::Answer> TcpStoreClient::attempt(TcpStoreLink& link, proto::Request& request,
                                                             absl::Time deadline, Kind kind,

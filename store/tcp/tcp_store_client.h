@@ -42,8 +42,9 @@ class TcpStoreClient : public StoreCaller {
     std::string name;
     // Number of clients of the job; 0 if unknown.
     int world_size = 0;
-    // Asks whether a server of another protocol is at the endpoint, for the given time at most. Called after
-    // the server has accepted a connection and closed it. If true, connect() fails with kOtherServer.
+    // Asks whether a server of another protocol is at the endpoint, for the given time at most. Called in
+    // connect() only, after the server has accepted a connection and closed it. If true, connect() fails with
+    // kOtherServer.
     std::function<bool(absl::Duration timeout)> is_other_server = nullptr;
   };
   // The message of the FailedPrecondition of connect() at such a server.
