@@ -8,6 +8,7 @@
 
 namespace gradwire::store {
 
+class C10dSocket;
 class StoreCaller;
 class TcpStoreServer;
 
@@ -72,8 +73,8 @@ class TcpStore : public Store {
   struct Unopened {};
   TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options);
   absl::Status start(const TcpStoreOptions& options);
-  // Goes on as a client of a server of PyTorch.
-  absl::Status start_at_torch(const TcpStoreOptions& options, absl::Time deadline);
+  // Goes on as a client of a server of PyTorch, to which `socket` is a connection.
+  absl::Status start_at_torch(C10dSocket socket, const TcpStoreOptions& options, absl::Time deadline);
 
   GRADWIRE_STORE_OPERATIONS_;
 
@@ -82,6 +83,7 @@ class TcpStore : public Store {
   int port_;
   std::unique_ptr<TcpStoreServer> server_;  // Only on the master.
   std::unique_ptr<StoreCaller> client_;
+  bool served_by_torch_ = false;
 };
 
 }  // namespace gradwire::store

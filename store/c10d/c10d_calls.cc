@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/mutex.h"
+#include "gradwire/store/calls/pause.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
 
@@ -343,12 +343,17 @@ absl::Status C10dCalls::num_keys(const std::string& prefix, proto::NumKeysRespon
 
 absl::StatusOr<std::vector<std::string>> C10dCalls::list_keys(const std::string& prefix) {
   GRADWIRE_ASSIGN_OR_RETURN(const uint64_t count, send_for_number(begin(C10dQuery::kListKeys)));
+  // The length of a key in the list of a store's answer.
+  constexpr std::size_t kEntryBytes = sizeof(uint32_t);
+  if (count > kMaxListBytes / kEntryBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the names of ", count, " keys take more than the limit of ", kMaxListBytes, " bytes"));
+  }
   std::vector<std::string> keys;
   std::size_t bytes_left = kMaxListBytes;
   for (uint64_t i = 0; i < count; ++i) {
     GRADWIRE_ASSIGN_OR_RETURN(std::string key, socket_.read_string(bytes_left, answer_deadline_));
-    // With the size of a length.
-    bytes_left -= std::min(bytes_left, key.size() + sizeof(uint32_t));
+    bytes_left -= std::min(bytes_left, key.size() + kEntryBytes);
     if (key.empty() || key.front() != kC10dKeyPrefix) continue;
     key.erase(0, 1);
     if (absl::StartsWith(key, prefix)) keys.push_back(std::move(key));
@@ -357,14 +362,9 @@ absl::StatusOr<std::vector<std::string>> C10dCalls::list_keys(const std::string&
   return keys;
 }
 
-// No code notifies `never`: only the time ends the wait.
 void C10dCalls::pause() {
-  Mutex mutex;
-  CondVar never;
-  const absl::Time end = std::min(deadline_, clock_.now() + next_pause_);
+  pause_until(clock_, std::min(deadline_, clock_.now() + next_pause_));
   next_pause_ = std::min(next_pause_ * 2, kMaxPause);
-  MutexLock lock(mutex);
-  while (clock_.now() < end) clock_.wait_until(mutex, never, end);
 }
 
 }  // namespace gradwire::store

@@ -6,14 +6,17 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
 #include "gmock/gmock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/c10d/c10d_client.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gtest/gtest.h"
 
@@ -97,8 +100,9 @@ TEST_F(C10dCallsTest, PopWaitsForAnItem) {
 }
 
 TEST_F(C10dCallsTest, ServerOfGradwireIsNotTakenForOneOfPyTorch) {
-  EXPECT_FALSE(C10dClient::is_served_by_torch({"localhost", server_->port()}, system_clock(),
-                                              system_clock().now() + absl::Seconds(60)));
+  EXPECT_FALSE(C10dClient::find_server({"localhost", server_->port()}, system_clock(),
+                                       system_clock().now() + absl::Seconds(60))
+                   .has_value());
 }
 
 // A server that answers the greeting like one of PyTorch and each later part with `answer`.
@@ -120,14 +124,19 @@ class FakeServer {
     thread_.join();
   }
   int port() const { return port_; }
+  // Number of connections that have been accepted.
+  int accepted() const { return accepted_; }
 
  private:
   void serve() {
     while (true) {
       const Descriptor client(::accept(listening_.get(), nullptr, nullptr));
       if (!client.valid()) return;
+      ++accepted_;
       char bytes[10];
       if (::recv(client.get(), bytes, sizeof(bytes), MSG_WAITALL) != 10) continue;
+      // PyTorch's server closes the connection of a client with another greeting.
+      if (absl::string_view(bytes, kC10dGreeting.size()) != kC10dGreeting) continue;
       ::send(client.get(), bytes + 6, 4, MSG_NOSIGNAL);
       char more[4096];
       if (::recv(client.get(), more, sizeof(more), 0) <= 0 || answer_.empty()) continue;
@@ -140,6 +149,7 @@ class FakeServer {
   const std::string answer_;
   const Descriptor listening_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int port_ = 0;
+  std::atomic<int> accepted_{0};
   std::thread thread_;
 };
 
@@ -155,6 +165,29 @@ TEST(C10dClient, AnswerOverTheLimitIsRefusedBeforeItsBytesArrive) {
   put_c10d_number(huge, kMaxValueBytes + 1, 8);
   const absl::Status status = get_from(FakeServer(huge));
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(C10dClient, ServerThatAnnouncesTooManyKeysIsRefusedAtOnce) {
+  std::string count;
+  put_c10d_number(count, kMaxListBytes, 8);
+  const FakeServer server(count);
+  C10dClient client({.endpoint = {"localhost", server.port()}, .name = "TcpStore at test"}, system_clock());
+  proto::Request request;
+  request.mutable_list_keys();
+  const absl::Status status =
+      client.call(request, system_clock().now() + absl::Seconds(60), StoreCaller::Kind::kOnce).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+// Each connection costs PyTorch's server a query to the name service, during which it serves no client.
+TEST(C10dClient, StoreNeedsOneConnectionToFindOutTheProtocolAndOneForItsCalls) {
+  std::string sum;
+  put_c10d_number(sum, 1, 8);
+  const FakeServer server(sum);
+  TcpStore store("localhost", server.port());
+  EXPECT_EQ(server.accepted(), 2);
+  EXPECT_EQ(store.add("key", 1), 1);
+  EXPECT_EQ(server.accepted(), 2);
 }
 
 TEST(C10dClient, ServerThatClosesIsUnavailableAndACallIsNotRepeated) {

@@ -11,6 +11,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/store/c10d/c10d_calls.h"
+#include "gradwire/store/calls/pause.h"
 #include "gradwire/transport/refused.h"
 
 namespace gradwire::store {
@@ -29,9 +30,12 @@ absl::Status C10dClient::named(const absl::Status& status) const {
   return with_context(status, options_.name);
 }
 
-bool C10dClient::is_served_by_torch(const Endpoint& endpoint, Clock& clock, absl::Time deadline) {
+std::optional<C10dSocket> C10dClient::find_server(const Endpoint& endpoint, Clock& clock,
+                                                  absl::Time deadline) {
   C10dSocket::Server server;
-  return C10dSocket::open(endpoint, clock, deadline, server).ok() && server == C10dSocket::Server::kTorch;
+  absl::StatusOr<C10dSocket> socket = C10dSocket::open(endpoint, clock, deadline, server);
+  if (!socket.ok() || server != C10dSocket::Server::kTorch) return std::nullopt;
+  return *std::move(socket);
 }
 
 absl::StatusOr<C10dSocket> C10dClient::take(absl::Time deadline) {
@@ -103,10 +107,7 @@ absl::StatusOr<StoreCaller::Answer> C10dClient::call(proto::Request& request, ab
     if (now - start > kReconnectFor) give_up = absl::InfiniteFuture();
     give_up = std::min(give_up, now + (transport::is_refused(status) ? kRefusedFor : kReconnectFor));
     if (now + kPause >= std::min(until, give_up)) return named(status);
-    Mutex mutex;
-    CondVar never;
-    MutexLock lock(mutex);
-    while (clock_.now() < now + kPause) clock_.wait_until(mutex, never, now + kPause);
+    pause_until(clock_, now + kPause);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,12 @@ class C10dClient : public StoreCaller {
   };
   C10dClient(Options options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // Whether a server of PyTorch's TCPStore is at the endpoint. Asks it, until the deadline at most.
-  static bool is_served_by_torch(const Endpoint& endpoint, Clock& clock, absl::Time deadline);
+  // Returns a connection to the endpoint if a server of PyTorch's TCPStore is there, else nullopt. Asks it,
+  // until the deadline at most.
+  static std::optional<C10dSocket> find_server(const Endpoint& endpoint, Clock& clock, absl::Time deadline);
+  // The first call uses `socket` instead of a new connection. PyTorch's server asks the name service for the
+  // name of the client at each connection, and serves no client meanwhile.
+  void keep(C10dSocket socket);
 
   // Counts this process as one of the workers for which the master may wait.
   absl::Status join(absl::Time deadline);
@@ -44,7 +49,6 @@ class C10dClient : public StoreCaller {
  private:
   // Returns a connection: one that is kept, or a new one.
   absl::StatusOr<C10dSocket> take(absl::Time deadline);
-  void keep(C10dSocket socket);
   // The reason why the server has closed the connection during the call, if the server is still there.
   absl::Status explain(const proto::Request& request, const absl::Status& status, absl::Time deadline);
   // Adds the name of the store to an error.

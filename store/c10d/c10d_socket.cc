@@ -1,5 +1,7 @@
 #include "gradwire/store/c10d/c10d_socket.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -20,10 +22,25 @@
 namespace gradwire::store {
 namespace {
 
-// Limits for connecting, and for the answer to the greeting. A server without libuv accepts one connection
-// after the other, and asks the name service for each client's name before it answers.
+// Limits for connecting, and for the answer to the greeting. PyTorch's server asks the name service for the
+// name of each client that connects. All clients wait meanwhile: for seconds, if the name service does not
+// answer.
 constexpr absl::Duration kConnectTime = absl::Seconds(5);
 constexpr absl::Duration kGreetTime = absl::Seconds(30);
+constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
+
+// Finds out that the host of the server has vanished, also during a call that waits indefinitely. The times
+// are those of the connections of Gradwire's own protocol.
+void set_keepalive(int socket) {
+  const auto set = [socket](int level, int name, int value) {
+    ::setsockopt(socket, level, name, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
 
 absl::Status closed() {
   return absl::UnavailableError("the server closed the connection: it has ended, or refused the call");
@@ -65,7 +82,10 @@ absl::StatusOr<Descriptor> C10dSocket::connect(const Endpoint& endpoint, Clock& 
       continue;
     }
     error = transport::connect_error(socket.get());
-    if (error == 0) return socket;
+    if (error == 0) {
+      set_keepalive(socket.get());
+      return socket;
+    }
   }
   const std::string text = absl::StrCat("cannot connect to ", to_string(endpoint), ": ",
                                         error == ETIME ? "no answer in time" : std::strerror(error));
@@ -109,25 +129,34 @@ absl::Status C10dSocket::send(absl::string_view bytes, absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> C10dSocket::read(std::size_t size, absl::Time deadline) {
-  // The memory grows with the bytes that have arrived.
-  constexpr std::size_t kStep = std::size_t{1} << 20;
-  std::string bytes;
-  std::size_t got = 0;
-  while (got < size) {
-    bytes.resize(std::min(size, std::max(bytes.size(), got + kStep)));
-    const ssize_t more = ::recv(socket_.get(), bytes.data() + got, bytes.size() - got, MSG_DONTWAIT);
-    if (more > 0) {
-      got += static_cast<std::size_t>(more);
-    } else if (more == 0) {
-      return closed();
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+absl::Status C10dSocket::receive(absl::Time deadline) {
+  if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<char[]>(kBufferBytes);
+  while (true) {
+    const ssize_t got = ::recv(socket_.get(), buffer_.get(), kBufferBytes, MSG_DONTWAIT);
+    if (got > 0) {
+      unread_ = absl::string_view(buffer_.get(), static_cast<std::size_t>(got));
+      return absl::OkStatus();
+    }
+    if (got == 0) return closed();
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
       GRADWIRE_RETURN_IF_ERROR(wait(socket_.get(), POLLIN, *clock_, deadline));
     } else if (errno != EINTR) {
       return closed();
     }
   }
-  return bytes;
+}
+
+// The memory grows with the bytes that have arrived. An answer may have very many short strings, so each must
+// not cost a system call.
+absl::StatusOr<std::string> C10dSocket::read(std::size_t size, absl::Time deadline) {
+  std::string bytes;
+  while (true) {
+    const absl::string_view part = unread_.substr(0, size - bytes.size());
+    bytes.append(part.data(), part.size());
+    unread_.remove_prefix(part.size());
+    if (bytes.size() == size) return bytes;
+    GRADWIRE_RETURN_IF_ERROR(receive(deadline));
+  }
 }
 
 absl::StatusOr<uint64_t> C10dSocket::read_number(absl::Time deadline) {
@@ -155,6 +184,7 @@ absl::Status C10dSocket::execute(std::string queries, absl::Time deadline) {
 }
 
 bool C10dSocket::is_stale() const {
+  if (!unread_.empty()) return true;
   char byte;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
   return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);

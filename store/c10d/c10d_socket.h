@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -48,9 +49,15 @@ class C10dSocket {
   // Blocks until the socket is ready for `events` of poll(2).
   static absl::Status wait(int socket, short events, Clock& clock, absl::Time deadline);
 
+  // Fills the buffer, which is empty, with at least one byte.
+  absl::Status receive(absl::Time deadline);
+
   Descriptor socket_;
   Clock* clock_;
   uint32_t next_nonce_ = 1;
+  std::unique_ptr<char[]> buffer_;
+  // The bytes in the buffer that have arrived and have not been read.
+  absl::string_view unread_;
 };
 
 }  // namespace gradwire::store

@@ -1,5 +1,6 @@
 #include "gradwire/store/tcp_store.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -79,16 +80,18 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   }
   TcpStoreClient::Options client_options{
       .endpoint = target, .name = description(), .world_size = options.world_size.value_or(0)};
+  std::optional<C10dSocket> to_torch;
   if (!options.is_master) {
-    client_options.is_other_server = [target, &clock = clock()](absl::Duration timeout) {
-      return C10dClient::is_served_by_torch(target, clock, clock.now() + timeout);
+    client_options.is_other_server = [&to_torch, target, &clock = clock()](absl::Duration timeout) {
+      to_torch = C10dClient::find_server(target, clock, clock.now() + timeout);
+      return to_torch.has_value();
     };
   }
   const absl::Time deadline = clock().now() + options.timeout;
   auto client = std::make_unique<TcpStoreClient>(std::move(client_options), std::move(loop), clock());
   const absl::Status connected = client->connect(deadline);
   if (absl::IsFailedPrecondition(connected) && connected.message() == TcpStoreClient::kOtherServer) {
-    return start_at_torch(options, deadline);
+    return start_at_torch(*std::move(to_torch), options, deadline);
   }
   GRADWIRE_RETURN_IF_ERROR(connected);
   TcpStoreClient& workers = *client;
@@ -98,10 +101,13 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   return workers.wait_for_workers(deadline);
 }
 
-absl::Status TcpStore::start_at_torch(const TcpStoreOptions& options, absl::Time deadline) {
+absl::Status TcpStore::start_at_torch(C10dSocket socket, const TcpStoreOptions& options,
+                                      absl::Time deadline) {
   log(LogLevel::kInfo, "the ", description(), " is served by PyTorch");
   auto client = std::make_unique<C10dClient>(
       C10dClient::Options{.endpoint = {host_, port_}, .name = description()}, clock());
+  client->keep(std::move(socket));
+  served_by_torch_ = true;
   if (options.world_size.has_value()) GRADWIRE_RETURN_IF_ERROR(client->join(deadline));
   client_ = std::move(client);
   return absl::OkStatus();
@@ -260,7 +266,18 @@ absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Ti
 absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
   TcpStoreOptions options;
   options.timeout = deadline - clock().now();
-  return open(is_master() && !is_loopback(host_) ? "127.0.0.1" : host_, port_, options);
+  if (!served_by_torch_) {
+    return open(is_master() && !is_loopback(host_) ? "127.0.0.1" : host_, port_, options);
+  }
+  // The kind of the server is known, so one connection is enough.
+  std::optional<C10dSocket> socket = C10dClient::find_server({host_, port_}, clock(), deadline);
+  if (!socket.has_value()) {
+    return absl::UnavailableError(
+        absl::StrCat(description(), ": cannot clone the store: PyTorch's server cannot be reached"));
+  }
+  std::shared_ptr<TcpStore> store(new TcpStore(Unopened{}, host_, port_, options));
+  GRADWIRE_RETURN_IF_ERROR(store->start_at_torch(*std::move(socket), options, deadline));
+  return std::shared_ptr<Store>(std::move(store));
 }
 
 }  // namespace gradwire::store
