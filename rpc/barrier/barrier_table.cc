@@ -30,6 +30,12 @@ void BarrierTable::forget_old(const Members& members, Barriers& barriers) {
 BarrierTable::Answers BarrierTable::arrive(const Members& members, uint64_t number, uint64_t from,
                                            uint64_t ticket) {
   Answers answers;
+  if (lists_.size() >= kMostLists && !lists_.contains(members)) {
+    answers.push_back({ticket, absl::ResourceExhaustedError(
+                                   absl::StrCat("this worker leads barriers of ", lists_.size(),
+                                                " different lists of workers, its limit; use fewer lists"))});
+    return answers;
+  }
   Barriers& barriers = lists_[members];
   const auto open = static_cast<std::size_t>(std::count_if(
       barriers.begin(), barriers.end(), [](const auto& entry) { return !entry.second.result.has_value(); }));

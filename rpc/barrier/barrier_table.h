@@ -31,9 +31,12 @@ class BarrierTable {
   // Bounds the barriers of one list that have not ended. A member that does not come must not fill the
   // memory.
   static constexpr std::size_t kMostOpen = 1024;
+  // Bounds the lists, of which a group has very many.
+  static constexpr std::size_t kMostLists = std::size_t{1} << 14;
 
   // `from` has come to a barrier of `members`, which contains it. A second arrival of the same member takes
-  // the place of its first one, whose ticket is answered with Cancelled.
+  // the place of its first one, whose ticket is answered with Cancelled. The ticket is answered with
+  // ResourceExhausted if there are too many barriers or lists.
   Answers arrive(const Members& members, uint64_t number, uint64_t from, uint64_t ticket);
   // The members that have not come to the barrier of this ticket; empty if it has been answered.
   Members missing(uint64_t ticket) const;

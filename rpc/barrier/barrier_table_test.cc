@@ -104,6 +104,20 @@ TEST(BarrierTable, BarriersThatNeverEndAreBounded) {
   EXPECT_TRUE(absl::IsResourceExhausted(refused[0].status));
 }
 
+TEST(BarrierTable, ListsAreBounded) {
+  BarrierTable table;
+  for (uint64_t other = 0; other < BarrierTable::kMostLists; ++other) {
+    EXPECT_TRUE(table.arrive({1, 2 + other}, 0, 1, other + 1).empty());
+  }
+  const auto refused = table.arrive({0, 1}, 0, 1, 1'000'000);
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused[0].status));
+  // Those in the table go on, and a list that is lost makes room.
+  EXPECT_EQ(table.arrive({1, 2}, 0, 2, 2'000'000).size(), 2u);
+  EXPECT_EQ(table.lose(3, absl::UnavailableError("lost")).size(), 1u);
+  EXPECT_TRUE(table.arrive({0, 1}, 0, 1, 3'000'000).empty());
+}
+
 TEST(BarrierTable, EndedBarriersThatNobodyComesToAreBounded) {
   BarrierTable table;
   std::size_t refused = 0;

@@ -59,7 +59,8 @@ void Barriers::serve(ServiceCall call) {
   proto::Arrive arrive;
   BarrierTable::Members members;
   if (arrive.ParseFromString(call.body)) members.assign(arrive.members().begin(), arrive.members().end());
-  const bool ascending = std::is_sorted(members.begin(), members.end(), std::less_equal<>());
+  const bool ascending =
+      std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
   const auto has = [&members](const Worker& worker) {
     return std::binary_search(members.begin(), members.end(), worker.incarnation);
   };
@@ -68,14 +69,15 @@ void Barriers::serve(ServiceCall call) {
         absl::StrCat("malformed Arrive message from worker \"", call.from.name, "\"")));
     return;
   }
-  // Only workers of the group can be members, so the number of different lists is that of the program.
+  std::vector<Worker> workers;
   for (const uint64_t member : members) {
-    const absl::StatusOr<Worker> worker = host_.find_worker_by_incarnation(member);
+    absl::StatusOr<Worker> worker = host_.find_worker_by_incarnation(member);
     const absl::Status alive = worker.ok() ? host_.worker_status(*worker) : worker.status();
     if (!alive.ok()) {
       run({{std::move(call.reply), alive}});
       return;
     }
+    workers.push_back(*std::move(worker));
   }
   Replies replies;
   uint64_t ticket = 0;
@@ -90,6 +92,10 @@ void Barriers::serve(ServiceCall call) {
     }
   }
   run(std::move(replies));
+  // A member that was lost before its arrival was in the table was not removed from there.
+  for (const Worker& worker : workers) {
+    if (const absl::Status alive = host_.worker_status(worker); !alive.ok()) worker_lost(worker, alive);
+  }
   if (ticket == 0 || call.deadline == absl::InfiniteFuture()) return;
   const absl::Time now = Clock::system().now();
   const absl::Duration left = call.deadline - now;
