@@ -20,8 +20,7 @@
 // libtorch has two profilers, both of one thread: the current one, over the library Kineto, and the legacy
 // one. Besides there are observers of all threads. A call begins on one thread and ends on another one. So:
 //   - Observers of all threads, and the legacy profiler, see a RecordFunction that ends with the call. For
-//   the
-//     legacy profiler it ends in the state of the calling thread, which contains the profiler.
+//     the legacy profiler it ends in the state of the calling thread, which contains the profiler.
 //   - Kineto must not see that RecordFunction: it writes the end of an event to memory that it frees when it
 //     is disabled, which may be before the call ends. So the whole call is reported to it at its end. If
 //     Kineto was disabled before, its state, which the call holds, drops the event.

@@ -19,6 +19,7 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 #include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tools/bench/run/measure.h"
@@ -106,6 +107,11 @@ int run() {
         rpc::prepare_call(call, rpc::Op("aten::add"), a, b);
       }));
   measure_message("caller", "callee", true, {a, b});
+  for (const char* worker : {"caller", "callee"}) {
+    row(worker, "ask whether a profiler sees the call", cost_of([] {
+          if (rpc::active_call_profiler() != nullptr) std::abort();
+        }));
+  }
   row("callee", "run aten::add", cost_of([&] { at::add(a, b); }));
   measure_message("callee", "caller", false, {at::add(a, b)});
   row("caller", "make a promise, fulfil it, wait for it", cost_of([&] {
