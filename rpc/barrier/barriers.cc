@@ -10,6 +10,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/rref/reference_codec.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -92,6 +93,7 @@ void Barriers::serve(ServiceCall call) {
     }
   }
   run(std::move(replies));
+  watch(workers, call.from);
   // A member that was lost before its arrival was in the table was not removed from there.
   for (const Worker& worker : workers) {
     if (const absl::Status alive = host_.worker_status(worker); !alive.ok()) worker_lost(worker, alive);
@@ -109,6 +111,25 @@ void Barriers::serve(ServiceCall call) {
     member->second.timer = timer;
   } else {
     host_.timers().cancel(timer);
+  }
+}
+
+// The end of a worker is noticed at its connection. A member that has not come may have no connection to this
+// worker yet, so ask each member once whether it is alive. The question is repeated until it is answered, or
+// the worker is lost.
+void Barriers::watch(const std::vector<Worker>& members, const Worker& from) {
+  std::vector<Worker> unwatched;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return;
+    watched_.insert(host_.self().incarnation);
+    watched_.insert(from.incarnation);
+    for (const Worker& member : members) {
+      if (watched_.insert(member.incarnation).second) unwatched.push_back(member);
+    }
+  }
+  for (const Worker& member : unwatched) {
+    (void)host_.call_service(member, kPing, "", nullptr, {absl::InfiniteFuture(), /*repeat=*/true});
   }
 }
 
@@ -173,6 +194,7 @@ void Barriers::worker_lost(const Worker& worker, const absl::Status& reason) {
   {
     MutexLock lock(mutex_);
     replies = take_locked(table_.lose(worker.incarnation, reason));
+    watched_.erase(worker.incarnation);
     std::erase_if(numbers_, [&worker](const auto& entry) {
       return std::binary_search(entry.first.begin(), entry.first.end(), worker.incarnation);
     });

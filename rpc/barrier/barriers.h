@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Barriers final : public AgentExtension {
   // Removes the replies to these tickets, and their timers. Pass the result to run(), without the lock.
   Replies take_locked(BarrierTable::Answers answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void run(Replies replies);
+  // Makes sure that the end of the members is noticed. `from` has a connection.
+  void watch(const std::vector<Worker>& members, const Worker& from);
   // A member waits no longer.
   void expire(uint64_t ticket, const Worker& from, absl::Duration waited);
   std::string names(const BarrierTable::Members& members) const;
@@ -57,6 +60,8 @@ class Barriers final : public AgentExtension {
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   // Number of barriers of these members to which this worker has come.
   std::map<BarrierTable::Members, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+  // The incarnations of the workers that have had a connection to this one, or have been asked for one.
+  std::set<uint64_t> watched_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 
