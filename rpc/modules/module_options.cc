@@ -30,6 +30,16 @@ struct Wire {
   }
 };
 
+template <class Numbers, class Array>
+absl::Status copy_numbers(const Numbers& wire, Array& field) {
+  if (wire.size() != field->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed options: got ", wire.size(), " numbers, expected ", field->size()));
+  }
+  std::copy(wire.begin(), wire.end(), field->begin());
+  return absl::OkStatus();
+}
+
 // One number for each dimension.
 template <size_t D>
 struct Wire<torch::ExpandingArray<D>> {
@@ -38,12 +48,7 @@ struct Wire<torch::ExpandingArray<D>> {
     return Type(field->begin(), field->end());
   }
   static absl::Status from(const Type& wire, torch::ExpandingArray<D>& field) {
-    if (wire.size() != D) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("malformed options: got ", wire.size(), " numbers, expected ", D));
-    }
-    std::copy(wire.begin(), wire.end(), field->begin());
-    return absl::OkStatus();
+    return copy_numbers(wire, field);
   }
 };
 template <size_t D>
@@ -53,12 +58,7 @@ struct Wire<torch::ExpandingArrayWithOptionalElem<D>> {
     return Type(field->begin(), field->end());
   }
   static absl::Status from(const Type& wire, torch::ExpandingArrayWithOptionalElem<D>& field) {
-    if (wire.size() != D) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("malformed options: got ", wire.size(), " numbers, expected ", D));
-    }
-    std::copy(wire.begin(), wire.end(), field->begin());
-    return absl::OkStatus();
+    return copy_numbers(wire, field);
   }
 };
 
