@@ -59,6 +59,20 @@ const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype) {
   return "unknown operation";
 }
 
+bool combines_in_float(ReduceOp op, c10::ScalarType dtype, int ranks) {
+  if (ranks == 1 || (dtype != c10::ScalarType::Half && dtype != c10::ScalarType::BFloat16)) return false;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kProduct:
+      // The result of two ranks is rounded only once anyway.
+      return ranks > 2;
+    case ReduceOp::kAvg:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void combine_tensors(ReduceOp op, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   switch (op) {
     case ReduceOp::kSum:

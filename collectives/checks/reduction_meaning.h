@@ -11,6 +11,10 @@ namespace gradwire::collectives {
 // the reduction is supported.
 const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype);
 
+// Whether the backends cpu and mpi combine the elements of `ranks` ranks in float: half and bfloat16, if each
+// partial result would be rounded, or if the average is divided after a rounding.
+bool combines_in_float(ReduceOp op, c10::ScalarType dtype, int ranks);
+
 // Writes the reduction of `a` and `b` to `out`, which may be `a`, with libtorch's operators. For kAvg it
 // writes the sum: the caller divides. Throws libtorch's exception for a dtype that the operator does not
 // support.

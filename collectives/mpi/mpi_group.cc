@@ -2,10 +2,12 @@
 
 #include <ATen/ops/div.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/collectives/checks/reduction_meaning.h"
 #include "gradwire/collectives/mpi/mpi_lists.h"
 #include "gradwire/collectives/mpi/mpi_types.h"
 
@@ -61,11 +63,18 @@ absl::Status MpiGroup::all_reduce(at::Tensor tensor, const Reduction& op, absl::
 }
 
 absl::Status MpiGroup::reduce(MpiCollective& call, const at::Tensor& tensor, int root, const Reduction& op) {
+  const bool result = root < 0 || root == member_->rank();
+  if (combines_in_float(op.op, tensor.scalar_type(), member_->size())) {
+    const c10::InferenceMode no_autograd;
+    const at::Tensor wide = tensor.to(at::TensorOptions().device(at::kCPU).dtype(at::kFloat));
+    GRADWIRE_RETURN_IF_ERROR(reduce(call, wide, root, op));
+    if (result) at::Tensor(tensor).copy_(wide);
+    return absl::OkStatus();
+  }
   GRADWIRE_ASSIGN_OR_RETURN(const MpiReduction how,
                             mpi_reduction(member_->runtime(), tensor.scalar_type(), op.op));
   // MPI reduces in the host's memory.
   at::Tensor host = tensor.is_cpu() ? tensor : tensor.cpu();
-  const bool result = root < 0 || root == member_->rank();
   // The counts of MPI are ints, so long tensors are reduced in blocks of whole elements.
   const auto size = static_cast<int64_t>(host.element_size());
   const int64_t most = std::max<int64_t>(1, member_->block() / size);

@@ -15,6 +15,9 @@ namespace gradwire::collectives {
 // deadline has passed. MPI cannot cancel a collective. So after an error its tensors are kept until the
 // process ends, because MPI may still write to them, and MPI is not finalised.
 //
+// Half and bfloat16 travel as float where combines_in_float() says so: MPI reduces floats, and the result is
+// rounded once. That takes twice the bytes, but MPI has no operation that keeps more bits than its input.
+//
 // MPI's collectives need one buffer where GroupBackend's have a list of tensors. If the tensors of a list are
 // adjacent in memory, their memory is that buffer; otherwise they are copied.
 class MpiGroup final : public GroupBackend {
@@ -51,6 +54,8 @@ class MpiGroup final : public GroupBackend {
   }
   // `root` -1: the tensor of every rank becomes the result.
   absl::Status reduce(MpiCollective& call, const at::Tensor& tensor, int root, const Reduction& op);
+  absl::Status reduce_scatter(MpiCollective& call, const at::Tensor& output, const Tensors& inputs,
+                              const Reduction& op);
   // `root` -1: the lists of every rank get the tensors.
   absl::Status gather(MpiCollective& call, const at::Tensor& tensor, const Tensors& outputs, int root);
 

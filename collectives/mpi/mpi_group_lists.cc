@@ -2,11 +2,13 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
 #include "gradwire/collectives/mpi/mpi_group.h"
 #include "gradwire/collectives/mpi/mpi_lists.h"
 #include "gradwire/collectives/mpi/mpi_types.h"
@@ -95,34 +97,48 @@ absl::Status MpiGroup::scatter(at::Tensor tensor, Tensors inputs, int root, absl
 
 absl::Status MpiGroup::reduce_scatter(at::Tensor output, Tensors inputs, const Reduction& op,
                                       absl::Time deadline) {
-  return collective("reduce_scatter", deadline, [&](MpiCollective& call) -> absl::Status {
-    GRADWIRE_ASSIGN_OR_RETURN(const MpiReduction how,
-                              mpi_reduction(member_->runtime(), output.scalar_type(), op.op));
-    const c10::NoGradGuard no_grad;
-    const bool on_host = output.is_cpu();
-    // MPI reduces in the host's memory.
-    at::Tensor host = on_host ? output : at::empty_like(output, at::kCPU);
-    const auto size = static_cast<int64_t>(host.element_size());
-    const auto total = static_cast<int64_t>(host.nbytes());
-    const int64_t most = std::max<int64_t>(1, member_->block() / member_->size() / size) * size;
-    const bool direct = on_host && total <= most && is_one_buffer(inputs) && !overlaps(output, inputs);
-    for (int64_t offset = 0; offset < total; offset += most) {
-      const int64_t bytes = std::min(most, total - offset);
-      Tensors used = with(inputs, host);
-      if (!direct) {
-        used.push_back(make_buffer(member_->size(), bytes, host));
-        pack(inputs, offset, bytes, used.back());
-      }
-      char* const from = direct ? bytes_of(inputs[0]) : bytes_of(used.back());
-      GRADWIRE_RETURN_IF_ERROR(call.run(used, [&](MPI_Request* request) {
-        return MPI_Ireduce_scatter_block(from, bytes_of(host, offset), static_cast<int>(bytes / size),
-                                         how.type, how.op, member_->collectives(), request);
-      }));
-    }
-    if (op.op == ReduceOp::kAvg) host.div_(member_->size());
-    if (!on_host) output.copy_(host);
+  return collective("reduce_scatter", deadline,
+                    [&](MpiCollective& call) { return reduce_scatter(call, output, inputs, op); });
+}
+
+absl::Status MpiGroup::reduce_scatter(MpiCollective& call, const at::Tensor& output, const Tensors& inputs,
+                                      const Reduction& op) {
+  if (combines_in_float(op.op, output.scalar_type(), member_->size())) {
+    const c10::InferenceMode no_autograd;
+    Tensors wide_inputs;
+    for (const at::Tensor& input : inputs)
+      wide_inputs.push_back(input.to(at::TensorOptions().device(at::kCPU).dtype(at::kFloat)));
+    const at::Tensor wide = at::empty_like(output, at::TensorOptions().device(at::kCPU).dtype(at::kFloat));
+    GRADWIRE_RETURN_IF_ERROR(reduce_scatter(call, wide, wide_inputs, op));
+    at::Tensor(output).copy_(wide);
     return absl::OkStatus();
-  });
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(const MpiReduction how,
+                            mpi_reduction(member_->runtime(), output.scalar_type(), op.op));
+  const c10::NoGradGuard no_grad;
+  const bool on_host = output.is_cpu();
+  // MPI reduces in the host's memory.
+  at::Tensor host = on_host ? output : at::empty_like(output, at::kCPU);
+  const auto size = static_cast<int64_t>(host.element_size());
+  const auto total = static_cast<int64_t>(host.nbytes());
+  const int64_t most = std::max<int64_t>(1, member_->block() / member_->size() / size) * size;
+  const bool direct = on_host && total <= most && is_one_buffer(inputs) && !overlaps(output, inputs);
+  for (int64_t offset = 0; offset < total; offset += most) {
+    const int64_t bytes = std::min(most, total - offset);
+    Tensors used = with(inputs, host);
+    if (!direct) {
+      used.push_back(make_buffer(member_->size(), bytes, host));
+      pack(inputs, offset, bytes, used.back());
+    }
+    char* const from = direct ? bytes_of(inputs[0]) : bytes_of(used.back());
+    GRADWIRE_RETURN_IF_ERROR(call.run(used, [&](MPI_Request* request) {
+      return MPI_Ireduce_scatter_block(from, bytes_of(host, offset), static_cast<int>(bytes / size), how.type,
+                                       how.op, member_->collectives(), request);
+    }));
+  }
+  if (op.op == ReduceOp::kAvg) host.div_(member_->size());
+  if (!on_host) at::Tensor(output).copy_(host);
+  return absl::OkStatus();
 }
 
 absl::Status MpiGroup::all_to_all(Tensors outputs, Tensors inputs, absl::Time deadline) {

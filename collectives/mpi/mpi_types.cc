@@ -64,8 +64,6 @@ MPI_User_function* function_of(ScalarType dtype, ReduceOp op) {
       return function_of<ScalarType::BFloat16>(op);
     case ScalarType::Bool:
       return function_of<ScalarType::Bool>(op);
-    case ScalarType::ComplexHalf:
-      return function_of<ScalarType::ComplexHalf>(op);
     case ScalarType::Float:
       return function_of<ScalarType::Float>(op);
     case ScalarType::Double:

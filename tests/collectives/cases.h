@@ -26,6 +26,10 @@ void check_strided_and_long(ProcessGroup& group);
 void check_every_operation(ProcessGroup& group);
 // Checks groups that contain only some ranks of the world, also two of them at the same time.
 void check_groups(ProcessGroup& world);
+// Checks that reductions of half and bfloat16 round the result once.
+void check_rounding(ProcessGroup& group);
+// Checks coalesced calls, tensors of different shapes, sparse tensors, and batches of messages.
+void check_together(ProcessGroup& group);
 // Checks the order, the tags and the sources of messages.
 void check_messages(ProcessGroup& group);
 
@@ -34,6 +38,8 @@ inline constexpr Case kCases[] = {{"Reductions", &check_reductions},
                                   {"Nan", &check_nan},
                                   {"StridedAndLong", &check_strided_and_long},
                                   {"EveryOperation", &check_every_operation},
+                                  {"Rounding", &check_rounding},
+                                  {"Together", &check_together},
                                   {"Groups", &check_groups},
                                   {"Messages", &check_messages}};
 

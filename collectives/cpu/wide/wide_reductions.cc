@@ -41,20 +41,6 @@ at::Tensor combine(const at::Tensor& parts, int size, ReduceOp op) {
 
 }  // namespace
 
-bool WideReductions::takes(ReduceOp op, at::ScalarType dtype) const {
-  if (size_ == 1 || (dtype != at::kHalf && dtype != at::kBFloat16)) return false;
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kProduct:
-      // The result of two members is rounded only once anyway.
-      return size_ > 2;
-    case ReduceOp::kAvg:
-      return true;
-    default:
-      return false;
-  }
-}
-
 void WideReductions::finish(at::Tensor sum, ReduceOp op, const at::Tensor& output) const {
   if (op == ReduceOp::kAvg) sum.div_(static_cast<double>(size_));
   at::Tensor into = output;

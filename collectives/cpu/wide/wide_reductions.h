@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
 #include "gradwire/collectives/cpu/byte_collectives.h"
 #include "gradwire/collectives/cpu/span.h"
 #include "gradwire/collectives/reduce_op.h"
@@ -28,7 +29,7 @@ class WideReductions {
   WideReductions(ByteCollectives& group, int rank, int size) : group_(group), rank_(rank), size_(size) {}
 
   // Whether this reduction should be done by this class.
-  bool takes(ReduceOp op, at::ScalarType dtype) const;
+  bool takes(ReduceOp op, at::ScalarType dtype) const { return combines_in_float(op, dtype, size_); }
 
   // As the operations of GroupBackend. REQUIRES: takes(op, dtype of the tensor)
   absl::Status reduce(const at::Tensor& tensor, int root, ReduceOp op, absl::Time deadline);
