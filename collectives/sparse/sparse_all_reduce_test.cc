@@ -9,11 +9,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/checks/argument_checks.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/idle_backend.h"
@@ -275,6 +278,25 @@ TEST(SparseAllReduce, RankThatLeavesIsNamed) {
   });
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
   EXPECT_THAT(results[0].ToString(), HasSubstr("rank 1"));
+}
+
+// A peer that sends its header with other operations of the group. No tensor of this shape has as many
+// non-zeros as it reports.
+TEST(SparseAllReduce, RankThatReportsAMalformedNumberOfNonZerosIsNamed) {
+  for (const int64_t reported : {int64_t{-2}, int64_t{6}, int64_t{1} << 60}) {
+    Ranks ranks(2, {.timeout = absl::Seconds(60)});
+    const auto results = ranks.results([&](const Group& group) {
+      if (group->rank() == 0) return group->all_reduce(at::ones({5}).to_sparse());
+      at::Tensor headers = at::zeros({2, 4 + kMaxSparseDimensions}, at::kLong);
+      const at::Tensor own = at::zeros({4 + kMaxSparseDimensions}, at::kLong);
+      const int64_t header[] = {reported, 1, 0, static_cast<int64_t>(at::kFloat), 5};
+      std::copy(std::begin(header), std::end(header), own.mutable_data_ptr<int64_t>());
+      group->all_gather_into_tensor(headers, own);
+    });
+    EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument) << results[0];
+    EXPECT_THAT(results[0].ToString(), HasSubstr("invalid number of non-zeros of rank 1"));
+    EXPECT_TRUE(results[1].ok()) << results[1];
+  }
 }
 
 // A backend in which the other rank of two is hostile. It sends what this rank sends, but the test changes

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/error.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
@@ -40,20 +39,33 @@ TEST(SparseAverage, NoRankHasEntries) {
   });
 }
 
-// A peer that reports a number of entries which no tensor of this shape has.
-TEST(SparseAverage, AMalformedNumberOfEntriesIsRefused) {
-  for (const int64_t reported : {int64_t{-1}, int64_t{6}, int64_t{1} << 60}) {
-    const Ranks ranks(2, kOptions);
-    const std::vector<absl::Status> results = ranks.results([&](const Group& group) {
-      if (group->rank() == 1) {
-        at::Tensor counts = at::zeros({2}, at::kLong);
-        group->all_gather_into_tensor(counts, at::full({1}, reported, at::kLong));
-        return;
-      }
-      run(average_sparse(*group, at::ones({5}).to_sparse(), 2));
-    });
-    EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument) << results[0];
-    EXPECT_TRUE(absl::StrContains(results[0].message(), "rank 1")) << results[0];
+TEST(SparseAverage, GradientDoesNotChange) {
+  const Ranks ranks(2, kOptions);
+  ranks.run([](const Group& group) {
+    const at::Tensor gradient = at::ones({5}).to_sparse();
+    const at::Tensor average = run(average_sparse(*group, gradient, 4));
+    EXPECT_TRUE(at::equal(average.to_dense(), at::full({5}, 0.5))) << average;
+    EXPECT_TRUE(at::equal(gradient.to_dense(), at::ones({5}))) << gradient;
+  });
+}
+
+// The sum of the two ranks is larger than a half can be, the average is not.
+TEST(SparseAverage, LargeHalvesDoNotOverflow) {
+  const Ranks ranks(2, kOptions);
+  ranks.run([](const Group& group) {
+    const at::Tensor gradient = at::full({3}, 40000.0, at::kHalf).to_sparse();
+    const at::Tensor average = run(average_sparse(*group, gradient, 2));
+    EXPECT_TRUE(at::equal(average.to_dense(), at::full({3}, 40000.0, at::kHalf))) << average;
+  });
+}
+
+TEST(SparseAverage, RankWithAnotherShapeIsNamed) {
+  const Ranks ranks(2, kOptions);
+  const std::vector<absl::Status> results = ranks.results(
+      [&](const Group& group) { run(average_sparse(*group, at::ones({5 + group->rank()}).to_sparse(), 2)); });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument) << result;
+    EXPECT_TRUE(absl::StrContains(result.message(), "rank 1 has Float[6]")) << result;
   }
 }
 
