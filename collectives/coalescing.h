@@ -120,9 +120,10 @@ struct P2POp {
 
 // Begins all these messages, and returns their handles in the same order. The receives begin first, so that
 // ranks in a ring, each of which sends to the next one, never wait for one another, whatever the order and
-// the size of their messages. Messages with one tag from one rank keep the order of the list. Errors:
-// InvalidArgument, before anything is sent, if the list is empty, if the messages are of different groups, or
-// if an argument is wrong; then the message says which one.
+// the size of their messages. Messages with one tag from one rank keep the order of the list. All messages
+// are checked before the first one begins. Errors then: InvalidArgument if the list is empty, if the messages
+// are of different groups, or if a message has a wrong argument or is one that the backend does not have; the
+// error says which one. FailedPrecondition if the group has been destroyed.
 std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<P2POp>& messages);
 
 }  // namespace gradwire::collectives

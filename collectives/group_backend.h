@@ -108,6 +108,9 @@ class GroupBackend {
   // need not run. This one runs them one after the other.
   virtual absl::Status together(c10::Device device, const std::vector<std::function<absl::Status()>>& calls);
 
+  // Whether messages with tensors on `device` to or from this rank of the group, or from any rank (-1), are
+  // possible. InvalidArgument if not. The default: all are.
+  virtual absl::Status check_peer(c10::Device device, int peer) const { return absl::OkStatus(); }
   // Point-to-point send. May be called from any thread, also while a collective runs. The caller must not
   // change the tensor before the future is done.
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;

@@ -234,6 +234,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual WorkPtr isend(at::Tensor tensor, int dst, int tag = 0) = 0;
   // As recv, but returns at once; Work::source_rank() returns the sender. As MPI_Irecv.
   virtual WorkPtr irecv(at::Tensor tensor, int src = kAnySource, int tag = 0) = 0;
+  // Throws what isend would throw for these arguments (InvalidArgument, and FailedPrecondition after
+  // destroy()), and what its Work would report because the backend has no such message. Sends nothing.
+  virtual void check_isend(const at::Tensor& tensor, int dst, int tag = 0) const = 0;
+  // As check_isend, for irecv.
+  virtual void check_irecv(const at::Tensor& tensor, int src = kAnySource, int tag = 0) const = 0;
 
   // The multigpu operations take one tensor for each GPU of this rank; every rank must give the same number.
   // Only the nccl backend has them; others throw InvalidArgument. This one copies tensors[0] of `src` to all

@@ -5,15 +5,22 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/collectives/coalescing.h"
+#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/idle_backend.h"
 
 namespace gradwire::collectives {
 namespace {
 
 using Kind = P2POp::Kind;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Ranks;
 
@@ -83,32 +90,87 @@ TEST(BatchIsendIrecv, GroupsUseRanksOfTheWorld) {
   });
 }
 
-TEST(BatchIsendIrecv, InvalidListsAreRefusedBeforeAnythingIsSent) {
+// Every list has good messages, which must not begin.
+TEST(BatchIsendIrecv, InvalidListsAreRefusedBeforeAMessageBegins) {
   Ranks ranks(2);
   ranks.run([](const Group& world) {
     const Group same = world->new_group();
     const at::Tensor tensor = at::ones({2});
-    const P2POp good{.tensor = tensor, .peer = 1 - world->rank(), .group = world};
-    const auto refuses = [](const std::vector<P2POp>& messages, const std::string& text) {
-      const absl::Status status = status_of([&] { batch_isend_irecv(messages); });
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(status.ToString(), HasSubstr(text));
+    const int other = 1 - world->rank();
+    const P2POp send{.tensor = tensor, .peer = other, .group = world};
+    const P2POp receive{.kind = Kind::kReceive, .tensor = at::zeros({2}), .peer = other, .group = world};
+    const auto refuses = [&](const P2POp& wrong, const std::string& text) {
+      for (const std::vector<P2POp>& messages :
+           {std::vector<P2POp>{send, receive, wrong}, std::vector<P2POp>{receive, send, wrong}}) {
+        const absl::Status status = status_of([&] { batch_isend_irecv(messages); });
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+        EXPECT_THAT(status.ToString(), AllOf(HasSubstr("message 2"), HasSubstr(text)));
+      }
     };
-    refuses({}, "the list is empty");
-    refuses({good, {.tensor = tensor, .peer = 0, .group = same}},
-            "message 1: it is of group \"world/group1\"");
-    refuses({good, {.tensor = at::Tensor(), .peer = 0, .group = world}},
-            "message 1: its tensor is undefined");
-    refuses({good, {.tensor = tensor, .peer = 5, .group = world}}, "message 1: its peer is rank 5");
-    refuses({good, {.tensor = tensor, .group = world}}, "its peer is rank -1");
-    refuses({good, {.tensor = tensor, .peer = 0, .tag = -3, .group = world}}, "its tag is -3");
+    for (const Kind kind : {Kind::kSend, Kind::kReceive}) {
+      const auto with = [&](at::Tensor of, int peer, int tag, const Group& group) {
+        return P2POp{.kind = kind, .tensor = std::move(of), .peer = peer, .tag = tag, .group = group};
+      };
+      refuses(with(tensor, 0, 0, same), "it is of group \"world/group1\"");
+      refuses(with(at::Tensor(), 0, 0, world), "tensor is undefined");
+      refuses(with(tensor, 5, 0, world), "is rank 5, which is not one of the group's ranks");
+      refuses(with(tensor, -2, 0, world), "is rank -2");
+      refuses(with(tensor, 0, -3, world), "the tag is -3");
+      refuses(with(at::ones({2}).to_sparse(), 0, 0, world), "tensor is not dense");
+      refuses(with(at::ones({2}, at::kMeta), 0, 0, world), "this group takes tensors on cpu");
+    }
+    refuses({.tensor = tensor, .group = world}, "dst is rank -1");
+    refuses({.kind = Kind::kReceive, .tensor = at::zeros({1}).expand({2}), .peer = other, .group = world},
+            "share memory");
+    EXPECT_THAT(status_of([] { batch_isend_irecv({}); }).ToString(), HasSubstr("the list is empty"));
+    EXPECT_THAT(world->flight_record(), HasSubstr("the last 1 operations:\n  #0 new_group"));
     world->barrier();
     // The good messages were not sent: a message that is sent now is the first one.
     const at::Tensor got = at::zeros({2});
-    const auto work = world->isend(at::full({2}, 9.0), 1 - world->rank());
+    const auto work = world->isend(at::full({2}, 9.0), other);
     world->recv(got);
     work->wait();
     EXPECT_TRUE(got.equal(at::full({2}, 9.0)));
+  });
+}
+
+// A backend that has no message to a rank itself and none from any rank, as NCCL.
+class PickyBackend : public testing::IdleBackend {
+ public:
+  absl::Status check_peer(c10::Device, int peer) const override {
+    return peer == 1 ? absl::OkStatus() : absl::InvalidArgumentError("no such message");
+  }
+  Future<void> send(at::Tensor, int, int, absl::Time) override {
+    ADD_FAILURE() << "a message was sent";
+    return absl::OkStatus();
+  }
+};
+
+TEST(BatchIsendIrecv, MessagesThatTheBackendDoesNotHaveAreRefusedBeforeAMessageBegins) {
+  register_backend(Backend::kMpi,
+                   {.make = [](const BackendContext&) -> absl::StatusOr<std::unique_ptr<GroupBackend>> {
+                     return std::make_unique<PickyBackend>();
+                   }});
+  Ranks ranks(2, {.backend = "mpi"});
+  const at::Tensor tensor = at::ones({2});
+  const P2POp send{.tensor = tensor, .peer = 1, .group = ranks[0]};
+  for (const P2POp& wrong : {P2POp{.tensor = tensor, .peer = 0, .group = ranks[0]},
+                             P2POp{.kind = Kind::kReceive, .tensor = tensor, .group = ranks[0]}}) {
+    const absl::Status status = status_of([&] { batch_isend_irecv({send, wrong}); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.ToString(), AllOf(HasSubstr("message 1"), HasSubstr("no such message")));
+  }
+}
+
+TEST(BatchIsendIrecv, GroupThatIsDestroyedIsReported) {
+  Ranks ranks(2);
+  ranks.run([](const Group& group) {
+    group->barrier();
+    group->destroy();
+    EXPECT_EQ(status_of([&] {
+                batch_isend_irecv({{.tensor = at::ones({2}), .peer = 1 - group->rank(), .group = group}});
+              }).code(),
+              absl::StatusCode::kFailedPrecondition);
   });
 }
 

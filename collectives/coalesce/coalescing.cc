@@ -156,27 +156,27 @@ void CoalescingManager::run() {
   if (!calls_.empty()) group_->coalesced(std::exchange(calls_, {}));
 }
 
-// A wrong argument must be found before the first message begins. isend() and irecv() check their arguments
-// and throw before they send, but by then earlier messages of the list have begun. So the ranks and tags are
-// checked here; a tensor that isend() or irecv() refuses is found there.
+// isend() and irecv() check their arguments, too. But when one of them throws, other messages of the list
+// have begun.
 std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<P2POp>& messages) {
   if (messages.empty()) refuse("batch_isend_irecv: the list is empty; expected at least one message");
   const Group group = group_or_world(messages.front().group);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const P2POp& message = messages[i];
-    const std::string place = absl::StrCat("batch_isend_irecv: message ", i, ": ");
-    if (group_or_world(message.group) != group) {
-      refuse(absl::StrCat(place, "it is of group \"", group_or_world(message.group)->name(),
-                          "\", but message 0 is of group \"", group->name(), "\""));
-    }
-    if (!message.tensor.defined()) refuse(absl::StrCat(place, "its tensor is undefined"));
-    if (message.tag < 0) refuse(absl::StrCat(place, "its tag is ", message.tag, "; tags are 0 or more"));
-    const bool any = message.peer == kAnySource && message.kind == P2POp::Kind::kReceive;
-    bool known = any;
-    for (const int rank : group->ranks()) known = known || rank == message.peer;
-    if (!known) {
-      refuse(absl::StrCat(place, "its peer is rank ", message.peer, ", which is not a member of group \"",
+    const std::string place = absl::StrCat("batch_isend_irecv: message ", i);
+    const Group own = group_or_world(message.group);
+    if (own != group) {
+      refuse(absl::StrCat(place, ": it is of group \"", own->name(), "\", but message 0 is of group \"",
                           group->name(), "\""));
+    }
+    try {
+      if (message.kind == P2POp::Kind::kSend) {
+        group->check_isend(message.tensor, message.peer, message.tag);
+      } else {
+        group->check_irecv(message.tensor, message.peer, message.tag);
+      }
+    } catch (const Error& error) {
+      throw Error(with_context(error.status(), place));
     }
   }
   std::vector<std::shared_ptr<Work>> works(messages.size());

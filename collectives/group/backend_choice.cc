@@ -72,6 +72,12 @@ class CombinedBackends : public GroupBackend {
                         const std::vector<std::function<absl::Status()>>& calls) override {
     return of(device.type()).together(device, calls);
   }
+  absl::Status check_peer(c10::Device device, int peer) const override {
+    for (const DeviceBackend& each : backends_) {
+      if (each.type == device.type()) return each.backend->check_peer(device, peer);
+    }
+    return absl::OkStatus();
+  }
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     return of(tensor).send(std::move(tensor), dst, tag, deadline);
   }

@@ -11,6 +11,7 @@
 #include "gradwire/collectives/nccl/group_watch.h"
 #include "gradwire/collectives/nccl/nccl_collectives.h"
 #include "gradwire/collectives/nccl/nccl_messages.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
 #include "gradwire/collectives/nccl/watchdog.h"
 
 namespace gradwire::collectives::nccl {
@@ -64,6 +65,9 @@ class NcclGroup final : public GroupBackend {
     return collectives_.together(calls);
   }
 
+  absl::Status check_peer(c10::Device, int peer) const override {
+    return nccl::check_peer(peer, context_.rank);
+  }
   // The future is done when the transfer is enqueued in a stream; the first message of a channel also waits
   // for the other side's call. NCCL has no tags and cannot receive from any source. So each peer, direction
   // and tag has its own channel with a communicator, in which messages keep their order. Errors:
