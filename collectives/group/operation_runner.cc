@@ -11,6 +11,11 @@ std::shared_ptr<GroupBackend> OperationRunner::backend() const {
   return backend_;
 }
 
+absl::Status OperationRunner::check_peer(const at::Tensor& tensor, int peer) const {
+  const std::shared_ptr<GroupBackend> open = backend();
+  return open != nullptr ? open->check_peer(tensor.device(), peer) : closed_error();
+}
+
 absl::Status OperationRunner::closed_error() const {
   return absl::FailedPreconditionError(
       absl::StrCat("the process group \"", identity_->name, "\" has been destroyed"));

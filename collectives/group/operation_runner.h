@@ -63,6 +63,8 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   RunContext context(GroupBackend& backend, CoarseTime now) const {
     return {backend, deadline(now), options_.staged, identity_->rank, options_.size, nullptr};
   }
+  // As GroupBackend::check_peer, for the device of the tensor; FailedPrecondition after close().
+  absl::Status check_peer(const at::Tensor& tensor, int peer) const;
   // The error of operations that are called after close().
   absl::Status closed_error() const;
   // Aborted with the reason of abort(); OK if abort() was not called.

@@ -128,12 +128,6 @@ int ProcessGroupImpl::check_receive(const at::Tensor& tensor, int src, int tag) 
   return from;
 }
 
-void ProcessGroupImpl::check_begins(Operation operation, const at::Tensor& tensor, int peer) const {
-  const std::shared_ptr<GroupBackend> backend = runner_->backend();
-  if (backend == nullptr) throw Error(runner_->closed_error());
-  check(operation, backend->check_peer(tensor.device(), peer));
-}
-
 void ProcessGroupImpl::send(at::Tensor tensor, int dst, int tag) {
   const int to = check_send(tensor, dst, tag);
   if (const std::optional<absl::Status> sent = Transfer::try_send(*runner_, tensor, dst, to, tag)) {

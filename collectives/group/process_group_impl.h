@@ -86,10 +86,10 @@ class ProcessGroupImpl final : public ProcessGroup {
   WorkPtr isend(at::Tensor tensor, int dst, int tag) override;
   WorkPtr irecv(at::Tensor tensor, int src, int tag) override;
   void check_isend(const at::Tensor& tensor, int dst, int tag) const override {
-    check_begins(Operation::kSend, tensor, check_send(tensor, dst, tag));
+    check(Operation::kSend, runner_->check_peer(tensor, check_send(tensor, dst, tag)));
   }
   void check_irecv(const at::Tensor& tensor, int src, int tag) const override {
-    check_begins(Operation::kReceive, tensor, check_receive(tensor, src, tag));
+    check(Operation::kReceive, runner_->check_peer(tensor, check_receive(tensor, src, tag)));
   }
 
   void abort(const std::string& reason) override { runner_->abort(reason); }
@@ -128,8 +128,6 @@ class ProcessGroupImpl final : public ProcessGroup {
   // Check the arguments of a message, and return the rank in the group of the other end; -1 for any source.
   int check_send(const at::Tensor& tensor, int dst, int tag) const;
   int check_receive(const at::Tensor& tensor, int src, int tag) const;
-  // Throws if the group is closed, or if its backend has no such message. `peer`: as check_send returns it.
-  void check_begins(Operation operation, const at::Tensor& tensor, int peer) const;
 
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;
