@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +14,9 @@
 namespace gradwire::collectives {
 
 // Ranks in a grid, with a group for each row of each dimension, as torch.distributed's DeviceMesh. A
-// dimension is named by its number, or by its name if it has one. A DeviceMesh is a handle: copies refer to
-// one grid. Thread-safe. It keeps the groups; they end with the group in which they were made.
+// dimension is named by its number, or by its name if it has one. A DeviceMesh is a handle: copies and parts
+// refer to one grid. Thread-safe. The handles keep the groups, and the group in which they were made.
+// Destroying that group ends them all.
 //
 //   DeviceMesh mesh = init_device_mesh({2, 2, 2}, {"dp", "cp", "tp"});   // 8 ranks
 //   all_reduce(gradient, ReduceOp::kAvg, mesh.get_group("dp"));          // over the 2 ranks of this row
@@ -71,9 +73,14 @@ class DeviceMesh {
   // The groups of all dimensions, in their order.
   const std::vector<Group>& get_all_groups() const;
 
-  // The part of the grid with these dimensions, through this rank. They are in the order of the grid, or the
-  // one name that flatten() has given to several dimensions. Makes no groups.
+  // The part of the grid with these dimensions, through this rank. `names` are in the order of the grid. A
+  // name that flatten() has given may also be used, alone. Makes no groups.
   DeviceMesh operator[](const std::vector<std::string>& names) const;
+  // As above. Without this overload, mesh[{"dp", "cp"}] would be ambiguous: two literals are also the two
+  // ends of a std::string.
+  DeviceMesh operator[](std::initializer_list<const char*> names) const {
+    return (*this)[std::vector<std::string>(names.begin(), names.end())];
+  }
   // The part with one dimension.
   DeviceMesh operator[](const char* name) const { return (*this)[std::vector<std::string>{name}]; }
   // The part with one dimension.
@@ -87,15 +94,17 @@ class DeviceMesh {
 
  private:
   struct Root;
-  struct State;
-  explicit DeviceMesh(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  struct Part;
+  DeviceMesh(std::shared_ptr<Root> root, std::shared_ptr<const Part> part)
+      : root_(std::move(root)), part_(std::move(part)) {}
+  explicit DeviceMesh(std::shared_ptr<Root> root);
   static std::shared_ptr<Root> make_root(std::vector<int> ranks, std::vector<int> shape,
                                          std::vector<std::string> names, const Group& group);
-  static std::shared_ptr<const State> whole(std::shared_ptr<Root> root);
   int dimension(absl::string_view name) const;
   int checked(int dim) const;
 
-  std::shared_ptr<const State> state_;
+  std::shared_ptr<Root> root_;
+  std::shared_ptr<const Part> part_;
 };
 
 // Makes a grid with the ranks 0, 1, ... of `group` (nullptr: the world) in row-major order. The product of

@@ -11,9 +11,9 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/testing/status_of.h"
 #include "gradwire/collectives/coalescing.h"
 #include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/group_checks.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -21,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Ranks;
+using testing::refuses;
 using Tensors = std::vector<at::Tensor>;
 
 // Small tensors that travel in one buffer, and a large one that does not.
@@ -191,11 +192,6 @@ TEST(Coalesced, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
   Ranks ranks(2);
   const Group& group = ranks[0];
   const at::Tensor tensor = at::ones({2});
-  const auto refuses = [](const std::function<void()>& call, const std::string& text) {
-    const absl::Status status = status_of(call);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(status.ToString(), HasSubstr(text));
-  };
   refuses([&] { all_reduce_coalesced({}, ReduceOp::kSum, group); }, "there are no calls");
   refuses(
       [&] {

@@ -69,24 +69,9 @@ Group own_of(const std::vector<Group>& groups) {
 
 }  // namespace
 
-// The first grid, which was not sliced from another one.
-struct DeviceMesh::Root {
-  Group parent;
-  int rank = -1;
-  MeshArrangement grid;
-  std::vector<std::string> names;
-  std::optional<std::vector<int>> coordinate;
-  std::vector<Group> groups;
-  NewGroupOptions options;
-
-  Mutex mutex;
-  // The flattened grids by their names.
-  std::map<std::string, std::shared_ptr<const State>> flattened ABSL_GUARDED_BY(mutex);
-};
-
-// A grid: the first one, a part of it, or a flattened part.
-struct DeviceMesh::State {
-  std::shared_ptr<Root> root;
+// The ranks and groups of a grid: of the first one, of a part of it, or of a flattened part. It does not
+// refer to the Root, which owns the flattened ones.
+struct DeviceMesh::Part {
   // The dimensions of the first grid that this one has.
   std::vector<int> dims;
   MeshArrangement grid;
@@ -95,40 +80,45 @@ struct DeviceMesh::State {
   std::vector<Group> groups;
 };
 
+// The properties that the first grid, which was not sliced from another one, shares with all its parts.
+struct DeviceMesh::Root {
+  Group parent;
+  int rank = -1;
+  NewGroupOptions options;
+  // The first grid.
+  Part whole;
+
+  Mutex mutex;
+  // The flattened grids by their names.
+  std::map<std::string, std::shared_ptr<const Part>> flattened ABSL_GUARDED_BY(mutex);
+};
+
 std::shared_ptr<DeviceMesh::Root> DeviceMesh::make_root(std::vector<int> ranks, std::vector<int> shape,
                                                         std::vector<std::string> names, const Group& group) {
   auto root = std::make_shared<Root>();
   root->parent = group_or_world(group);
-  root->grid = {std::move(shape), std::move(ranks)};
-  root->names = std::move(names);
-  check_arrangement(root->grid, *root->parent);
-  check_names(root->names, root->grid.shape.size());
+  Part& whole = root->whole;
+  whole.grid = {std::move(shape), std::move(ranks)};
+  whole.names = std::move(names);
+  check_arrangement(whole.grid, *root->parent);
+  check_names(whole.names, whole.grid.shape.size());
+  whole.dims.resize(whole.grid.shape.size());
+  std::iota(whole.dims.begin(), whole.dims.end(), 0);
   if (root->parent->rank() >= 0)
     root->rank = root->parent->ranks()[static_cast<std::size_t>(root->parent->rank())];
-  root->coordinate = root->grid.coordinate_of(root->rank);
+  whole.coordinate = whole.grid.coordinate_of(root->rank);
   return root;
 }
 
-std::shared_ptr<const DeviceMesh::State> DeviceMesh::whole(std::shared_ptr<Root> root) {
-  auto state = std::make_shared<State>();
-  state->dims.resize(root->grid.shape.size());
-  std::iota(state->dims.begin(), state->dims.end(), 0);
-  state->grid = root->grid;
-  state->names = root->names;
-  state->coordinate = root->coordinate;
-  state->groups = root->groups;
-  state->root = std::move(root);
-  return state;
-}
+DeviceMesh::DeviceMesh(std::shared_ptr<Root> root) : root_(std::move(root)), part_(root_, &root_->whole) {}
 
 DeviceMesh::DeviceMesh(std::vector<int> ranks, std::vector<int> shape, std::vector<std::string> names,
-                       const Group& group, const NewGroupOptions& options) {
-  const std::shared_ptr<Root> root = make_root(std::move(ranks), std::move(shape), std::move(names), group);
-  root->options = options;
-  for (int dim = 0; dim < static_cast<int>(root->grid.shape.size()); ++dim) {
-    root->groups.push_back(own_of(root->parent->new_groups(root->grid.lists_along({dim}), options)));
-  }
-  state_ = whole(root);
+                       const Group& group, const NewGroupOptions& options)
+    : DeviceMesh(make_root(std::move(ranks), std::move(shape), std::move(names), group)) {
+  root_->options = options;
+  Part& whole = root_->whole;
+  for (const int dim : whole.dims)
+    whole.groups.push_back(own_of(root_->parent->new_groups(whole.grid.lists_along({dim}), options)));
 }
 
 DeviceMesh DeviceMesh::from_group(const Group& group, const std::string& name) {
@@ -140,34 +130,35 @@ DeviceMesh DeviceMesh::from_group(const Group& group, const std::string& name) {
 DeviceMesh DeviceMesh::from_groups(std::vector<Group> groups, std::vector<int> ranks, std::vector<int> shape,
                                    std::vector<std::string> names, const Group& parent) {
   const std::shared_ptr<Root> root = make_root(std::move(ranks), std::move(shape), std::move(names), parent);
-  if (groups.size() != root->grid.shape.size()) {
-    refuse(absl::StrCat("got ", groups.size(), " groups for ", root->grid.shape.size(), " dimensions"));
+  Part& whole = root->whole;
+  if (groups.size() != whole.dims.size()) {
+    refuse(absl::StrCat("got ", groups.size(), " groups for ", whole.dims.size(), " dimensions"));
   }
   for (std::size_t dim = 0; dim < groups.size(); ++dim) {
     if (groups[dim] == nullptr) refuse(absl::StrCat("the group of dimension ", dim, " is a null pointer"));
-    if (!root->coordinate.has_value()) continue;
-    std::vector<int> row = root->grid.along({static_cast<int>(dim)}, *root->coordinate).ranks;
+    if (!whole.coordinate.has_value()) continue;
+    std::vector<int> row = whole.grid.along({static_cast<int>(dim)}, *whole.coordinate).ranks;
     std::sort(row.begin(), row.end());
     if (row == groups[dim]->ranks()) continue;
     refuse(absl::StrCat("the group of dimension ", dim, " has the ranks ",
                         absl::StrJoin(groups[dim]->ranks(), ", "), ", but this rank's row has ",
                         absl::StrJoin(row, ", ")));
   }
-  root->groups = std::move(groups);
-  return DeviceMesh(whole(root));
+  whole.groups = std::move(groups);
+  return DeviceMesh(root);
 }
 
-const std::vector<int>& DeviceMesh::shape() const { return state_->grid.shape; }
-const std::vector<std::string>& DeviceMesh::mesh_dim_names() const { return state_->names; }
-const std::vector<int>& DeviceMesh::mesh() const { return state_->grid.ranks; }
-int DeviceMesh::get_rank() const { return state_->root->rank; }
-const std::optional<std::vector<int>>& DeviceMesh::get_coordinate() const { return state_->coordinate; }
-const std::vector<Group>& DeviceMesh::get_all_groups() const { return state_->groups; }
+const std::vector<int>& DeviceMesh::shape() const { return part_->grid.shape; }
+const std::vector<std::string>& DeviceMesh::mesh_dim_names() const { return part_->names; }
+const std::vector<int>& DeviceMesh::mesh() const { return part_->grid.ranks; }
+int DeviceMesh::get_rank() const { return root_->rank; }
+const std::optional<std::vector<int>>& DeviceMesh::get_coordinate() const { return part_->coordinate; }
+const std::vector<Group>& DeviceMesh::get_all_groups() const { return part_->groups; }
 
 int DeviceMesh::dimension(absl::string_view name) const {
-  const auto found = std::find(state_->names.begin(), state_->names.end(), name);
-  if (found != state_->names.end()) return static_cast<int>(found - state_->names.begin());
-  refuse(absl::StrCat("no dimension has the name \"", name, "\"; the names are ", quoted(state_->names)));
+  const auto found = std::find(part_->names.begin(), part_->names.end(), name);
+  if (found != part_->names.end()) return static_cast<int>(found - part_->names.begin());
+  refuse(absl::StrCat("no dimension has the name \"", name, "\"; the names are ", quoted(part_->names)));
 }
 
 int DeviceMesh::checked(int dim) const {
@@ -175,78 +166,75 @@ int DeviceMesh::checked(int dim) const {
   refuse(absl::StrCat("there is no dimension ", dim, "; the grid has ", ndim(), " dimensions"));
 }
 
-int DeviceMesh::size(int dim) const { return state_->grid.shape[static_cast<std::size_t>(checked(dim))]; }
+int DeviceMesh::size(int dim) const { return part_->grid.shape[static_cast<std::size_t>(checked(dim))]; }
 
 int DeviceMesh::get_local_rank(int dim) const {
   const auto place = static_cast<std::size_t>(checked(dim));
-  return state_->coordinate.has_value() ? (*state_->coordinate)[place] : -1;
+  return part_->coordinate.has_value() ? (*part_->coordinate)[place] : -1;
 }
 
-Group DeviceMesh::get_group(int dim) const { return state_->groups[static_cast<std::size_t>(checked(dim))]; }
+Group DeviceMesh::get_group(int dim) const { return part_->groups[static_cast<std::size_t>(checked(dim))]; }
 
 Group DeviceMesh::get_group() const {
-  if (ndim() == 1) return state_->groups.front();
+  if (ndim() == 1) return part_->groups.front();
   refuse(absl::StrCat("the grid has ", ndim(), " dimensions and one group for each; say which dimension"));
 }
 
 DeviceMesh DeviceMesh::operator[](const std::vector<std::string>& names) const {
-  Root& root = *state_->root;
+  Root& root = *root_;
   if (names.empty()) refuse("no names of dimensions are given");
   if (names.size() == 1 &&
-      std::find(state_->names.begin(), state_->names.end(), names[0]) == state_->names.end()) {
+      std::find(part_->names.begin(), part_->names.end(), names[0]) == part_->names.end()) {
     MutexLock lock(root.mutex);
     const auto found = root.flattened.find(names[0]);
-    if (found != root.flattened.end()) return DeviceMesh(found->second);
+    if (found != root.flattened.end()) return DeviceMesh(root_, found->second);
   }
-  auto state = std::make_shared<State>();
-  state->root = state_->root;
+  auto part = std::make_shared<Part>();
   std::vector<int> own_dims;
   for (const std::string& name : names) {
     const int dim = dimension(name);
     if (!own_dims.empty() && dim <= own_dims.back()) {
       refuse(absl::StrCat("the dimensions ", quoted(names), " are not in the order of the grid, ",
-                          quoted(state_->names)));
+                          quoted(part_->names)));
     }
     own_dims.push_back(dim);
-    state->groups.push_back(state_->groups[static_cast<std::size_t>(dim)]);
+    part->groups.push_back(part_->groups[static_cast<std::size_t>(dim)]);
   }
   // A flattened grid has one dimension, so a part of it is all of it.
-  if (own_dims.size() == state_->grid.shape.size()) return *this;
-  for (const int dim : own_dims) state->dims.push_back(state_->dims[static_cast<std::size_t>(dim)]);
-  const std::vector<int> through =
-      state_->coordinate.value_or(std::vector<int>(state_->grid.shape.size(), 0));
-  state->grid = state_->grid.along(own_dims, through);
-  state->names = names;
-  state->coordinate = state->grid.coordinate_of(root.rank);
-  return DeviceMesh(std::move(state));
+  if (own_dims.size() == part_->grid.shape.size()) return *this;
+  for (const int dim : own_dims) part->dims.push_back(part_->dims[static_cast<std::size_t>(dim)]);
+  const std::vector<int> through = part_->coordinate.value_or(std::vector<int>(part_->grid.shape.size(), 0));
+  part->grid = part_->grid.along(own_dims, through);
+  part->names = names;
+  part->coordinate = part->grid.coordinate_of(root.rank);
+  return DeviceMesh(root_, std::move(part));
 }
 
 DeviceMesh DeviceMesh::flatten(std::string name) const {
-  Root& root = *state_->root;
-  if (ndim() == 1 && (name.empty() || state_->names == std::vector<std::string>{name})) return *this;
-  if (name.empty()) name = absl::StrJoin(state_->names, "_");
+  Root& root = *root_;
+  if (ndim() == 1 && (name.empty() || part_->names == std::vector<std::string>{name})) return *this;
+  if (name.empty()) name = absl::StrJoin(part_->names, "_");
   if (name.empty()) refuse("the dimensions of the grid have no names; give a name for the flattened one");
-  if (std::find(root.names.begin(), root.names.end(), name) != root.names.end())
+  if (std::find(root.whole.names.begin(), root.whole.names.end(), name) != root.whole.names.end())
     refuse(absl::StrCat("the name \"", name, "\" is the name of a dimension of the grid"));
   {
     MutexLock lock(root.mutex);
     const auto found = root.flattened.find(name);
     if (found != root.flattened.end()) {
-      if (found->second->dims == state_->dims) return DeviceMesh(found->second);
+      if (found->second->dims == part_->dims) return DeviceMesh(root_, found->second);
       refuse(
           absl::StrCat("the name \"", name, "\" belongs to other dimensions, which were flattened before"));
     }
   }
-  auto state = std::make_shared<State>();
-  state->root = state_->root;
-  state->dims = state_->dims;
-  state->grid = {{size()}, state_->grid.ranks};
-  state->names = {name};
-  state->coordinate = state->grid.coordinate_of(root.rank);
+  auto part = std::make_shared<Part>();
+  part->dims = part_->dims;
+  part->grid = {{size()}, part_->grid.ranks};
+  part->names = {name};
+  part->coordinate = part->grid.coordinate_of(root.rank);
   // Without the lock: other ranks are waited for.
-  state->groups = {own_of(root.parent->new_groups(root.grid.lists_along(state_->dims), root.options))};
+  part->groups = {own_of(root.parent->new_groups(root.whole.grid.lists_along(part_->dims), root.options))};
   MutexLock lock(root.mutex);
-  return DeviceMesh(root.flattened.emplace(name, std::move(state)).first->second);
+  return DeviceMesh(root_, root.flattened.emplace(name, std::move(part)).first->second);
 }
 
 DeviceMesh init_device_mesh(std::vector<int> shape, std::vector<std::string> names, const Group& group,

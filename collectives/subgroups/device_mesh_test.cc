@@ -6,9 +6,9 @@
 
 #include <functional>
 
-#include "gradwire/base/testing/status_of.h"
-#include "gradwire/collectives/subgroups/group_checks.h"
+#include "gradwire/collectives/functions.h"
 #include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/group_checks.h"
 #include "gradwire/collectives/testing/local_backend.h"
 
 namespace gradwire::collectives {
@@ -55,15 +55,59 @@ TEST(DeviceMesh, PartsByName) {
     EXPECT_EQ(tp.get_group(), mesh.get_group("tp"));
     EXPECT_EQ(tp.mesh(), Numbers({rank / 2 * 2, rank / 2 * 2 + 1}));
     EXPECT_EQ(tp.get_local_rank(0), rank % 2);
-    const DeviceMesh both = mesh[Names{"dp", "tp"}];
+    const DeviceMesh both = mesh[{"dp", "tp"}];
     const int base = rank / 2 % 2 * 2;
     EXPECT_EQ(both.shape(), Numbers({2, 2}));
     EXPECT_EQ(both.mesh(), Numbers({base, base + 1, base + 4, base + 5}));
     EXPECT_EQ(both.get_coordinate(), Numbers({rank / 4, rank % 2}));
     EXPECT_EQ(both.get_group("dp"), mesh.get_group("dp"));
     EXPECT_EQ(both["tp"].get_group(), mesh.get_group("tp"));
-    EXPECT_EQ(mesh[Names({"dp", "cp", "tp"})].size(), 8);
+    EXPECT_EQ((mesh[{"dp", "cp", "tp"}].size()), 8);
     EXPECT_EQ(world->new_group()->name(), "world/group4");  // The parts have made no groups.
+  });
+}
+
+// The example of docs/collectives.md and of the class comment.
+TEST(DeviceMesh, ExampleOfTheDocuments) {
+  Ranks ranks(8);
+  ranks.run([](const Group& world) {
+    const DeviceMesh mesh = init_device_mesh({2, 2, 2}, {"dp", "cp", "tp"}, world);
+    const at::Tensor gradient = at::full({2}, 1.0 * world->rank());
+    all_reduce(gradient, ReduceOp::kAvg, mesh.get_group("dp"));
+    EXPECT_TRUE(gradient.equal(at::full({2}, world->rank() % 4 + 2.0)));
+    const int place = mesh.get_local_rank("tp");
+    EXPECT_EQ(place, world->rank() % 2);
+    const std::vector<int> where = *mesh.get_coordinate();
+    EXPECT_EQ(where.back(), place);
+    const DeviceMesh plane = mesh[{"dp", "tp"}];
+    EXPECT_EQ(plane.shape(), Numbers({2, 2}));
+    const DeviceMesh flat = mesh[{"dp", "cp"}].flatten("dp_cp");
+    EXPECT_EQ(flat.size(), 4);
+    const at::Tensor loss = at::full({}, 1.0 * world->rank());
+    all_reduce(loss, ReduceOp::kAvg, mesh["dp_cp"].get_group());
+    EXPECT_EQ(loss.item<double>(), 3 + world->rank() % 2);
+    EXPECT_EQ(mesh[{"tp"}].get_group(), mesh.get_group("tp"));
+    const std::string name = "tp";
+    EXPECT_EQ((mesh[{"dp", name}].mesh()), plane.mesh());
+  });
+}
+
+TEST(DeviceMesh, LastHandleLetsGoOfTheGroups) {
+  Ranks ranks(4);
+  ranks.run([](const Group& world) {
+    std::vector<std::weak_ptr<ProcessGroup>> groups;
+    {
+      Group parent = world->new_group();
+      groups.push_back(parent);
+      const DeviceMesh mesh = init_device_mesh({2, 2}, {"a", "b"}, parent);
+      parent.reset();
+      const DeviceMesh flat = mesh.flatten();
+      groups.insert(groups.end(), {mesh.get_group("a"), mesh.get_group("b"), flat.get_group()});
+      // A part keeps the whole grid.
+      const DeviceMesh part = init_device_mesh({4}, {"c"}, groups[0].lock())["c"];
+      EXPECT_EQ(sum_over(part.get_group(), 1), 4);
+    }
+    for (const std::weak_ptr<ProcessGroup>& group : groups) EXPECT_TRUE(group.expired());
   });
 }
 
@@ -72,7 +116,7 @@ TEST(DeviceMesh, FlattenedPart) {
   ranks.run([](const Group& world) {
     const int rank = world->rank();
     const DeviceMesh mesh = init_device_mesh({2, 2, 2}, {"dp", "cp", "tp"}, world);
-    const DeviceMesh flat = mesh[Names{"dp", "cp"}].flatten();
+    const DeviceMesh flat = mesh[{"dp", "cp"}].flatten();
     EXPECT_EQ(flat.mesh_dim_names(), Names({"dp_cp"}));
     EXPECT_EQ(flat.shape(), Numbers({4}));
     EXPECT_EQ(flat.get_local_rank("dp_cp"), rank / 2);
@@ -80,12 +124,12 @@ TEST(DeviceMesh, FlattenedPart) {
     EXPECT_EQ(sum_over(flat.get_group(), rank), 12 + 4 * (rank % 2));
     // The first grid knows the name, and the same call makes no second group.
     EXPECT_EQ(mesh["dp_cp"].get_group(), flat.get_group());
-    EXPECT_EQ(mesh[Names({"dp", "cp"})].flatten("dp_cp").get_group(), flat.get_group());
+    EXPECT_EQ((mesh[{"dp", "cp"}].flatten("dp_cp").get_group()), flat.get_group());
     EXPECT_EQ(flat.flatten().get_group(), flat.get_group());
     EXPECT_EQ(mesh["tp"].flatten().get_group(), mesh.get_group("tp"));
     EXPECT_EQ(mesh.flatten("all").size(), 8);
-    refuses([&] { mesh[Names({"cp", "tp"})].flatten("dp_cp"); }, "belongs to other dimensions");
-    refuses([&] { mesh[Names({"cp", "tp"})].flatten("dp"); }, "is the name of a dimension");
+    refuses([&] { mesh[{"cp", "tp"}].flatten("dp_cp"); }, "belongs to other dimensions");
+    refuses([&] { mesh[{"cp", "tp"}].flatten("dp"); }, "is the name of a dimension");
     EXPECT_EQ(sum_over(mesh["all"].get_group(), 1), 8);
   });
 }
@@ -176,7 +220,7 @@ TEST(DeviceMesh, UnknownDimensionsAreRefused) {
     refuses([&] { mesh.get_local_rank("pp"); },
             "no dimension has the name \"pp\"; the names are \"dp\", \"tp\"");
     refuses([&] { (void)mesh["pp"]; }, "no dimension has the name \"pp\"");
-    refuses([&] { (void)mesh[Names{"tp", "dp"}]; }, "are not in the order of the grid");
+    refuses([&] { (void)mesh[{"tp", "dp"}]; }, "are not in the order of the grid");
     refuses([&] { (void)mesh[Names{}]; }, "no names");
     refuses([&] { init_device_mesh({4}, {}, world)["dp"]; }, "the names are none");
     refuses([&] { init_device_mesh({2, 2}, {}, world).flatten(); }, "have no names");

@@ -5,9 +5,8 @@
 
 #include <functional>
 
-#include "gradwire/base/testing/status_of.h"
-#include "gradwire/collectives/subgroups/group_checks.h"
 #include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/group_checks.h"
 #include "gradwire/collectives/testing/local_backend.h"
 
 namespace gradwire::collectives {
