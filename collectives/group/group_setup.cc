@@ -318,11 +318,19 @@ absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> make_groups(GroupRequ
                       .choice = choice,
                       .world_state = same ? request.world_state : nullptr,
                       .deadline = round.deadline};
+  // After a failure this rank goes on: it may be a member of later groups too, and their other members, which
+  // the failure does not concern, wait for it.
   std::vector<std::shared_ptr<ProcessGroup>> made;
+  absl::Status first_failure;
   for (std::size_t place = 0; place < request.lists.size(); ++place) {
-    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, make_one(all, place));
-    made.push_back(std::move(group));
+    absl::StatusOr<std::shared_ptr<ProcessGroup>> group = make_one(all, place);
+    if (group.ok()) {
+      made.push_back(*std::move(group));
+    } else {
+      first_failure.Update(group.status());
+    }
   }
+  GRADWIRE_RETURN_IF_ERROR(first_failure);
   return made;
 }
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/local_backend.h"
@@ -149,6 +151,31 @@ TEST(NewGroup, RankWithOtherListsIsNamedAndLaterCallsWork) {
                                          HasSubstr("rank 0 asks for ranks 0, 1 and of ranks 2,")));
   }
   ranks.run([](const Group& world) { world->new_groups({{0, 1}, {1, 2}})[1]->size(); });
+}
+
+// Rank 1 cannot make its end of the first of several groups.
+absl::StatusOr<std::unique_ptr<GroupBackend>> make_unless_first_on_rank_1(const BackendContext& context) {
+  const int world_rank = context.world_ranks[static_cast<std::size_t>(context.rank)];
+  if (world_rank == 1 && absl::EndsWith(context.group, ".1"))
+    return absl::ResourceExhaustedError("no memory");
+  return testing::make_local_backend(context);
+}
+
+TEST(NewGroup, FailureOfOneListLeavesNobodyWaiting) {
+  register_backend(Backend::kMpi, &make_unless_first_on_rank_1);
+  Ranks ranks(4, {.timeout = absl::Seconds(60)});
+  const auto results = ranks.results([](const Group& world) {
+    const auto groups = world->new_groups({{0, 1}, {0, 2}, {2, 3}, {1, 3}}, {.backend = "mpi"});
+    if (world->rank() != 2) return;
+    EXPECT_EQ(groups[2]->ranks(), std::vector<int>({2, 3}));
+  });
+  EXPECT_EQ(results[1].code(), absl::StatusCode::kResourceExhausted) << results[1];
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kAborted) << results[0];
+  EXPECT_THAT(results[0].ToString(), HasSubstr("rank 1 could not make its backend"));
+  // Their groups were made, with the ends of ranks 0 and 1, which dropped them again.
+  EXPECT_EQ(results[2], absl::OkStatus());
+  EXPECT_EQ(results[3], absl::OkStatus());
+  ranks.run([](const Group& world) { EXPECT_EQ(world->new_group()->name(), "world/group2"); });
 }
 
 TEST(NewGroup, GroupsOfASmallerGroup) {
