@@ -75,6 +75,11 @@ class GroupBackend {
   // outputs[i] becomes rank i's `tensor`.
   virtual absl::Status all_gather(at::Tensor tensor, std::vector<at::Tensor> outputs,
                                   absl::Time deadline) = 0;
+  // As all_gather; the ranks' tensors may have different sizes, and outputs[i] has the size of rank i's
+  // tensor. A rank whose list has a wrong size gets InvalidArgument, if the backend finds that. This one runs
+  // an all_to_all, in which each rank sends its tensor to all.
+  virtual absl::Status all_gather_uneven(at::Tensor tensor, std::vector<at::Tensor> outputs,
+                                         absl::Time deadline);
   // `tensor` becomes this rank's entry of `inputs` at `root`; on the other ranks `inputs` is empty.
   virtual absl::Status scatter(at::Tensor tensor, std::vector<at::Tensor> inputs, int root,
                                absl::Time deadline) = 0;

@@ -119,7 +119,7 @@ absl::Status run_one(RunContext& run, const CoalescedCall& call) {
       return backend.broadcast(call.outputs[0], call.root, run.deadline);
     case Kind::kAllGather:
       if (has_other_shape(call.outputs, call.inputs[0])) {
-        return backend.all_to_all(call.outputs, Tensors(call.outputs.size(), call.inputs[0]), run.deadline);
+        return backend.all_gather_uneven(call.inputs[0], call.outputs, run.deadline);
       }
       return backend.all_gather(call.inputs[0], call.outputs, run.deadline);
     case Kind::kAllGatherIntoTensor:
@@ -178,9 +178,8 @@ absl::Status check_calls(const ArgumentChecks& checks, std::vector<CoalescedCall
 }
 
 // 1. Stage all tensors.
-// 2. Put small calls in the memory of the host into batches. The calls are the same on all ranks, so the
-// batches
-//    are too.
+// 2. Put small calls in the memory of the host into batches. All ranks make the same batches, because they
+//    have the same calls.
 // 3. Run the other calls and the batches.
 // 4. Copy the results out of the batches, then out of the staged tensors.
 absl::Status run_calls(RunContext& run, std::vector<CoalescedCall> calls) {

@@ -97,6 +97,12 @@ class CpuBackend final : public GroupBackend {
     return group_->all_gather(span_of(tensor), spans_of(outputs), deadline);
   }
 
+  // The same operation, so that a rank whose list has a wrong entry does not run another one than the others.
+  absl::Status all_gather_uneven(at::Tensor tensor, std::vector<at::Tensor> outputs,
+                                 absl::Time deadline) override {
+    return group_->all_gather(span_of(tensor), spans_of(outputs), deadline);
+  }
+
   absl::Status scatter(at::Tensor tensor, std::vector<at::Tensor> inputs, int root,
                        absl::Time deadline) override {
     return group_->scatter(span_of(tensor), spans_of(inputs), root, deadline);

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/collectives/cpu/host_group.h"
 #include "gradwire/collectives/cpu/host_group_test_members.h"
+#include "gradwire/collectives/cpu/host_memory.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
@@ -51,6 +54,28 @@ TEST(HostGroup, TimeoutNamesMissingMembers) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// The test plays member 1, which publishes a block without an end, and seems to be in every phase already.
+TEST(HostGroup, AllGatherOfABlockWithoutEndFailsAtTheDeadline) {
+  const auto store = std::make_shared<store::HashStore>();
+  const HostGroup::Options options = options_for(kAlgorithmSizes[0], 1, 2, store);
+  std::unique_ptr<HostMemory> hostile;
+  std::thread joining([&] { hostile = HostMemory::join(options.memory).value(); });
+  auto group = HostGroup::join(options_for(kAlgorithmSizes[0], 0, 2, store));
+  joining.join();
+  ASSERT_TRUE(group.ok()) << group.status();
+  for (const int phase : {0, 1}) {
+    constexpr uint64_t kEndless = uint64_t{1} << 62;
+    std::memcpy(hostile->line(1, phase).bytes, &kEndless, sizeof kEndless);
+    hostile->line(1, phase).sequence.store(std::numeric_limits<uint64_t>::max());
+  }
+  std::vector<std::vector<int64_t>> lists(2, std::vector<int64_t>(1000));
+  std::vector<int64_t> mine(1000);
+  const absl::Status status =
+      (*group)->all_gather(span(mine), spans(lists), Clock::system().now() + absl::Milliseconds(20));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "a block of 4611686018427387904 bytes")) << status;
 }
 
 TEST(HostGroup, FailsWhenAMemberLeaves) {

@@ -60,6 +60,14 @@ TEST_P(HostGroupTest, EveryOperationWithEveryAlgorithm) {
         std::vector<std::vector<int64_t>> lists(size, std::vector<int64_t>(count));
         ASSERT_TRUE(group.all_gather(span(mine), spans(lists), deadline()).ok());
         ASSERT_EQ(lists, all);
+        std::vector<std::vector<int64_t>> uneven;
+        lists.clear();
+        for (int each = 0; each < size; ++each) {
+          uneven.push_back(values_of(each, count * (each + 1) / 2));
+          lists.emplace_back(uneven.back().size());
+        }
+        ASSERT_TRUE(group.all_gather(span(uneven[rank]), spans(lists), deadline()).ok());
+        ASSERT_EQ(lists, uneven);
         lists.assign(rank == root ? size : 0, std::vector<int64_t>(count));
         ASSERT_TRUE(group.gather(span(mine), spans(lists), root, deadline()).ok());
         if (rank == root) {
@@ -98,6 +106,42 @@ TEST_P(HostGroupTest, EveryOperationWithEveryAlgorithm) {
     });
   }
   EXPECT_EQ(descriptors(), before);
+}
+
+// Rank 0 has a wrong size for the block of the last rank. Only rank 0 fails, and the group stays usable.
+TEST_P(HostGroupTest, WrongSizeInAListOfAllGatherConcernsOneRank) {
+  const int size = GetParam();
+  if (size == 1) return;
+  for (const AlgorithmSizes& sizes : kAlgorithmSizes) {
+    in_group(size, sizes, [&](HostGroup& group) {
+      const int rank = group.rank();
+      // In the line, in the slot, and in several pieces. The wrong size is smaller and larger, and may need
+      // another number of pieces.
+      for (const std::size_t count : {1u, 3u, 6u, 7u, 500u, 70001u}) {
+        for (const std::size_t wrong : {count - 1, count + 1, 10 * count, std::size_t{0}}) {
+          SCOPED_TRACE(absl::StrCat(sizes.name, " rank ", rank, " count ", count, " wrong ", wrong));
+          std::vector<std::vector<int64_t>> all, lists;
+          for (int each = 0; each < size; ++each) all.push_back(values_of(each, count));
+          lists.assign(size, std::vector<int64_t>(count));
+          if (rank == 0) lists.back().assign(wrong, 0);
+          const absl::Status status = group.all_gather(span(all[rank]), spans(lists), deadline());
+          if (rank == 0) {
+            EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+            EXPECT_EQ(status.message(),
+                      absl::StrCat("rank ", size - 1, " gathers ", 8 * count,
+                                   " bytes, but its entry in the list of rank 0 has ", 8 * wrong,
+                                   "; the entry must have the shape of that rank's tensor"));
+          } else {
+            EXPECT_TRUE(status.ok()) << status;
+            EXPECT_EQ(lists, all);
+          }
+          std::vector<int64_t> one = {1};
+          ASSERT_TRUE(group.all_reduce(span(one), Longs(), deadline()).ok());
+          ASSERT_EQ(one[0], size);
+        }
+      }
+    });
+  }
 }
 
 TEST_P(HostGroupTest, SumsToTheSameBitsOnAllRanks) {

@@ -2,13 +2,14 @@
 #include <cstddef>
 
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/host_all_gather.h"
 #include "gradwire/collectives/cpu/host_all_to_all.h"
 #include "gradwire/collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {
 
-// Each operation copies this member's part for itself after it has published: the other members do not need
-// it.
+// Each operation copies this member's part for itself after it has published, because the other members do
+// not need it.
 
 absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
@@ -29,22 +30,7 @@ absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int ro
 }
 
 absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
-  return in_pieces(data.size, memory_->slot_bytes(),
-                   [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(phases_.begin(deadline));
-                     const Span piece = data.part(offset, length);
-                     phases_.write(piece);
-                     phases_.publish();
-                     copy_bytes(outputs[rank_].part(offset, 0).data, piece.data, length);
-                     for (int step = 1; step < size_; ++step) {
-                       // Each reader begins with the member after it, so that not all of them read the same
-                       // slot at once.
-                       const int member = (rank_ + step) % size_;
-                       GRADWIRE_RETURN_IF_ERROR(phases_.wait_published(member, deadline));
-                       copy_bytes(outputs[member].part(offset, 0).data, phases_.data(member, length), length);
-                     }
-                     return absl::OkStatus();
-                   });
+  return HostAllGather(phases_, memory_->slot_bytes(), data, outputs).run(deadline);
 }
 
 absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {

@@ -39,6 +39,9 @@ class CombinedBackends : public GroupBackend {
   absl::Status all_gather(at::Tensor tensor, Tensors outputs, absl::Time deadline) override {
     return of(tensor).all_gather(std::move(tensor), std::move(outputs), deadline);
   }
+  absl::Status all_gather_uneven(at::Tensor tensor, Tensors outputs, absl::Time deadline) override {
+    return of(tensor).all_gather_uneven(std::move(tensor), std::move(outputs), deadline);
+  }
   absl::Status scatter(at::Tensor tensor, Tensors inputs, int root, absl::Time deadline) override {
     return of(tensor).scatter(std::move(tensor), std::move(inputs), root, deadline);
   }
@@ -63,10 +66,13 @@ class CombinedBackends : public GroupBackend {
     return of(output).all_to_all_single(std::move(output), std::move(input), output_splits, input_splits,
                                         deadline);
   }
-  absl::Status barrier(absl::Time deadline) override { return use(*first().backend).barrier(deadline); }
+  absl::Status barrier(absl::Time deadline) override {
+    return use(*backends_.front().backend).barrier(deadline);
+  }
   // The caller names devices if the barrier is to wait for them.
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override {
-    return use(*(device_ids.empty() ? first() : backends_[1]).backend).barrier_on(device_ids, deadline);
+    return use(*(device_ids.empty() ? backends_.front() : backends_[1]).backend)
+        .barrier_on(device_ids, deadline);
   }
   absl::Status together(c10::Device device,
                         const std::vector<std::function<absl::Status()>>& calls) override {
@@ -106,7 +112,6 @@ class CombinedBackends : public GroupBackend {
     last_ = &backend;
     return backend;
   }
-  const DeviceBackend& first() const { return backends_.front(); }
   // The backend for a tensor. The checks of the arguments have refused tensors of other devices. In
   // `of(tensor).broadcast(std::move(tensor), ...)` C++17 evaluates `of(tensor)` before the arguments, so the
   // tensor has not been moved away yet.
@@ -115,7 +120,7 @@ class CombinedBackends : public GroupBackend {
     for (const DeviceBackend& each : backends_) {
       if (each.type == type) return use(*each.backend);
     }
-    return use(*first().backend);
+    return use(*backends_.front().backend);
   }
 
   // Few, so a search is as fast as a table.

@@ -35,6 +35,12 @@ std::vector<at::Tensor> split_rows(const at::Tensor& tensor, const std::vector<i
 
 }  // namespace
 
+absl::Status GroupBackend::all_gather_uneven(at::Tensor tensor, std::vector<at::Tensor> outputs,
+                                             absl::Time deadline) {
+  std::vector<at::Tensor> inputs(outputs.size(), tensor);
+  return all_to_all(std::move(outputs), std::move(inputs), deadline);
+}
+
 absl::Status GroupBackend::all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
                                                   absl::Time deadline) {
   std::vector<at::Tensor> outputs = parts_of(output, input, size);

@@ -108,12 +108,11 @@ absl::Status all_gather(RunContext& run, at::Tensor tensor, Tensors outputs) {
       run.backend.all_gather(std::move(source), staging.targets(std::move(outputs)), run.deadline));
 }
 
-// An all-to-all, in which the sizes may differ between pairs of ranks: each rank sends its tensor to all.
 absl::Status all_gather_uneven(RunContext& run, at::Tensor tensor, Tensors outputs) {
   Staging staging(run);
-  Tensors sources(static_cast<std::size_t>(run.size), staging.source(std::move(tensor)));
+  at::Tensor source = staging.source(std::move(tensor));
   return staging.finish(
-      run.backend.all_to_all(staging.targets(std::move(outputs)), std::move(sources), run.deadline));
+      run.backend.all_gather_uneven(std::move(source), staging.targets(std::move(outputs)), run.deadline));
 }
 
 absl::Status scatter(RunContext& run, at::Tensor tensor, Tensors inputs, int root) {

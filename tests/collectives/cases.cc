@@ -139,6 +139,18 @@ void check_uneven_exchange(ProcessGroup& group, c10::ScalarType dtype) {
   }
   group.all_to_all(outputs, inputs);
   for (int rank = 0; rank < size; ++rank) expect_equal(outputs[rank], wanted[rank], "uneven all_to_all");
+  Tensors gathered, blocks;
+  // One kind of block is larger than any buffer between the ranks.
+  for (const int64_t columns : {int64_t{1}, dtype == at::kFloat ? int64_t{1} << 18 : int64_t{5}}) {
+    gathered.clear();
+    blocks.clear();
+    for (int rank = 0; rank < size; ++rank) {
+      blocks.push_back(input_of(rank, {rank % 3, columns}, dtype));
+      gathered.push_back(at::zeros_like(blocks.back()));
+    }
+    group.all_gather(gathered, blocks[static_cast<std::size_t>(self)]);
+    for (int rank = 0; rank < size; ++rank) expect_equal(gathered[rank], blocks[rank], "uneven all_gather");
+  }
   at::Tensor output = at::zeros_like(at::cat(wanted));
   group.all_to_all_single(output, at::cat(inputs), out_rows, in_rows);
   expect_equal(output, at::cat(wanted), "uneven all_to_all_single");

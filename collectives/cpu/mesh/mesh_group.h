@@ -21,9 +21,10 @@ namespace gradwire::collectives::cpu {
 // the list of ranks.
 //
 // Sizes may differ between members, but both ends of each transfer must agree; in all_gather and
-// reduce_scatter all members must. If an operation fails on one member, that member notifies the others:
-// their current operation, or the next one, fails with the same reason. Arguments that are refused with
-// InvalidArgument before the operation has begun do not break the group.
+// reduce_scatter the lists of all members must. Each receive compares the size of its message. If an
+// operation fails on one member, that member notifies the others: their current operation, or the next one,
+// fails with the same reason. Arguments that are refused with InvalidArgument before the operation has begun
+// do not break the group.
 //
 // Not thread-safe, except abort().
 class MeshGroup final : public ByteCollectives {
