@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
@@ -39,10 +40,10 @@ absl::Status NcclCollectives::together(const std::vector<std::function<absl::Sta
   for (std::size_t first = 0; first < calls.size(); first += kMostTogether) {
     Together part{calls, first + 1, std::min(first + kMostTogether, calls.size())};
     together_ = &part;
+    // Also if the call throws: the next collective must not find a part that has ended.
+    const absl::Cleanup leave = [this] { together_ = nullptr; };
     // A call that is refused returns without perform(). Then nothing has been given to NCCL.
-    absl::Status status = calls[first]();
-    together_ = nullptr;
-    GRADWIRE_RETURN_IF_ERROR(status);
+    GRADWIRE_RETURN_IF_ERROR(calls[first]());
   }
   return absl::OkStatus();
 }
