@@ -6,22 +6,11 @@
 #include <tuple>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {
-
-// The Status of the error that `body` throws; OK if it throws none.
-template <class Body>
-absl::Status thrown_by(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
-}
 
 void expect_error(const absl::Status& status, absl::StatusCode code, const std::vector<std::string>& parts) {
   EXPECT_EQ(status.code(), code) << status;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 
 #include "absl/status/status.h"
@@ -14,6 +15,17 @@ inline absl::Status status_of(const std::function<void()>& action) {
     action();
   } catch (const Error& error) {
     return error.status();
+  }
+  return absl::OkStatus();
+}
+
+// As status_of(), but every exception becomes a status, as status_from_exception() does: also those of
+// libtorch and of the standard library.
+inline absl::Status thrown_by(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (...) {
+    return status_from_exception(std::current_exception());
   }
   return absl::OkStatus();
 }

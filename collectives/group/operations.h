@@ -47,6 +47,12 @@ struct RunContext {
   int size = 1;
   // The part of the operation that may still run on a device; see GroupBackend::take_enqueued.
   std::unique_ptr<Enqueued> enqueued;
+
+  // Orders the current stream behind `enqueued`, for an operation of several steps.
+  void order_behind_last_step() {
+    if (enqueued != nullptr) enqueued->order_current_stream();
+    enqueued = nullptr;
+  }
 };
 
 // Whether the list is of tensors of which one has another shape than `like`.

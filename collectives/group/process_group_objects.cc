@@ -55,12 +55,6 @@ class Exchange {
     return at::empty({count}, at::TensorOptions().dtype(dtype).device(device_));
   }
 
-  // Orders the current stream behind the part of the last step that may still run on a device.
-  void order_behind_last_step() {
-    if (run_.enqueued != nullptr) run_.enqueued->order_current_stream();
-    run_.enqueued = nullptr;
-  }
-
   absl::Status exchange_sizes() {
     Tensors all;
     if (from_root()) {
@@ -78,7 +72,7 @@ class Exchange {
       for (int rank = 0; rank < run_.size; ++rank) all.push_back(make(1, at::kLong));
       GRADWIRE_RETURN_IF_ERROR(operations::all_gather(run_, own.to(device_), all));
     }
-    order_behind_last_step();
+    run_.order_behind_last_step();
     for (const at::Tensor& tensor : all) {
       const at::Tensor on_host = tensor.cpu();
       const int64_t* values = on_host.const_data_ptr<int64_t>();
@@ -107,7 +101,7 @@ class Exchange {
   absl::Status broadcast() {
     at::Tensor bytes = at_root() ? exchange_.sent[0].to(device_) : make(sizes_[0], at::kByte);
     GRADWIRE_RETURN_IF_ERROR(operations::broadcast(run_, bytes, root_));
-    order_behind_last_step();
+    run_.order_behind_last_step();
     return exchange_.receive({bytes.cpu()});
   }
 
@@ -121,7 +115,7 @@ class Exchange {
       outputs.push_back(output_from(other));
     }
     GRADWIRE_RETURN_IF_ERROR(operations::all_to_all(run_, outputs, std::move(inputs)));
-    order_behind_last_step();
+    run_.order_behind_last_step();
     if (exchange_.kind == Kind::kScatter)
       return exchange_.receive({outputs[static_cast<std::size_t>(root_)].cpu()});
     if (exchange_.kind == Kind::kGather && !at_root()) return exchange_.receive({});

@@ -117,12 +117,6 @@ class SparseSum {
     }
   }
 
-  // Orders the current stream behind the part of the last step that may still run on a device.
-  void order_behind_last_step() {
-    if (run_.enqueued != nullptr) run_.enqueued->order_current_stream();
-    run_.enqueued = nullptr;
-  }
-
   at::Tensor bytes_of(int64_t count) const {
     return at::empty({count}, at::TensorOptions().dtype(at::kByte).device(device_));
   }
@@ -132,7 +126,7 @@ class SparseSum {
     std::memcpy(own.mutable_data_ptr(), &own_, sizeof(own_));
     const at::Tensor all = at::empty({run_.size, kHeaderNumbers}, own.options().device(device_));
     GRADWIRE_RETURN_IF_ERROR(operations::all_gather_into_tensor(run_, all, own.to(device_)));
-    order_behind_last_step();
+    run_.order_behind_last_step();
     const at::Tensor on_host = all.cpu();
     headers_.resize(static_cast<std::size_t>(run_.size));
     std::memcpy(headers_.data(), on_host.const_data_ptr(), headers_.size() * sizeof(Header));
@@ -214,7 +208,7 @@ class SparseSum {
       const Tensors inputs(static_cast<std::size_t>(run_.size), own);
       GRADWIRE_RETURN_IF_ERROR(operations::all_to_all(run_, blocks_, inputs));
     }
-    order_behind_last_step();
+    run_.order_behind_last_step();
     return absl::OkStatus();
   }
 

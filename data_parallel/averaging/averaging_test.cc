@@ -5,23 +5,13 @@
 
 #include <sstream>
 
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/averaging/model_averager.h"
 #include "gradwire/data_parallel/averaging/post_local_sgd_optimizer.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {
-
-template <class Body>
-absl::StatusCode code_of(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception()).code();
-  }
-  return absl::StatusCode::kOk;
-}
 
 // A parameter with this value and a gradient.
 at::Tensor parameter(double value, at::ScalarType dtype = at::kDouble) {
@@ -68,15 +58,15 @@ TEST(ModelAverager, WrongArgumentsAreRefused) {
   const Ranks ranks(2, kOptions);
   ranks.run([](const Group& group) {
     const auto kInvalid = absl::StatusCode::kInvalidArgument;
-    EXPECT_EQ(code_of([&] { PeriodicModelAverager(group, 0); }), kInvalid);
-    EXPECT_EQ(code_of([&] { PeriodicModelAverager(group, 1, -1); }), kInvalid);
-    EXPECT_EQ(code_of([&] { PeriodicModelAverager(nullptr, 1); }), kInvalid);
-    EXPECT_EQ(code_of([&] { PeriodicModelAverager(group, 1).set_step(-1); }), kInvalid);
-    EXPECT_EQ(code_of([&] { HierarchicalModelAverager(group, {}); }), kInvalid);
-    EXPECT_EQ(code_of([&] { HierarchicalModelAverager(group, {{0, 2}}); }), kInvalid);
-    EXPECT_EQ(code_of([&] { HierarchicalModelAverager(group, {{2, 1}}); }), kInvalid);
-    EXPECT_EQ(code_of([&] { HierarchicalModelAverager(group, {{1, 2}, {2, 1}}); }), kInvalid);
-    EXPECT_EQ(code_of([&] { PostLocalSgdOptimizer(nullptr, nullptr); }), kInvalid);
+    EXPECT_EQ(thrown_by([&] { PeriodicModelAverager(group, 0); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { PeriodicModelAverager(group, 1, -1); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { PeriodicModelAverager(nullptr, 1); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { PeriodicModelAverager(group, 1).set_step(-1); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { HierarchicalModelAverager(group, {}); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { HierarchicalModelAverager(group, {{0, 2}}); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { HierarchicalModelAverager(group, {{2, 1}}); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { HierarchicalModelAverager(group, {{1, 2}, {2, 1}}); }).code(), kInvalid);
+    EXPECT_EQ(thrown_by([&] { PostLocalSgdOptimizer(nullptr, nullptr); }).code(), kInvalid);
   });
 }
 
@@ -114,7 +104,7 @@ TEST(PostLocalSgdOptimizer, ASavedStateKeepsTheStep) {
     plain.save_to(without_step);
     torch::serialize::InputArchive wrong;
     wrong.load_from(without_step);
-    EXPECT_EQ(code_of([&] { second.load(wrong); }), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(thrown_by([&] { second.load(wrong); }).code(), absl::StatusCode::kInvalidArgument);
   });
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/hooks/optimizer_in_backward.h"
 #include "gradwire/data_parallel/hooks/post_local_sgd_hook.h"
 #include "gradwire/data_parallel/hooks/power_sgd_hook.h"
@@ -20,16 +20,6 @@ namespace {
 
 // Each parameter has its own bucket.
 constexpr double kOneEach = 1e-9;
-
-template <class Body>
-absl::Status thrown_by(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
-}
 
 // Reads what `from` saves into `to`.
 void copy_state(const CommHook& from, CommHook& to) {

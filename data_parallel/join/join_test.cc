@@ -7,23 +7,13 @@
 #include <stdexcept>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/hooks/power_sgd_hook.h"
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {
-
-template <class Body>
-absl::Status thrown_by(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
-}
 
 // Runs `steps` steps of rank's data.
 template <class Model>

@@ -6,23 +6,13 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/strings/match.h"
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {
 
 constexpr double kOneEach = 1e-9;
-
-template <class Body>
-absl::Status thrown_by(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
-}
 
 TEST(StaticGraph, UnusedParametersKeepTheirGradients) {
   const at::Tensor x = integers({2, 2}, 1);

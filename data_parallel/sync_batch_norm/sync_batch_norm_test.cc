@@ -4,7 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
@@ -160,16 +160,6 @@ TEST(ConvertSyncBatchNorm, ConvertsMembersAndContainersInPlace) {
     // In evaluation nothing is sent, so one rank may run it alone.
     if (group->rank() == 1) expect_close(net->forward(input), whole->forward(input));
   });
-}
-
-template <class Body>
-absl::Status thrown_by(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
 }
 
 TEST(SyncBatchNorm, WrongInputsAreRefused) {

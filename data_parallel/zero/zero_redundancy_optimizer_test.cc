@@ -9,7 +9,7 @@
 
 #include <sstream>
 
-#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/collectives/objects.h"
 #include "gradwire/data_parallel/test_modules.h"
 
@@ -19,16 +19,6 @@ namespace {
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::OptimizerParamGroup;
-
-template <class Body>
-absl::StatusCode code_of(Body body) {
-  try {
-    body();
-  } catch (...) {
-    return status_from_exception(std::current_exception()).code();
-  }
-  return absl::StatusCode::kOk;
-}
 
 std::shared_ptr<NetImpl> net_of(int64_t seed = 0) {
   auto net = std::make_shared<NetImpl>();
@@ -120,7 +110,7 @@ TEST(ZeroRedundancyOptimizer, AConsolidatedStateIsThatOfTheUnshardedOptimizer) {
       optimizer.step();
     }
     torch::serialize::OutputArchive none;
-    EXPECT_EQ(code_of([&] { optimizer.save(none); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(thrown_by([&] { optimizer.save(none); }).code(), absl::StatusCode::kFailedPrecondition);
     optimizer.consolidate_state(1);
     if (group->rank() == 1) {
       Adam whole(groups_of(*plain), AdamOptions(0.25));
@@ -134,7 +124,7 @@ TEST(ZeroRedundancyOptimizer, AConsolidatedStateIsThatOfTheUnshardedOptimizer) {
       set_gradients(*plain, 9);
       whole.step();
     } else {
-      EXPECT_EQ(code_of([&] { optimizer.save(none); }), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(thrown_by([&] { optimizer.save(none); }).code(), absl::StatusCode::kFailedPrecondition);
     }
     // A sharded one too: each rank reads the whole archive.
     std::string bytes;
@@ -161,8 +151,8 @@ TEST(ZeroRedundancyOptimizer, AConsolidatedStateIsThatOfTheUnshardedOptimizer) {
     expect_equal(*again, *net);
     if (group->rank() == 1) expect_equal(*plain, *net);
     // A step makes the consolidated state old.
-    EXPECT_EQ(code_of([&] { optimizer.save(none); }), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(code_of([&] { optimizer.consolidate_state(3); }), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(thrown_by([&] { optimizer.save(none); }).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(thrown_by([&] { optimizer.consolidate_state(3); }).code(), absl::StatusCode::kInvalidArgument);
   });
 }
 
@@ -198,14 +188,14 @@ TEST(ZeroRedundancyOptimizer, ARankWithoutDataStepsItsShare) {
 TEST(ZeroRedundancyOptimizer, NoParametersAreRefused) {
   const Ranks ranks(1, kOptions);
   ranks.run([](const Group& group) {
-    EXPECT_EQ(code_of([&] {
+    EXPECT_EQ(thrown_by([&] {
                 ZeroRedundancyOptimizer<Adam> optimizer(std::vector<at::Tensor>{}, AdamOptions(), group);
-              }),
+              }).code(),
               absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(code_of([&] {
+    EXPECT_EQ(thrown_by([&] {
                 ZeroRedundancyOptimizer<Adam> optimizer(std::vector<at::Tensor>{at::ones({1})},
                                                         AdamOptions());
-              }),
+              }).code(),
               absl::StatusCode::kFailedPrecondition);
   });
 }
