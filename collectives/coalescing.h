@@ -2,14 +2,14 @@
 
 // Several collectives as one operation, and several messages at once, as in torch.distributed. The operations
 // begin together and there is one end to wait for. This is faster than one operation after the other if the
-// tensors are small: the cpu and mpi backends copy small tensors into one buffer, and NCCL gets one group of
-// calls.
+// tensors are small: the cpu and mpi backends copy small tensors into one buffer, and NCCL gets up to 64
+// calls as one group (two groups, if some of them are bitwise reductions).
 //
 // The calls are independent: no tensor of a call may share memory with an output of another. The tensors may
 // have different shapes and dtypes, but are all on one device. Every rank gives the same calls in the same
 // order. `group`: nullptr is the world. Errors are thrown as Error, as by the collectives themselves; the
-// message says which call is wrong. Each NAME_async returns at once. On a rank that is not a member nothing
-// happens.
+// message says which call is wrong. Each NAME_async returns at once. On a rank that is not a member
+// nothing is sent or written; lists with contradictory lengths are refused there too.
 
 #include <ATen/core/Tensor.h>
 

@@ -171,7 +171,8 @@ std::shared_ptr<Work> broadcast_object_list_async(std::vector<T>& list, int src,
 // Sends an object to `dst`, which receives it with recv_object and the same T and tag. Returns when `object`
 // may change; a large object waits for its receiver, as send. The object travels as two messages with this
 // tag. Errors: as send; InvalidArgument on both ranks if the object cannot be encoded, or has more than
-// kMaxObjectBytes.
+// kMaxObjectBytes. Two threads must not send objects to one rank with the same tag at the same time: their
+// messages would mix.
 template <class T>
 void send_object(const T& object, int dst, const Group& group = nullptr, int tag = 0) {
   absl::Status why;

@@ -53,11 +53,11 @@ struct ProcessGroupOptions {
   bool check_consistency = false;
 };
 
-// Options of a group made inside the world that may differ from the world's.
+// Options of a new group that may differ from those of the group in which it is made.
 struct NewGroupOptions {
-  // The limit for each operation; default: the world's.
+  // The limit for each operation; default: as in the group in which the new one is made.
   std::optional<absl::Duration> timeout;
-  // Empty: the world's backend.
+  // Empty: the backend of the group in which the new one is made.
   std::string backend;
 };
 
@@ -134,7 +134,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
     return new_groups({std::move(ranks)}, options).front();
   }
   // Makes one group for each list, as new_group, but the members compare their arguments only once. A list
-  // may not be empty. The lists may have ranks in common. Returns the groups in the order of the lists.
+  // may not be empty. The lists may have ranks in common. Returns the groups in the order of the lists. If a
+  // group cannot be made, its members throw the reason, after the other groups were made; other ranks get
+  // theirs. The members that threw have left all these groups.
   virtual std::vector<std::shared_ptr<ProcessGroup>> new_groups(std::vector<std::vector<int>> lists,
                                                                 const NewGroupOptions& options = {}) = 0;
 
@@ -159,9 +161,11 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void gather(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
   // As gather, but returns at once.
   virtual WorkPtr gather_async(at::Tensor tensor, Tensors list = {}, int dst = 0) = 0;
-  // list[i] becomes rank i's `tensor`. `list`: size() tensors of the shape of `tensor`. As MPI_Allgather. If
-  // the ranks' tensors have different shapes, list[i] has the shape of rank i's tensor, and every rank gives
-  // the same shapes. As MPI_Allgatherv.
+  // list[i] becomes rank i's `tensor`. `list`: size() tensors; list[i] has the shape of rank i's tensor. As
+  // MPI_Allgather, or MPI_Allgatherv if the ranks' tensors have different shapes. An entry for this rank with
+  // another shape is refused before anything is sent. With the cpu backend a rank whose entry for another
+  // rank has a wrong number of bytes gets an error. On one host that is InvalidArgument, the other ranks get
+  // their results, and the group stays usable.
   virtual void all_gather(Tensors list, at::Tensor tensor) = 0;
   // As all_gather, but returns at once.
   virtual WorkPtr all_gather_async(Tensors list, at::Tensor tensor) = 0;
@@ -217,7 +221,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Runs these collectives as one operation of the group: begun together, with one end. All tensors are on
   // one device, and no tensor of a call may share memory with an output of another. Every rank gives the same
   // calls in the same order. Small tensors in the memory of the host travel together in one buffer; NCCL gets
-  // the calls as one group.
+  // up to 64 calls as one group.
   virtual void coalesced(std::vector<CoalescedCall> calls) = 0;
   // As coalesced, but returns at once.
   virtual WorkPtr coalesced_async(std::vector<CoalescedCall> calls) = 0;
@@ -261,7 +265,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void abort(const std::string& reason) = 0;
   // The last operations, newest last, one line each: sequence number, operation, shape, dtype, state, times.
   virtual std::string flight_record() const = 0;
-  // Leaves the group; destroying a world also destroys the groups made in it. Operations under way get
+  // Leaves the group, and destroys the groups made in it. Operations under way get
   // timeout() to end, then they are aborted. Later operations throw FailedPrecondition. Idempotent. Throws
   // FailedPrecondition if a callback of one of the group's own futures calls it.
   virtual void destroy() = 0;

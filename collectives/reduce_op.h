@@ -30,7 +30,8 @@ struct Reduction {
   double factor = 1;        // This rank's factor; it may differ between ranks.
 };
 
-// A sum in which this rank's tensor is multiplied by `factor` first. For floating and complex numbers.
+// A sum in which this rank's tensor is multiplied by `factor` first. For floating and complex numbers. The
+// products have the dtype of the tensor: those of half and bfloat16 are rounded before they are added.
 inline Reduction premul_sum(double factor) {
   Reduction reduction(ReduceOp::kSum);
   reduction.multiplies = true;
