@@ -29,11 +29,20 @@ at::Tensor as_sparse(const at::Tensor& leaf, const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided ? gradient.to_sparse(1) : gradient;
 }
 
+// Throws Error with InvalidArgument for a sparse gradient of the parameter.
+void check_dense(const std::string& name, const at::Tensor& gradient) {
+  if (!gradient.defined() || gradient.layout() == at::kStrided) return;
+  throw Error(absl::InvalidArgumentError(absl::StrCat(
+      "the parameter \"", name,
+      "\" has a sparse gradient, but DistributedDataParallel expects a dense one; add the name to "
+      "sparse_parameters")));
+}
+
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const BucketCaps& caps,
                                  std::optional<at::ScalarType> dtype)
-    : caps_(caps), dtype_(dtype), views_(parameters.size()), sparse_(parameters.size()) {
+    : dtype_(dtype), views_(parameters.size()), sparse_(parameters.size()) {
   if (parameters.empty()) {
     throw Error(absl::InvalidArgumentError(
         "DistributedDataParallel needs a module with at least one parameter that requires grad"));
@@ -50,21 +59,25 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Buck
     dtypes_.push_back(leaves_.back().scalar_type());
   }
   kinds_ = kinds_of(leaves_);
-  arrange(reverse_order(leaves_.size()));
+  arrange(reverse_order(leaves_.size()), caps);
+}
+
+Buckets GradientBuckets::plan(const std::vector<std::size_t>& order, const BucketCaps& caps) const {
+  std::vector<PlannedParameter> planned;
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    const std::size_t bytes = static_cast<std::size_t>(leaves_[i].numel()) * at::elementSize(dtype_of(i));
+    planned.push_back({bytes, kinds_[i], is_sparse(i)});
+  }
+  return plan_buckets(planned, order, caps);
 }
 
 // 1. Plan the buckets.
 // 2. Make a flat tensor of zeros for each.
 // 3. Make the view of each parameter. If `.grad` is the old view, its value moves along; otherwise the old
 //    bucket would stay alive and `.grad` would not be reduced in place any more.
-void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
+void GradientBuckets::arrange(const std::vector<std::size_t>& order, const BucketCaps& caps) {
   const c10::NoGradGuard no_grad;
-  std::vector<PlannedParameter> planned;
-  for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    const std::size_t bytes = static_cast<std::size_t>(leaves_[i].numel()) * at::elementSize(dtype_of(i));
-    planned.push_back({bytes, kinds_[i], is_sparse(i)});
-  }
-  buckets_ = plan_buckets(planned, order, caps_);
+  buckets_ = plan(order, caps);
   bucket_of_.resize(leaves_.size());
   flat_.clear();
   for (const std::vector<std::size_t>& bucket : buckets_) {
@@ -146,14 +159,6 @@ at::Tensor GradientBuckets::reduced(std::size_t i, bool copy) const {
   return copy ? views_[i].clone() : views_[i];
 }
 
-void GradientBuckets::check_dense(std::size_t i, const at::Tensor& gradient) const {
-  if (!gradient.defined() || gradient.layout() == at::kStrided) return;
-  throw Error(absl::InvalidArgumentError(absl::StrCat(
-      "the parameter \"", names_[i],
-      "\" has a sparse gradient, but DistributedDataParallel expects a dense one; add the name to "
-      "sparse_parameters")));
-}
-
 void GradientBuckets::detach_gradients() {
   for (std::size_t i = 0; i < size(); ++i) {
     if (holds_grad(i)) leaves_[i].mutable_grad() = views_[i].clone();
@@ -172,7 +177,7 @@ void GradientBuckets::move_grad_into_bucket(std::size_t i) {
   if (!grad.defined()) {
     views_[i].zero_();
   } else if (!holds_grad(i)) {
-    check_dense(i, grad);
+    check_dense(names_[i], grad);
     views_[i].copy_(grad);
     if (views_[i].scalar_type() == grad.scalar_type()) grad = views_[i];
   }
@@ -185,8 +190,8 @@ void GradientBuckets::write_sum(std::size_t i, const at::Tensor& gradient, const
     if (before.defined()) sparse_[i] = sparse_[i] + as_sparse(leaves_[i], before);
     return;
   }
-  check_dense(i, gradient);
-  check_dense(i, before);
+  check_dense(names_[i], gradient);
+  check_dense(names_[i], before);
   note_stream(i);
   at::Tensor& view = views_[i];
   if (gradient.defined() && before.defined()) {

@@ -26,7 +26,9 @@ class GradientBuckets {
 
   // Makes new buckets for this order, a permutation of all indices. A `.grad` that is the view into the old
   // bucket becomes the view into the new one, with its values.
-  void arrange(const std::vector<std::size_t>& order);
+  void arrange(const std::vector<std::size_t>& order, const BucketCaps& caps);
+  // The buckets that arrange() would make.
+  Buckets plan(const std::vector<std::size_t>& order, const BucketCaps& caps) const;
 
   const Buckets& buckets() const { return buckets_; }
   std::size_t size() const { return leaves_.size(); }
@@ -76,14 +78,12 @@ class GradientBuckets {
   void write_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before);
 
  private:
-  void check_dense(std::size_t i, const at::Tensor& gradient) const;
   void make_view(std::size_t i, const at::Tensor& flat, int64_t offset);
 
   // The dtype of the parameter's bucket.
   at::ScalarType dtype_of(std::size_t i) const;
   bool is_sparse(std::size_t i) const { return sparse_gradient_[i]; }
 
-  const BucketCaps caps_;
   const std::optional<at::ScalarType> dtype_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> leaves_;

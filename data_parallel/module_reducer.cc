@@ -71,7 +71,8 @@ absl::Status check_cap(const char* option, double megabytes) {
 absl::Status check_options(const std::vector<NamedTensor>& parameters,
                            const DistributedDataParallelOptions& options,
                            const std::optional<at::Device>& device) {
-  if (absl::Status checked = check_cap("bucket_cap_mb", options.bucket_cap_mb); !checked.ok()) return checked;
+  if (absl::Status checked = check_cap("bucket_cap_mb", options.bucket_cap_mb.value_or(1)); !checked.ok())
+    return checked;
   if (absl::Status checked = check_cap("first_bucket_cap_mb", options.first_bucket_cap_mb.value_or(1));
       !checked.ok()) {
     return checked;
@@ -142,7 +143,8 @@ std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
         "DistributedDataParallel: this rank is not a member of the group \"", reducer.group->name(), "\"")));
   }
   const auto bytes = [](double megabytes) { return static_cast<uint64_t>(std::max(1.0, megabytes * kMiB)); };
-  reducer.caps.others = bytes(options.bucket_cap_mb);
+  if (options.bucket_cap_mb.has_value()) reducer.caps.others = bytes(*options.bucket_cap_mb);
+  reducer.tune_caps = !options.bucket_cap_mb.has_value();
   reducer.caps.first = options.first_bucket_cap_mb.has_value()
                            ? bytes(*options.first_bucket_cap_mb)
                            : std::min(reducer.caps.first, reducer.caps.others);

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/data_parallel/agreed_order.h"
 #include "gradwire/data_parallel/coalesced_broadcast.h"
 #include "gradwire/data_parallel/replica_check.h"
 
@@ -41,7 +40,8 @@ absl::Status compare_with_ranks(const ReducerOptions& options, const std::vector
     return dtype.has_value() ? c10::toString(*dtype) : "none";
   };
   std::vector<std::string> lines = {absl::StrCat(
-      "buckets of ", options.caps.first, " and ", options.caps.others, " bytes, find_unused_parameters ",
+      "buckets of ", options.caps.first, " and ", options.caps.others,
+      options.tune_caps ? " bytes at first" : " bytes", ", find_unused_parameters ",
       options.find_unused_parameters, ", broadcast_buffers ", options.broadcast_buffers, ", static_graph ",
       options.static_graph, ", ", options.delayed.size(), " delayed parameters, compute_dtype ",
       name_of(options.compute_dtype), ", reduce_dtype ", name_of(options.reduce_dtype))};
@@ -67,6 +67,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> b
     : options_(std::move(options)),
       buffers_(tensors_of(buffers)),
       buckets_(in_buckets(parameters, options_.delayed), options_.caps, options_.reduce_dtype),
+      arrangement_(options_.group, options_.caps, options_.tune_caps, *options_.clock),
       unused_(buckets_.size()),
       divisor_(options_.group->size()),
       state_(buckets_.buckets(), buckets_.size()),
@@ -91,25 +92,6 @@ void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
     throw Error(absl::FailedPreconditionError("this replica has a communication hook already"));
   }
   reductions_.set_hook(std::move(hook));
-}
-
-// All ranks must have the same buckets, but the gradients become ready in a slightly different order on each
-// rank, so they adopt the order of the group's first rank. No pass runs meanwhile, so only `state_` needs the
-// lock.
-void Reducer::rebuild_buckets() {
-  std::vector<std::size_t> mine;
-  {
-    MutexLock lock(mutex_);
-    if (!first_order_.has_value()) return;
-    mine = *std::move(first_order_);
-    first_order_.reset();
-  }
-  // One bucket has no order to improve. The number of buckets is equal on all ranks, so all of them return
-  // here.
-  if (buckets_.buckets().size() == 1) return;
-  buckets_.arrange(agree_on_order(*options_.group, mine, buckets_.device()));
-  MutexLock lock(mutex_);
-  state_ = ReadyState(buckets_.buckets(), buckets_.size());
 }
 
 void Reducer::check_usable_locked() const {
@@ -148,7 +130,12 @@ void Reducer::before_forward(bool training) {
 void Reducer::synchronize(const JoinStatus& status) {
   divisor_ = status.divisor;
   reductions_.set_divisor(divisor_);
-  rebuild_buckets();
+  // A hook may keep a state for each bucket, so the buckets stay as they are after the first pass. No pass
+  // runs now, so only `state_` needs the lock.
+  if (arrangement_.before_pass(buckets_, /*may_tune=*/reductions_.hook() == nullptr)) {
+    MutexLock lock(mutex_);
+    state_ = ReadyState(buckets_.buckets(), buckets_.size());
+  }
   if (options_.broadcast_buffers) {
     broadcast_coalesced(*options_.group, buffers_, status.buffers_from);
   }

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/arrangement/bucket_arrangement.h"
 #include "gradwire/data_parallel/gradient_buckets.h"
 #include "gradwire/data_parallel/gradient_sink.h"
 #include "gradwire/data_parallel/hooks/bucket_reductions.h"
@@ -31,6 +33,10 @@ namespace gradwire::collectives {
 struct ReducerOptions {
   std::shared_ptr<ProcessGroup> group;
   BucketCaps caps;
+  // Whether the first passes try other sizes than caps.others (BucketArrangement).
+  bool tune_caps = false;
+  // Measures the passes.
+  const Clock* clock = &Clock::system();
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
   bool static_graph = false;
@@ -46,8 +52,7 @@ struct ReducerOptions {
 //
 // Buckets: several parameters share a bucket. When a bucket's last gradient has been accumulated, its
 // reduction starts; all ranks start the buckets in the same order. The pass ends when all buckets are
-// reduced. During the first pass the buckets follow the reverse order of the list of parameters. Afterwards
-// they follow the order in which the gradients were ready on rank 0; `.grad` moves to the new buckets then.
+// reduced. BucketArrangement changes the buckets between the first passes; `.grad` moves along.
 //
 // `.grad` is a view into the bucket. If it exists before the pass (zero_grad(false)), the gradient is
 // accumulated and reduced in place. If it does not (the default), the gradient is copied into the bucket
@@ -100,8 +105,6 @@ class Reducer : private AccumulationListener {
  private:
   using Node = torch::autograd::Node;
 
-  // After the first pass, arranges the buckets in rank 0's order.
-  void rebuild_buckets();
   // The part of before_forward that all ranks run together; shadow_pass() runs it too.
   void synchronize(const JoinStatus& status);
   void check_usable_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -123,10 +126,13 @@ class Reducer : private AccumulationListener {
   void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the reductions of complete buckets. Returns whether it has started the last one of the pass.
   bool start_reductions();
-  // Waits for the reductions, and throws the first error. `zeros`: this rank contributes zeros.
-  void wait_for_reductions(bool in_sink, bool zeros);
   // Ends a pass: waits for the reductions, and sets `.grad`, or the gradients in the sink if there is one.
+  // `zeros`: this rank contributes zeros.
   void finish_pass(GradientSink* sink = nullptr, bool zeros = false);
+  // The part of finish_pass() that may fail.
+  void take_averages(GradientSink* sink, bool zeros);
+  // Called in a catch block: a part of the pass has thrown. Throws the error for the caller of backward().
+  [[noreturn]] void fail_pass();
 
   const ReducerOptions options_;
   // The tensors that broadcast_from() copies: parameters and buffers; and the buffers alone.
@@ -136,6 +142,7 @@ class Reducer : private AccumulationListener {
 
   // Used between passes by the thread that calls forward, and during a pass by the hooks.
   GradientBuckets buckets_;
+  BucketArrangement arrangement_;
   UnusedParameters unused_;
   std::optional<DelayedReduction> delayed_;
   std::optional<LowPrecision> low_precision_;
@@ -149,17 +156,12 @@ class Reducer : private AccumulationListener {
   // the user runs then.
   bool launching_ ABSL_GUARDED_BY(mutex_) = false;
   BucketReductions reductions_;
-  // The error of the first reduction that has failed.
+  // The error of the first pass that has failed.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   // The gradients in the sink before the pass.
   std::vector<at::Tensor> before_ ABSL_GUARDED_BY(mutex_);
   // The nodes of forward's outputs whose graphs may still be alive.
   std::vector<std::weak_ptr<Node>> outputs_ ABSL_GUARDED_BY(mutex_);
-  // The order in which the gradients were ready in the first pass. nullopt before that pass, and after the
-  // buckets have been arranged.
-  std::optional<std::vector<std::size_t>> first_order_ ABSL_GUARDED_BY(mutex_);
-  // Whether the first pass has ended.
-  bool has_order_ ABSL_GUARDED_BY(mutex_) = false;
 
   BackwardEnd backward_end_;
   // The last member: its hooks use the others.

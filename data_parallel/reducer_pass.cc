@@ -163,6 +163,7 @@ void Reducer::end_of_backward() {
   {
     MutexLock lock(mutex_);
     if (!state_.all_taken()) {
+      if (low_precision_.has_value()) low_precision_->restore();
       throw missing_gradients(buckets_.names_of(state_.missing()), static_graph_.has_value());
     }
   }
@@ -171,6 +172,7 @@ void Reducer::end_of_backward() {
 
 void Reducer::begin_pass_locked(bool in_sink) {
   state_.start();
+  arrangement_.pass_began();
   if (in_sink) buckets_.detach_gradients();
   if (static_graph_.has_value()) {
     static_graph_->begin_pass();
@@ -226,38 +228,47 @@ bool Reducer::start_reductions() {
       }
     }
   } catch (...) {
-    const absl::Status status = status_from_exception(std::current_exception());
-    MutexLock lock(mutex_);
-    launching_ = false;
-    if (broken_.ok()) broken_ = status;
-    throw averaging_error(status);
+    fail_pass();
   }
   return last;
 }
 
-// Waits without the lock, because a wait is as long as the slowest rank. On an accelerator no thread waits:
-// libtorch's engine runs this with the streams in which backward() was called as the current ones, and these
-// streams wait, so the optimizer's work is behind the averages. After an error the buckets of the ranks
-// differ, so all later passes fail too (`broken_`).
-void Reducer::wait_for_reductions(bool in_sink, bool zeros) {
-  try {
-    if (delayed_.has_value() && !in_sink) {
-      delayed_->start(reductions_, *options_.group, divisor_, zeros);
-    }
-    reductions_.finish();
-  } catch (...) {
-    const absl::Status status = status_from_exception(std::current_exception());
-    MutexLock lock(mutex_);
-    if (broken_.ok()) broken_ = status;
-    throw averaging_error(status);
-  }
+// After an error the buckets of the ranks differ, so all later passes fail too (`broken_`).
+void Reducer::fail_pass() {
+  const absl::Status status = status_from_exception(std::current_exception());
+  MutexLock lock(mutex_);
+  launching_ = false;
+  if (broken_.ok()) broken_ = status;
+  throw averaging_error(status);
 }
 
-// For a parameter that any rank used, the view with the average becomes `.grad`. A sink keeps the tensors
-// that it gets, but the next pass overwrites the buckets, so it gets copies.
 void Reducer::finish_pass(GradientSink* sink, bool zeros) {
   const c10::NoGradGuard no_grad;
-  wait_for_reductions(sink != nullptr, zeros);
+  try {
+    take_averages(sink, zeros);
+  } catch (...) {
+    // The user may still save the parameters, in their full precision.
+    if (low_precision_.has_value()) low_precision_->restore();
+    fail_pass();
+  }
+  MutexLock lock(mutex_);
+  arrangement_.pass_ended(state_.order());
+  state_.reset();
+  before_.clear();
+  outputs_.clear();
+}
+
+// Waits without the lock, because a wait is as long as the slowest rank. On an accelerator no thread waits:
+// libtorch's engine runs this with the streams in which backward() was called as the current ones, and these
+// streams wait, so the optimizer's work is behind the averages.
+//
+// For a parameter that any rank used, the view with the average becomes `.grad`. A sink keeps the tensors
+// that it gets, but the next pass overwrites the buckets, so it gets copies.
+void Reducer::take_averages(GradientSink* sink, bool zeros) {
+  if (delayed_.has_value() && sink == nullptr) {
+    delayed_->start(reductions_, *options_.group, divisor_, zeros);
+  }
+  reductions_.finish();
   if (low_precision_.has_value()) low_precision_->restore();
   const std::vector<bool> anywhere = unused_.used_anywhere();
   unused_.end(buckets_, sink != nullptr);
@@ -274,12 +285,6 @@ void Reducer::finish_pass(GradientSink* sink, bool zeros) {
     delayed_->end();
   }
   if (reductions_.hook() != nullptr) reductions_.hook()->pass_ended();
-  MutexLock lock(mutex_);
-  // Only the first pass determines the order. The next forward arranges the buckets by it.
-  if (!std::exchange(has_order_, true)) first_order_ = state_.order();
-  state_.reset();
-  before_.clear();
-  outputs_.clear();
 }
 
 // Runs the collectives of a pass without a pass: the order is that of the other ranks.

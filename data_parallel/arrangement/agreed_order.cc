@@ -1,4 +1,4 @@
-#include "gradwire/data_parallel/agreed_order.h"
+#include "gradwire/data_parallel/arrangement/agreed_order.h"
 
 #include <ATen/ops/empty.h>
 
