@@ -49,8 +49,12 @@ void BucketReductions::take_result(Reduction& reduction) {
   }
 }
 
+// On an accelerator an operation has "ended" when it is enqueued, and a step would make the current stream,
+// in which the backward pass computes, wait for it. The pass would no longer overlap with the reductions. So
+// these steps run in finish().
 void BucketReductions::advance_locally() {
   for (Reduction& reduction : reductions_) {
+    if (reduction.target.defined() && !reduction.target.is_cpu()) continue;
     while (!reduction.step.ended() && reduction.step.can_advance_locally()) {
       reduction.step = std::move(reduction.step).advance();
     }

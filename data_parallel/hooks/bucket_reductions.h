@@ -46,7 +46,7 @@ class BucketReductions {
   };
 
   HookStep average(const at::Tensor& flat);
-  // Runs the steps whose operations have ended and that start no collectives.
+  // Runs the steps on the host whose operations have ended and that start no collectives.
   void advance_locally();
   static void take_result(Reduction& reduction);
 

@@ -26,7 +26,8 @@ namespace gradwire::collectives {
 // A function that starts collectives must run at the same point on every rank. So the functions of after()
 // run when the backward pass has started its last bucket: first the second steps of all buckets in the order
 // of the buckets, then the third ones, and so on. A function of locally_after() starts no collective; it runs
-// as soon as its operations have ended, while the backward pass still runs if possible.
+// as soon as its operations have ended, while the backward pass still runs if possible. On an accelerator it
+// runs when the backward pass has started its last bucket, because it makes the current stream wait.
 class HookStep {
  public:
   // The function that continues.

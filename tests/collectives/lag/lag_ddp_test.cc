@@ -233,5 +233,37 @@ TEST_F(LagDdp, ReductionsOverlapBackwardAndBlockNoHostThread) {
   }
 }
 
+// A local step waits for its operation. During the pass this would make the stream of the pass wait, and the
+// rest of the pass would not overlap with the reductions.
+TEST_F(LagDdp, LocalStepsRunAfterTheLastGradient) {
+  const Ranks ranks(kSize, {.timeout = absl::Seconds(60)});
+  ranks.run([&](const Group& group) {
+    const c10::Device device = lag::device(group->rank());
+    auto net = std::make_shared<NetImpl>(device);
+    DistributedDataParallel<NetImpl> model(net, {.group = group, .bucket_cap_mb = kTinyMiB});
+    int ran = 0, buckets = 0;
+    model.register_comm_hook(make_comm_hook([&](GradBucket& bucket) {
+      EXPECT_EQ(ran, 0) << buckets;
+      ++buckets;
+      const auto work = group->all_reduce_async(bucket.buffer(), ReduceOp::kAvg);
+      // The operation is enqueued, so the step could run now.
+      work->future().wait();
+      return HookStep::locally_after({work}, [&] {
+        ++ran;
+        return HookStep(bucket.buffer());
+      });
+    }));
+    const at::Tensor batch = integers({12, 4}, 1);
+    NetImpl whole;
+    whole.forward(batch).sum().div(kSize).backward();
+    model.forward(batch.chunk(kSize)[group->rank()].to(device)).sum().backward();
+    EXPECT_EQ(buckets, 4);
+    EXPECT_EQ(ran, 4);
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(at::equal(net->parameters()[i].grad().cpu(), whole.parameters()[i].grad())) << i;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace gradwire::collectives
