@@ -44,8 +44,8 @@ Error second_gradient(const std::string& name, bool unused, bool static_graph) {
       : unused
           ? "\" got a gradient, although forward's outputs do not depend on it"
           : "\" got a second gradient before all parameters had their first one: a backward pass reached "
-            "only a "
-            "part of the parameters, and another backward pass followed. If the parameter is used by several "
+            "only a part of the parameters, and another backward pass followed. If the parameter is used by "
+            "several "
             "passes inside one pass, set static_graph";
   return Error(absl::FailedPreconditionError(absl::StrCat("the parameter \"", name, why)));
 }
@@ -217,6 +217,10 @@ bool Reducer::start_reductions() {
     last = last || (bucket.has_value() && state_.all_taken());
     return bucket;
   };
+  GradBucket::Restore restore;
+  if (low_precision_.has_value()) {
+    restore = [this](const at::Tensor& parameter) { low_precision_->restore(parameter); };
+  }
   try {
     const c10::NoGradGuard no_grad;
     while (const std::optional<std::size_t> bucket = take()) {
@@ -224,7 +228,8 @@ bool Reducer::start_reductions() {
         reductions_.start_sparse(buckets_.sparse(*sparse), buckets_.sparse(*sparse));
       } else {
         reductions_.start(GradBucket(*bucket, buckets_.is_last_flat(*bucket),
-                                     buckets_.flat_for_reduction(*bucket), buckets_.leaves_of(*bucket)));
+                                     buckets_.flat_for_reduction(*bucket), buckets_.leaves_of(*bucket),
+                                     restore));
       }
     }
   } catch (...) {

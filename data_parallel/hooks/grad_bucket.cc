@@ -9,8 +9,14 @@
 
 namespace gradwire::collectives {
 
-GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters)
-    : index_(index), is_last_(is_last), buffer_(std::move(buffer)), parameters_(std::move(parameters)) {}
+GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
+                       Restore restore)
+    : index_(index),
+      is_last_(is_last),
+      first_(buffer),
+      buffer_(std::move(buffer)),
+      parameters_(std::move(parameters)),
+      restore_(std::move(restore)) {}
 
 void GradBucket::set_buffer(at::Tensor buffer) {
   if (buffer.dim() != 1 || buffer.numel() != buffer_.numel()) {
@@ -40,6 +46,20 @@ std::vector<at::Tensor> GradBucket::gradients() const {
                    : views[i].view(parameter.sizes());
   }
   return views;
+}
+
+at::Tensor GradBucket::complete(const at::Tensor& result,
+                                const std::function<bool(const at::Tensor&)>& chosen) {
+  if (!result.is_same(first_)) first_.copy_(result.view_as(first_));
+  buffer_ = first_;
+  const std::vector<at::Tensor> averages = gradients();
+  for (std::size_t i = 0; i < averages.size(); ++i) {
+    at::Tensor parameter = parameters_[i];
+    if (restore_ != nullptr) restore_(parameter);
+    if (!chosen(parameter)) continue;
+    parameter.mutable_grad() = averages[i].variable_data().to(parameter.scalar_type());
+  }
+  return first_;
 }
 
 }  // namespace gradwire::collectives

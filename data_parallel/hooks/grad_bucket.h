@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,13 @@ namespace gradwire::collectives {
 // rank. During the first pass the buckets differ from those of the later passes. Not thread-safe.
 class GradBucket {
  public:
+  // Gives a parameter its full precision back.
+  using Restore = std::function<void(const at::Tensor& parameter)>;
+
   // Called by DistributedDataParallel. `parameters` are in the order of their gradients in `buffer`.
-  GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters);
+  // `restore`: nullptr if the parameters have their full precision.
+  GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
+             Restore restore = nullptr);
 
   // The bucket's number, from 0.
   std::size_t index() const { return index_; }
@@ -32,11 +38,21 @@ class GradBucket {
   // As gradients(), but each view has one dimension: the gradient's elements in the order of the memory.
   std::vector<at::Tensor> flat_gradients() const;
 
+  // For a hook that steps optimizers before the pass ends: makes the averages in `result`, which has the
+  // elements of the first buffer, the gradients of the bucket's parameters. A parameter is complete only when
+  // the pass does not need its value any more, so an optimizer may step it after this call, also with
+  // mixed_precision: the parameters get their full precision. `.grad` is set for the parameters for which
+  // `chosen` returns true. Returns the first buffer, which is the result of the hook then.
+  at::Tensor complete(const at::Tensor& result, const std::function<bool(const at::Tensor&)>& chosen);
+
  private:
   const std::size_t index_;
   const bool is_last_;
+  // The buffer in which the replica expects the result.
+  const at::Tensor first_;
   at::Tensor buffer_;
   const std::vector<at::Tensor> parameters_;
+  const Restore restore_;
 };
 
 }  // namespace gradwire::collectives

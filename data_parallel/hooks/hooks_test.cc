@@ -304,6 +304,44 @@ TEST(OptimizerInBackward, FreesGradientsAndKeepsItsState) {
   });
 }
 
+TEST(OptimizerInBackward, MixedPrecisionStepsInFullPrecision) {
+  for (const std::optional<at::ScalarType> reduce :
+       {std::optional<at::ScalarType>(), std::optional(at::kFloat)}) {
+    const Ranks ranks(2, kOptions);
+    ranks.run([&](const Group& group) {
+      const auto net = std::make_shared<NetImpl>(at::kFloat), plain = std::make_shared<NetImpl>(at::kFloat);
+      fill(*net, 0);
+      fill(*plain, 0);
+      const DistributedDataParallelOptions options{.group = group,
+                                                   .bucket_cap_mb = kOneEach,
+                                                   .mixed_precision = MixedPrecision{.reduce_dtype = reduce}};
+      DistributedDataParallel model(net, options), other(plain, options);
+      const auto sgd = torch::optim::SGDOptions(0.001).momentum(0.5);
+      torch::optim::SGD whole(plain->parameters(), sgd);
+      const auto hook =
+          std::make_shared<OptimizerInBackward>(allreduce_hook(group), [&](const at::Tensor& parameter) {
+            return std::make_unique<torch::optim::SGD>(std::vector{parameter}, sgd);
+          });
+      model.register_comm_hook(hook);
+      other.register_comm_hook(allreduce_hook(group));
+      for (int pass = 0; pass < 4; ++pass) {
+        const at::Tensor x = integers({2, 4}, pass + group->rank(), at::kFloat);
+        plain->zero_grad();
+        model.forward(x).sum().backward();
+        other.forward(x).sum().backward();
+        whole.step();
+        for (std::size_t i = 0; i < 6; ++i) {
+          ASSERT_EQ(net->parameters()[i].scalar_type(), at::kFloat);
+          EXPECT_TRUE(at::equal(net->parameters()[i], plain->parameters()[i])) << i;
+          EXPECT_FALSE(net->parameters()[i].grad().defined());
+        }
+      }
+      // The values have more bits than bfloat16 has.
+      EXPECT_FALSE(at::equal(net->first->weight, net->first->weight.to(at::kBFloat16).to(at::kFloat)));
+    });
+  }
+}
+
 TEST(OptimizerInBackward, StepsOnlyTheGivenParameters) {
   const Ranks ranks(1, kOptions);
   ranks.run([](const Group& group) {

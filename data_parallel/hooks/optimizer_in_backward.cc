@@ -28,21 +28,14 @@ torch::optim::Optimizer& OptimizerInBackward::optimizer_of(const at::Tensor& par
   return *optimizers_[found->second].second;
 }
 
-// A parameter's gradient is complete only when the pass does not need the parameter's value any more, so the
-// step may change the value before the pass ends.
 HookStep OptimizerInBackward::run(GradBucket& bucket) {
-  const at::Tensor original = bucket.buffer();
-  return hook_->run(bucket).then([this, &bucket, original](const at::Tensor& result) {
-    if (!result.is_same(original)) original.copy_(result.view_as(original));
-    bucket.set_buffer(original);
-    const std::vector<at::Tensor> gradients = bucket.gradients();
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      at::Tensor parameter = bucket.parameters()[i];
-      if (!steps(parameter)) continue;
-      parameter.mutable_grad() = gradients[i].variable_data();
-      optimizer_of(parameter).step();
+  return hook_->run(bucket).then([this, &bucket](const at::Tensor& result) {
+    at::Tensor averages =
+        bucket.complete(result, [this](const at::Tensor& parameter) { return steps(parameter); });
+    for (const at::Tensor& parameter : bucket.parameters()) {
+      if (steps(parameter)) optimizer_of(parameter).step();
     }
-    return original;
+    return averages;
   });
 }
 

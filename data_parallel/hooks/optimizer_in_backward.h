@@ -22,7 +22,9 @@ namespace gradwire::collectives {
 //       }));
 //
 // The optimizers must not be stepped elsewhere. Passes under no_sync() accumulate gradients, and the next
-// pass steps with their sum.
+// pass steps with their sum. With mixed_precision the optimizers see float32 parameters and gradients. A hook
+// does not see sparse and delayed parameters, so these are not stepped. With find_unused_parameters, a
+// parameter that no rank has used is stepped with a gradient of zeros.
 class OptimizerInBackward : public CommHook {
  public:
   // Makes the optimizer of one parameter.

@@ -2,7 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <vector>
+
+#include "absl/container/flat_hash_map.h"
 
 namespace gradwire::collectives {
 
@@ -18,10 +21,16 @@ class LowPrecision {
   void lower();
   // A gradient that the low-precision parameter has becomes one of full precision.
   void restore();
+  // Gives one parameter its full value back before restore() does so for the others. Does nothing for a
+  // parameter that is not lowered.
+  void restore(const at::Tensor& parameter);
 
  private:
+  void restore(std::size_t i);
+
   std::vector<at::Tensor> parameters_;
-  // The values in full precision while the parameters are lowered.
+  absl::flat_hash_map<const c10::TensorImpl*, std::size_t> index_of_;
+  // The values in full precision while the parameters are lowered; undefined for restored parameters.
   std::vector<at::Tensor> full_;
   const at::ScalarType dtype_;
   bool lowered_ = false;
