@@ -39,7 +39,9 @@ absl::Status check_names(const char* option, const std::vector<std::string>& nam
                          const std::vector<NamedTensor>& tensors) {
   for (const std::string& name : names) {
     if (std::none_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.name == name; })) {
-      return absl::InvalidArgumentError(absl::StrCat(option, ": the module has no \"", name, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, ": the module has no \"", name,
+                       "\"; use the names of its named_parameters() and named_buffers()"));
     }
   }
   return absl::OkStatus();
@@ -139,8 +141,9 @@ std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
   }
   reducer.group = group_or_world(options.group);
   if (reducer.group->rank() < 0) {
-    throw Error(absl::InvalidArgumentError(absl::StrCat(
-        "DistributedDataParallel: this rank is not a member of the group \"", reducer.group->name(), "\"")));
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("DistributedDataParallel: this rank is not a member of the group \"",
+                     reducer.group->name(), "\"; make the replica on the group's ranks only")));
   }
   const auto bytes = [](double megabytes) { return static_cast<uint64_t>(std::max(1.0, megabytes * kMiB)); };
   if (options.bucket_cap_mb.has_value()) reducer.caps.others = bytes(*options.bucket_cap_mb);

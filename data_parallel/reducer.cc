@@ -53,8 +53,7 @@ absl::Status compare_with_ranks(const ReducerOptions& options, const std::vector
 Error unfinished_pass(const std::string& missing, std::size_t parameters) {
   return Error(absl::FailedPreconditionError(absl::StrCat(
       "the last backward pass of DistributedDataParallel did not reach all parameters, so the reduction of "
-      "the "
-      "gradients has not ended. Parameters without a gradient: ",
+      "the gradients has not ended. Parameters without a gradient: ",
       missing, " (of ", parameters,
       "). If forward does not use all parameters, set find_unused_parameters. If the pass failed, this rank "
       "cannot continue: the other ranks wait for its gradients")));
@@ -89,15 +88,18 @@ void Reducer::broadcast_from(int rank) { broadcast_coalesced(*options_.group, re
 
 void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
   if (reductions_.hook() != nullptr) {
-    throw Error(absl::FailedPreconditionError("this replica has a communication hook already"));
+    throw Error(absl::FailedPreconditionError(
+        "this replica has a communication hook already; a hook can wrap another one, so register one hook"));
   }
   reductions_.set_hook(std::move(hook));
 }
 
 void Reducer::check_usable_locked() const {
   if (!broken_.ok()) {
-    throw Error(
-        absl::AbortedError(absl::StrCat("an earlier reduction of gradients failed: ", broken_.message())));
+    throw Error(absl::AbortedError(
+        absl::StrCat("an earlier backward pass of this replica failed, so the ranks may differ; "
+                     "make a new process group and a new replica. The pass failed with: ",
+                     broken_.message())));
   }
 }
 

@@ -217,7 +217,7 @@ TEST(DataParallelErrors, RankThatFailsEndsThePassOfTheOthers) {
     expect_error(thrown_by([&] {
                    model.forward(at::ones({1, 3}));
                  }),
-                 absl::StatusCode::kAborted, {"an earlier reduction"});
+                 absl::StatusCode::kAborted, {"make a new process group"});
   });
   EXPECT_TRUE(results[0].ok()) << results[0];
   EXPECT_FALSE(results[1].ok());

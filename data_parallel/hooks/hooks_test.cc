@@ -269,6 +269,30 @@ TEST(StockHooks, QuantizationRefusesNoChannel) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// The bucket of such a parameter has no elements, and so no range of values.
+TEST(StockHooks, QuantizationOfAParameterWithoutElements) {
+  struct EmptyImpl : torch::nn::Module {
+    EmptyImpl()
+        : empty(register_parameter("empty", at::zeros({0, 3}))),
+          weight(register_parameter("weight", at::ones({2}))) {}
+    at::Tensor forward(const at::Tensor& x) { return (x * weight).sum() + empty.sum(); }
+    at::Tensor empty, weight;
+  };
+  for (const bool channels : {false, true}) {
+    const DistributedDataParallelOptions options{.bucket_cap_mb = kOneEach};
+    on_replicas<EmptyImpl>(2, options, [&](const Group& group, EmptyImpl& net, auto& model) {
+      model.register_comm_hook(channels ? quantization_perchannel_hook(group)
+                                        : quantization_pertensor_hook(group));
+      for (int pass = 0; pass < 2; ++pass) {
+        net.zero_grad();
+        model.forward(at::ones({2})).backward();
+        EXPECT_TRUE(at::allclose(net.weight.grad(), at::ones({2})));
+        EXPECT_EQ(net.empty.grad().sizes(), (std::vector<int64_t>{0, 3}));
+      }
+    });
+  }
+}
+
 TEST(OptimizerInBackward, FreesGradientsAndKeepsItsState) {
   const Ranks ranks(2, kOptions);
   ranks.run([](const Group& group) {

@@ -38,7 +38,7 @@ PowerSgdHook::PowerSgdHook(PowerSgdOptions options)
   const auto refuse = [](auto&&... parts) {
     throw Error(absl::InvalidArgumentError(absl::StrCat("PowerSgdHook: ", parts...)));
   };
-  if (options_.group == nullptr) refuse("got no group");
+  if (options_.group == nullptr) refuse("got no group, expected the group of the replica");
   if (options_.matrix_approximation_rank < 1) {
     refuse("matrix_approximation_rank must be positive, got ", options_.matrix_approximation_rank);
   }

@@ -48,6 +48,8 @@ at::Tensor decoded(const at::Tensor& codes, const at::Tensor& parameters) {
 // 3. Decode and add the codes of all ranks in their order, and divide the sum.
 HookStep quantized_average(ProcessGroup& group, const at::Tensor& flat, int64_t row_size) {
   const int64_t elements = flat.numel();
+  // A parameter may have no elements. Then there are no rows either, on any rank.
+  if (elements == 0) return HookStep(flat);
   const at::Tensor rows =
       at::constant_pad_nd(flat, {0, (row_size - elements % row_size) % row_size}).view({-1, row_size});
   const at::Tensor parameters = parameters_of(rows);
