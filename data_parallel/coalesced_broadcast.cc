@@ -9,37 +9,6 @@
 #include "gradwire/data_parallel/bucket_plan.h"
 
 namespace gradwire::collectives {
-namespace {
-
-struct Message {
-  std::vector<at::Tensor> tensors;
-  at::Tensor flat;
-  std::shared_ptr<Work> work;
-};
-
-Message pack(std::vector<at::Tensor> tensors) {
-  Message message{std::move(tensors), {}, nullptr};
-  // A single contiguous tensor needs no copy: it is sent from, and received into, its own memory.
-  if (message.tensors.size() == 1 && message.tensors[0].is_contiguous()) {
-    message.flat = message.tensors[0];
-    return message;
-  }
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& tensor : message.tensors) parts.push_back(tensor.reshape({-1}));
-  message.flat = at::cat(parts);
-  return message;
-}
-
-void unpack(const Message& message) {
-  if (message.flat.is_same(message.tensors[0])) return;
-  int64_t offset = 0;
-  for (const at::Tensor& tensor : message.tensors) {
-    tensor.copy_(message.flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-    offset += tensor.numel();
-  }
-}
-
-}  // namespace
 
 std::vector<int> kinds_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::pair<at::ScalarType, at::Device>> known;
@@ -54,11 +23,33 @@ std::vector<int> kinds_of(const std::vector<at::Tensor>& tensors) {
   return kinds;
 }
 
-// 1. Pack the tensors into messages of about `bytes`, and start a broadcast for each as soon as it is
-//    packed.
-// 2. Then wait for the broadcasts in order, and unpack. So packing, sending and unpacking overlap.
-void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root,
-                         uint64_t bytes) {
+CoalescedBroadcast::Message CoalescedBroadcast::pack(std::vector<at::Tensor> tensors) {
+  Message message{std::move(tensors), {}, nullptr};
+  // A single contiguous tensor needs no copy: it is sent from, and received into, its own memory.
+  if (message.tensors.size() == 1 && message.tensors[0].is_contiguous()) {
+    message.flat = message.tensors[0];
+    return message;
+  }
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& tensor : message.tensors) parts.push_back(tensor.reshape({-1}));
+  message.flat = at::cat(parts);
+  return message;
+}
+
+void CoalescedBroadcast::unpack(const Message& message) {
+  if (message.flat.is_same(message.tensors[0])) return;
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : message.tensors) {
+    tensor.copy_(message.flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+}
+
+// A broadcast starts as soon as its message is packed, so packing and sending overlap. Sending and unpacking
+// overlap in finish().
+CoalescedBroadcast::CoalescedBroadcast(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root,
+                                       uint64_t bytes)
+    : is_root_(group.rank() == root) {
   const c10::NoGradGuard no_grad;
   const std::vector<int> kinds = kinds_of(tensors);
   std::vector<PlannedParameter> sizes;
@@ -67,19 +58,33 @@ void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& ten
     sizes.push_back({static_cast<uint64_t>(tensors[i].nbytes()), kinds[i]});
     order.push_back(i);
   }
-  std::vector<Message> messages;
   for (const std::vector<std::size_t>& members :
        plan_buckets(sizes, order, {.first = bytes, .others = bytes})) {
     std::vector<at::Tensor> parts;
     // variable_data() has the same memory but its own version counter, so autograd does not see the change.
     for (std::size_t i : members) parts.push_back(tensors[i].variable_data());
-    Message& message = messages.emplace_back(pack(std::move(parts)));
+    Message& message = messages_.emplace_back(pack(std::move(parts)));
     message.work = group.broadcast_async(message.flat, group.ranks()[static_cast<std::size_t>(root)]);
   }
-  for (const Message& message : messages) {
+}
+
+std::vector<std::shared_ptr<Work>> CoalescedBroadcast::works() const {
+  std::vector<std::shared_ptr<Work>> works;
+  for (const Message& message : messages_) works.push_back(message.work);
+  return works;
+}
+
+void CoalescedBroadcast::finish() {
+  const c10::NoGradGuard no_grad;
+  for (const Message& message : messages_) {
     message.work->wait();
-    if (group.rank() != root) unpack(message);
+    if (!is_root_) unpack(message);
   }
+}
+
+void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root,
+                         uint64_t bytes) {
+  CoalescedBroadcast(group, tensors, root, bytes).finish();
 }
 
 }  // namespace gradwire::collectives

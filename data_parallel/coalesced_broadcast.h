@@ -3,16 +3,42 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 
-// Copies the tensors of one rank to the tensors of every rank. `root`: the rank in the group. Packs them into
-// few messages of about `bytes` bytes each; each message has one dtype and device. All ranks must call it
-// with tensors of the same shapes and dtypes. Autograd does not see the change, so tensors saved for a
-// backward pass stay valid. Throws the group's errors.
+// A broadcast under way, which copies the tensors of one rank to the tensors of every rank. Packs them into
+// few messages of about `bytes` bytes each; each message has one dtype and device. Autograd does not see the
+// change, so tensors saved for a backward pass stay valid. Not thread-safe.
+class CoalescedBroadcast {
+ public:
+  // Starts the broadcast. `root`: the rank in the group. All ranks must call it with tensors of the same
+  // shapes and dtypes. The tensors must not change before finish(). Throws the group's errors.
+  CoalescedBroadcast(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root,
+                     uint64_t bytes = uint64_t{25} << 20);
+
+  // The operations that finish() waits for.
+  std::vector<std::shared_ptr<Work>> works() const;
+  // Waits for the messages in order, and unpacks them. Throws the group's errors.
+  void finish();
+
+ private:
+  struct Message {
+    std::vector<at::Tensor> tensors;
+    at::Tensor flat;
+    std::shared_ptr<Work> work;
+  };
+  static Message pack(std::vector<at::Tensor> tensors);
+  static void unpack(const Message& message);
+
+  const bool is_root_;
+  std::vector<Message> messages_;
+};
+
+// Runs a CoalescedBroadcast from its start to its end.
 void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root = 0,
                          uint64_t bytes = uint64_t{25} << 20);
 

@@ -27,6 +27,20 @@ HookStep HookStep::then(absl::AnyInvocable<at::Tensor(at::Tensor)> change) && {
   return wrapped;
 }
 
+// As then(). A reduction that has ended here may still run on another rank, so `next` is a step of its own.
+HookStep HookStep::then_after(absl::AnyInvocable<HookStep(at::Tensor)> next) && {
+  if (ended()) {
+    return after({}, [result = std::move(result_), next = std::move(next)]() mutable {
+      return next(std::move(result));
+    });
+  }
+  HookStep wrapped = std::move(*this);
+  wrapped.next_ = [before = std::move(wrapped.next_), next = std::move(next)]() mutable {
+    return before().then_after(std::move(next));
+  };
+  return wrapped;
+}
+
 bool HookStep::can_advance_locally() const {
   return local_ && (!future_.valid() || future_.done()) &&
          std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->is_completed(); });

@@ -45,6 +45,9 @@ class HookStep {
 
   // The same reduction, whose result `change` replaces. `change` must not start a collective.
   HookStep then(absl::AnyInvocable<at::Tensor(at::Tensor)> change) &&;
+  // The same reduction, and after it a step that gets its result. The step may start a collective: it runs as
+  // a function of after().
+  HookStep then_after(absl::AnyInvocable<HookStep(at::Tensor)> next) &&;
 
   // Whether the reduction has ended.
   bool ended() const { return next_ == nullptr; }

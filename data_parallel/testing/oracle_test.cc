@@ -20,6 +20,7 @@
 #include "gradwire/data_parallel/test_modules.h"
 #include "gradwire/data_parallel/testing/oracle_case.h"
 #include "gradwire/data_parallel/zero/zero_redundancy_optimizer.h"
+#include "gradwire/data_parallel/zero/zero_step_hooks.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -316,6 +317,35 @@ TEST(Oracle, ZeroRedundancyOptimizer) {
     DistributedDataParallel model(net, {.group = group});
     return train(group, model, optimizer);
   });
+}
+
+using MakeZeroHook = std::shared_ptr<CommHook> (*)(std::shared_ptr<CommHook>, ShardedOptimizer&);
+
+// PyTorch's optimizer does not step in the first two passes, in which its replica arranges the buckets.
+Run with_zero_step(MakeZeroHook make) {
+  return [make](const Group& group) {
+    constexpr int64_t kPassesWithoutStep = 2;
+    auto net = std::make_shared<oracle::NetImpl>();
+    DistributedDataParallel model(net, {.group = group});
+    ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(net->parameters(),
+                                                         torch::optim::SGDOptions(0.05).momentum(0.9), group);
+    model.register_comm_hook(make(allreduce_hook(group), optimizer));
+    Losses losses;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const auto [x, y] = batch(group->rank(), step);
+      optimizer.zero_grad();
+      const at::AutoGradMode grad(step >= kPassesWithoutStep);
+      const at::Tensor loss = loss_of(model.forward(x), y);
+      if (step >= kPassesWithoutStep) loss.backward();
+      losses.push_back(loss.item<double>());
+    }
+    return losses;
+  };
+}
+
+TEST(Oracle, ZeroStepInThePass) { expect_recorded("zero_step", 2, with_zero_step(hook_with_zero_step)); }
+TEST(Oracle, ZeroStepInterleavedWithThePass) {
+  expect_recorded("zero_step_interleaved", 2, with_zero_step(hook_with_zero_step_interleaved));
 }
 
 TEST(Oracle, MixedPrecision) {

@@ -7,11 +7,11 @@
 #include <exception>
 #include <sstream>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/objects.h"
 #include "gradwire/collectives/world.h"
-#include "gradwire/data_parallel/coalesced_broadcast.h"
 #include "gradwire/data_parallel/zero/partition.h"
 
 namespace gradwire::collectives {
@@ -39,6 +39,36 @@ void read_state(const std::string& bytes, torch::optim::Optimizer& optimizer, in
   }
 }
 
+using Impls = absl::flat_hash_set<const c10::TensorImpl*>;
+
+Impls impls_of(const std::vector<at::Tensor>& tensors) {
+  Impls impls;
+  for (const at::Tensor& each : tensors) impls.insert(each.unsafeGetTensorImpl());
+  return impls;
+}
+
+// While it exists, the groups of an optimizer have only the chosen parameters.
+class ParamsOfTheStep {
+ public:
+  ParamsOfTheStep(torch::optim::Optimizer& optimizer, const Impls& chosen) : optimizer_(optimizer) {
+    for (OptimizerParamGroup& group : optimizer_.param_groups()) {
+      std::vector<at::Tensor>& params = group.params();
+      all_.push_back(params);
+      std::erase_if(params,
+                    [&](const at::Tensor& each) { return !chosen.contains(each.unsafeGetTensorImpl()); });
+    }
+  }
+  ~ParamsOfTheStep() {
+    for (std::size_t g = 0; g < all_.size(); ++g) optimizer_.param_groups()[g].params().swap(all_[g]);
+  }
+  ParamsOfTheStep(const ParamsOfTheStep&) = delete;
+  ParamsOfTheStep& operator=(const ParamsOfTheStep&) = delete;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::vector<std::vector<at::Tensor>> all_;
+};
+
 class StepHook : public JoinHook {
  public:
   explicit StepHook(ShardedOptimizer& optimizer) : optimizer_(optimizer) {}
@@ -65,6 +95,9 @@ ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups,
     std::vector<int64_t> elements;
     for (const at::Tensor& parameter : each.params()) elements.push_back(parameter.numel());
     owners_.push_back(partition_parameters(elements, load));
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      owner_of_[each.params()[i].unsafeGetTensorImpl()] = owners_.back()[i];
+    }
     parameters += elements.size();
   }
   if (parameters == 0) {
@@ -107,24 +140,49 @@ void ShardedOptimizer::step_and_broadcast() {
   consolidated_.clear();
   copy_options(*local_);
   local_->step();
-  broadcast_parameters();
+  std::vector<at::Tensor> all;
+  for (const OptimizerParamGroup& group : param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  for (CoalescedBroadcast& each : broadcast_some(all)) each.finish();
+}
+
+// Problem: an optimizer steps all parameters that have a gradient, and those that are not in `parameters` may
+// have one too, from this pass or an earlier one. So the optimizer gets only these parameters for the time of
+// the step. Its state belongs to the parameters and not to their places in the groups.
+void ShardedOptimizer::step_some(const std::vector<at::Tensor>& parameters) {
+  const Impls chosen = impls_of(parameters);
+  consolidated_.clear();
+  copy_options(*local_);
+  const ParamsOfTheStep only(*local_, chosen);
+  local_->step();
 }
 
 // A rank's parameters travel together. All ranks start the broadcasts in the order of the ranks.
-void ShardedOptimizer::broadcast_parameters() {
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    std::vector<at::Tensor> parameters;
-    for (const OptimizerParamGroup& group : share_of(rank)) {
-      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+std::vector<CoalescedBroadcast> ShardedOptimizer::broadcast_some(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::vector<at::Tensor>> by_owner(static_cast<std::size_t>(group_->size()));
+  for (const at::Tensor& each : parameters) {
+    if (const std::optional<int> owner = owner_of(each)) {
+      by_owner[static_cast<std::size_t>(*owner)].push_back(each);
     }
-    broadcast_coalesced(*group_, parameters, rank);
   }
+  std::vector<CoalescedBroadcast> broadcasts;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    broadcasts.emplace_back(*group_, by_owner[static_cast<std::size_t>(rank)], rank);
+  }
+  return broadcasts;
+}
+
+std::optional<int> ShardedOptimizer::owner_of(const at::Tensor& parameter) const {
+  const auto found = owner_of_.find(parameter.unsafeGetTensorImpl());
+  return found == owner_of_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void ShardedOptimizer::consolidate_state(int to) {
   if (to < 0 || to >= group_->size()) {
-    throw Error(absl::InvalidArgumentError(
-        absl::StrCat("consolidate_state: unknown rank ", to, " of ", group_->size())));
+    throw Error(absl::InvalidArgumentError(absl::StrCat("consolidate_state: got rank ", to,
+                                                        ", expected a rank of the group, from 0 to ",
+                                                        group_->size() - 1)));
   }
   std::vector<std::string> states;
   gather_object(states, archive_of(*local_), group_->ranks()[static_cast<std::size_t>(to)], group_);

@@ -4,11 +4,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/coalesced_broadcast.h"
 #include "gradwire/data_parallel/join/join.h"
 
 namespace gradwire::collectives {
@@ -32,6 +35,15 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   // ranks must call it. `closure` runs on each rank. Throws the group's errors; after one, the parameters of
   // the ranks may differ.
   at::Tensor step(LossClosure closure = nullptr) override;
+
+  // The two halves of step() for some of the parameters, for hooks that step in the backward pass. The first
+  // one steps those parameters that this rank steps. All ranks must call the second one with the same
+  // parameters in the same order: it starts the broadcasts of the new values. Throws the group's errors.
+  void step_some(const std::vector<at::Tensor>& parameters);
+  // As above.
+  std::vector<CoalescedBroadcast> broadcast_some(const std::vector<at::Tensor>& parameters);
+  // The rank of the group that steps the parameter; nullopt for a parameter of another module.
+  std::optional<int> owner_of(const at::Tensor& parameter) const;
 
   // Sends the state of all ranks to rank `to` of the group, which can then save it. All ranks must call it.
   // Throws the group's errors.
@@ -65,12 +77,12 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   void copy_options(torch::optim::Optimizer& to) const;
   // An optimizer of all parameters without a state.
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;
-  void broadcast_parameters();
   void step_and_broadcast();
 
   const std::shared_ptr<ProcessGroup> group_;
   const Factory factory_;
   std::vector<std::vector<int>> owners_;
+  absl::flat_hash_map<const c10::TensorImpl*, int> owner_of_;
   std::unique_ptr<torch::optim::Optimizer> local_;
   JoinNotifier* join_ = nullptr;
   // The states of all ranks, each as its archive; empty unless they were sent here since the last step.
