@@ -66,8 +66,7 @@ class [[nodiscard]] NoSyncGuard {
 // DeadlineExceeded or Aborted if another rank is gone. After one of the last three, a new group must be made.
 //
 // In an autograd Context (//autograd), backward(context, …) stores the averages in the context and does not
-// change
-// `.grad`.
+// change `.grad`.
 //
 // While it exists, parameters must not be replaced or moved, and their requires_grad must not change. Used by
 // one thread; not copyable.
@@ -106,11 +105,12 @@ class DistributedDataParallel : public torch::nn::Module, public Joinable {
   // buffers.
   template <class... Arguments>
   auto forward(Arguments&&... arguments) {
-    reducer_->before_forward(module_->is_training());
+    LowPrecisionScope scope = reducer_->before_forward(module_->is_training());
     if (input_move_.device.has_value() || input_move_.float_dtype.has_value()) {
-      return after(module_->forward(device::moved_as(std::forward<Arguments>(arguments), input_move_)...));
+      return after(scope,
+                   module_->forward(device::moved_as(std::forward<Arguments>(arguments), input_move_)...));
     }
-    return after(module_->forward(std::forward<Arguments>(arguments)...));
+    return after(scope, module_->forward(std::forward<Arguments>(arguments)...));
   }
   // As forward.
   template <class... Arguments>
@@ -157,10 +157,10 @@ class DistributedDataParallel : public torch::nn::Module, public Joinable {
 
  private:
   template <class Output>
-  Output after(Output output) {
+  Output after(LowPrecisionScope& scope, Output output) {
     std::vector<at::Tensor> tensors;
     device::collect_tensors(output, tensors);
-    reducer_->after_forward(tensors);
+    reducer_->after_forward(scope, tensors);
     if constexpr (device::kHoldsTensors<Output>) {
       if (output_device_.has_value()) return device::on_device(std::move(output), *output_device_);
     }

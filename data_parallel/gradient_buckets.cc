@@ -18,15 +18,15 @@ namespace gradwire::collectives {
 
 namespace {
 
-// The gradient as a sparse tensor with one sparse dimension. An undefined one has no entries.
-at::Tensor as_sparse(const at::Tensor& leaf, const at::Tensor& gradient) {
+// The gradient as a sparse tensor of this dtype with one sparse dimension. An undefined one has no entries.
+at::Tensor as_sparse(const at::Tensor& leaf, const at::Tensor& gradient, at::ScalarType dtype) {
   if (!gradient.defined()) {
     std::vector<int64_t> values = leaf.sizes().vec();
     values[0] = 0;
     return at::sparse_coo_tensor(at::zeros({1, 0}, leaf.options().dtype(at::kLong)),
-                                 at::zeros(values, leaf.options()), leaf.sizes());
+                                 at::zeros(values, leaf.options().dtype(dtype)), leaf.sizes());
   }
-  return gradient.layout() == at::kStrided ? gradient.to_sparse(1) : gradient;
+  return (gradient.layout() == at::kStrided ? gradient.to_sparse(1) : gradient).to(dtype);
 }
 
 // Throws Error with InvalidArgument for a sparse gradient of the parameter.
@@ -54,6 +54,11 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, const Buck
                        "\" is not dense")));
     }
     names_.push_back(std::move(parameter.name));
+    if (parameter.sparse_gradient && parameter.tensor.dim() == 0) {
+      throw Error(absl::InvalidArgumentError(absl::StrCat(
+          "a parameter with a sparse gradient must have at least one dimension: the parameter \"",
+          names_.back(), "\" has none; remove it from sparse_parameters")));
+    }
     leaves_.push_back(std::move(parameter.tensor));
     sparse_gradient_.push_back(parameter.sparse_gradient);
     dtypes_.push_back(leaves_.back().scalar_type());
@@ -154,7 +159,7 @@ bool GradientBuckets::holds_grad(std::size_t i) const {
 }
 
 at::Tensor GradientBuckets::reduced(std::size_t i, bool copy) const {
-  if (is_sparse(i)) return sparse_[i];
+  if (is_sparse(i)) return sparse_[i].to(dtypes_[i]);
   if (dtype_of(i) != dtypes_[i]) return views_[i].to(dtypes_[i]);
   return copy ? views_[i].clone() : views_[i];
 }
@@ -170,7 +175,7 @@ void GradientBuckets::move_grad_into_bucket(std::size_t i) {
   const c10::NoGradGuard no_grad;
   at::Tensor& grad = leaves_[i].mutable_grad();
   if (is_sparse(i)) {
-    sparse_[i] = as_sparse(leaves_[i], grad);
+    sparse_[i] = as_sparse(leaves_[i], grad, dtype_of(i));
     return;
   }
   note_stream(i);
@@ -186,8 +191,8 @@ void GradientBuckets::move_grad_into_bucket(std::size_t i) {
 void GradientBuckets::write_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before) {
   const c10::NoGradGuard no_grad;
   if (is_sparse(i)) {
-    sparse_[i] = as_sparse(leaves_[i], gradient);
-    if (before.defined()) sparse_[i] = sparse_[i] + as_sparse(leaves_[i], before);
+    sparse_[i] = as_sparse(leaves_[i], gradient, dtype_of(i));
+    if (before.defined()) sparse_[i] = sparse_[i] + as_sparse(leaves_[i], before, dtype_of(i));
     return;
   }
   check_dense(names_[i], gradient);

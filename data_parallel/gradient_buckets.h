@@ -20,7 +20,7 @@ class GradientBuckets {
  public:
   // Arranges the parameters in reverse_order(). `dtype`: the dtype of the buckets of float32 parameters,
   // instead of float32; then no `.grad` is a view into its bucket. Throws Error with InvalidArgument for an
-  // empty list, or if a parameter is not dense.
+  // empty list, if a parameter is not dense, or if one with sparse gradients has no dimensions.
   GradientBuckets(std::vector<NamedTensor> parameters, const BucketCaps& caps,
                   std::optional<at::ScalarType> dtype = std::nullopt);
 

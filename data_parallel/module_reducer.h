@@ -16,7 +16,10 @@ namespace gradwire::collectives {
 // How DistributedDataParallel computes in a low precision. It follows _MixedPrecision of
 // torch.nn.parallel.distributed.
 struct MixedPrecision {
-  // Float32 parameters have this dtype from forward to the end of backward(); the optimizer sees float32.
+  // Float32 parameters have this dtype from forward to the end of backward(); the optimizer sees float32. One
+  // backward pass may follow a forward: a second one, with retain_graph, finds the parameters in float32. The
+  // parameters are float32 again after a pass that has failed, too. But if it has failed before it reached
+  // forward's outputs, or no pass follows, they keep this dtype until the replica ends or another pass does.
   at::ScalarType param_dtype = at::kBFloat16;
   // The dtype in which the gradients of these parameters are averaged; default: param_dtype.
   std::optional<at::ScalarType> reduce_dtype;

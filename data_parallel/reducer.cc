@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,17 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return tensors;
 }
 
+std::shared_ptr<LowPrecision> lowered(const std::vector<NamedTensor>& parameters,
+                                      std::optional<at::ScalarType> dtype) {
+  return dtype.has_value() ? std::make_shared<LowPrecision>(tensors_of(parameters), *dtype) : nullptr;
+}
+
+std::function<void()> restored(std::shared_ptr<LowPrecision> precision) {
+  return [precision = std::move(precision)] {
+    if (precision != nullptr) precision->restore();
+  };
+}
+
 // The lists are compared before the first broadcast: ranks with different lists would start different
 // collectives, which would fail or hang without a useful error. The options are part of the list, because
 // they also determine which collectives run.
@@ -46,6 +58,9 @@ absl::Status compare_with_ranks(const ReducerOptions& options, const std::vector
       options.static_graph, ", ", options.delayed.size(), " delayed parameters, compute_dtype ",
       name_of(options.compute_dtype), ", reduce_dtype ", name_of(options.reduce_dtype))};
   for (const NamedTensor& each : parameters) lines.push_back(describe_replica("the parameter", each));
+  for (const NamedTensor& each : options.delayed) {
+    lines.push_back(describe_replica("the delayed parameter", each));
+  }
   for (const NamedTensor& each : buffers) lines.push_back(describe_replica("the buffer", each));
   return check_replicas(*options.group, lines, device);
 }
@@ -68,16 +83,14 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> b
       buckets_(in_buckets(parameters, options_.delayed), options_.caps, options_.reduce_dtype),
       arrangement_(options_.group, options_.caps, options_.tune_caps, *options_.clock),
       unused_(buckets_.size()),
+      low_precision_(lowered(parameters, options_.compute_dtype)),
       divisor_(options_.group->size()),
       state_(buckets_.buckets(), buckets_.size()),
       reductions_(options_.group),
-      backward_end_([this] { end_of_backward(); }),
+      backward_end_([this] { end_of_backward(); }, restored(low_precision_)),
       hooks_(*this, buckets_.leaves()) {
   if (!options_.delayed.empty()) delayed_.emplace(options_.delayed);
   if (options_.static_graph) static_graph_.emplace(buckets_.size());
-  if (options_.compute_dtype.has_value()) {
-    low_precision_.emplace(tensors_of(parameters), *options_.compute_dtype);
-  }
   throw_if_error(compare_with_ranks(options_, parameters, buffers, buckets_.device()));
   parameters.insert(parameters.end(), buffers.begin(), buffers.end());
   replicated_ = tensors_of(parameters);
@@ -103,7 +116,8 @@ void Reducer::check_usable_locked() const {
   }
 }
 
-void Reducer::before_forward(bool training) {
+LowPrecisionScope Reducer::before_forward(bool training) {
+  const RestoreAfterError guard(low_precision_);
   if (c10::GradMode::is_enabled()) {
     bool no_sync = false;
     backward_end_.reset();
@@ -123,10 +137,10 @@ void Reducer::before_forward(bool training) {
       if (!no_sync) synchronize(status);
     }
   }
-  if (low_precision_.has_value() && !low_precision_->lowered()) {
-    low_precision_->lower();
-    hooks_.renew();
-  }
+  if (low_precision_ == nullptr || !low_precision_->lower()) return LowPrecisionScope(nullptr);
+  LowPrecisionScope scope(low_precision_);
+  hooks_.renew();
+  return scope;
 }
 
 void Reducer::synchronize(const JoinStatus& status) {
@@ -144,11 +158,9 @@ void Reducer::synchronize(const JoinStatus& status) {
 }
 
 // The nodes are held weakly, so a result that the user drops frees its graph as usual.
-void Reducer::after_forward(const std::vector<at::Tensor>& outputs) {
-  if (!c10::GradMode::is_enabled()) {
-    if (low_precision_.has_value()) low_precision_->restore();
-    return;
-  }
+void Reducer::after_forward(LowPrecisionScope& scope, const std::vector<at::Tensor>& outputs) {
+  if (!c10::GradMode::is_enabled()) return;
+  scope.keep();
   if (ends_with_outputs()) backward_end_.watch(outputs);
   if (!options_.find_unused_parameters) return;
   MutexLock lock(mutex_);

@@ -78,10 +78,13 @@ class Reducer : private AccumulationListener {
   // communicate, and all ranks must call it: it arranges the buckets after the first pass, and broadcasts the
   // buffers. Throws Error: FailedPrecondition if the last pass has not ended (the message names the
   // parameters without a gradient); Aborted after a reduction has failed; the group's errors.
-  void before_forward(bool training);
-  // Called with the tensors that forward returned. In passes that libtorch's engine does not run, the unused
-  // parameters are those that these tensors do not depend on.
-  void after_forward(const std::vector<at::Tensor>& outputs);
+  //
+  // With mixed_precision the parameters have the low precision afterwards. If they did not have it before,
+  // the end of the scope restores them, unless after_forward() keeps the low precision for a backward pass.
+  LowPrecisionScope before_forward(bool training);
+  // Called with the result of before_forward() and the tensors that forward returned. In passes that
+  // libtorch's engine does not run, the unused parameters are those that these tensors do not depend on.
+  void after_forward(LowPrecisionScope& scope, const std::vector<at::Tensor>& outputs);
 
   // Passes between these two calls accumulate gradients on this rank only. Pairs of calls may be nested.
   void begin_no_sync();
@@ -115,7 +118,7 @@ class Reducer : private AccumulationListener {
   torch::autograd::variable_list before_accumulation(
       std::size_t index, const torch::autograd::variable_list& gradients) override;
   // Whether a hook on forward's outputs ends the pass, and not the last bucket.
-  bool ends_with_outputs() const { return static_graph_.has_value() || low_precision_.has_value(); }
+  bool ends_with_outputs() const { return static_graph_.has_value() || low_precision_ != nullptr; }
   // Called at the end of a pass of libtorch's engine, if ends_with_outputs().
   void end_of_backward();
   void begin_pass_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -145,7 +148,7 @@ class Reducer : private AccumulationListener {
   BucketArrangement arrangement_;
   UnusedParameters unused_;
   std::optional<DelayedReduction> delayed_;
-  std::optional<LowPrecision> low_precision_;
+  std::shared_ptr<LowPrecision> low_precision_;  // nullptr: all compute in their own dtype.
   int divisor_;
 
   mutable Mutex mutex_;
@@ -155,6 +158,8 @@ class Reducer : private AccumulationListener {
   // Whether a thread starts reductions. That thread uses `reductions_` without the lock, because a hook of
   // the user runs then.
   bool launching_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether the thread that starts the reductions must first start the exchange of `unused_`.
+  bool exchanges_unused_ ABSL_GUARDED_BY(mutex_) = false;
   BucketReductions reductions_;
   // The error of the first pass that has failed.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -60,6 +61,11 @@ void refuse_create_graph() {
       "gradients cannot be differentiated; use torch::autograd::grad() of the inputs"));
 }
 
+GradBucket::Restore restored_by(const std::shared_ptr<LowPrecision>& precision) {
+  if (precision == nullptr) return nullptr;
+  return [precision](const at::Tensor& parameter) { precision->restore(parameter); };
+}
+
 // For each of the first `parameters` nodes of the hooks, whether the pass that runs will reach it.
 std::vector<bool> reached_nodes(const AccumulationHooks& hooks, std::size_t parameters,
                                 const std::vector<std::weak_ptr<Node>>* outputs) {
@@ -81,6 +87,8 @@ std::vector<bool> reached_nodes(const AccumulationHooks& hooks, std::size_t para
 
 void Reducer::on_accumulated(std::size_t index) {
   if (!in_torch_engine()) return;
+  // The user may still save the parameters.
+  const RestoreAfterError guard(low_precision_);
   {
     MutexLock lock(mutex_);
     if (no_sync_ > 0) {
@@ -140,18 +148,17 @@ torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
 // Ends a pass whose last gradient is not known from the buckets. In the first pass of a static graph all
 // gradients are in `.grad` now, and none is in a bucket.
 void Reducer::end_of_backward() {
+  // After an error too.
+  const LowPrecisionScope scope(low_precision_);
   {
     MutexLock lock(mutex_);
-    if (no_sync_ > 0 || !state_.started()) {
-      if (low_precision_.has_value()) low_precision_->restore();
-      return;
-    }
+    if (no_sync_ > 0 || !state_.started()) return;
     if (static_graph_.has_value() && static_graph_->recording()) {
       static_graph_->end_recording();
       const std::vector<bool> reached = static_graph_->reached();
       const c10::NoGradGuard no_grad;
       mark_unused_locked(/*in_sink=*/false, reached);
-      unused_.exchange(*options_.group, reductions_, buckets_.device());
+      exchanges_unused_ = true;
       for (std::size_t i = 0; i < reached.size(); ++i) {
         if (!reached[i]) continue;
         mark_locked(i);
@@ -163,7 +170,6 @@ void Reducer::end_of_backward() {
   {
     MutexLock lock(mutex_);
     if (!state_.all_taken()) {
-      if (low_precision_.has_value()) low_precision_->restore();
       throw missing_gradients(buckets_.names_of(state_.missing()), static_graph_.has_value());
     }
   }
@@ -181,8 +187,7 @@ void Reducer::begin_pass_locked(bool in_sink) {
   }
   if (!options_.find_unused_parameters) return;
   mark_unused_locked(in_sink, reached_nodes(hooks_, buckets_.size(), in_sink ? &outputs_ : nullptr));
-  // This is the first reduction of the pass on every rank, so the order is the same everywhere.
-  unused_.exchange(*options_.group, reductions_, buckets_.device());
+  exchanges_unused_ = true;
 }
 
 void Reducer::mark_unused_locked(bool in_sink, const std::vector<bool>& reached) {
@@ -204,9 +209,11 @@ void Reducer::mark_locked(std::size_t index) {
 // On an accelerator the reduction is enqueued behind the streams in which the gradients were computed, so it
 // overlaps with the rest of the pass.
 bool Reducer::start_reductions() {
+  bool exchanges_unused = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(launching_, true)) return false;
+    exchanges_unused = std::exchange(exchanges_unused_, false);
   }
   // The thread that takes the last bucket has started the last reduction.
   bool last = false;
@@ -217,12 +224,11 @@ bool Reducer::start_reductions() {
     last = last || (bucket.has_value() && state_.all_taken());
     return bucket;
   };
-  GradBucket::Restore restore;
-  if (low_precision_.has_value()) {
-    restore = [this](const at::Tensor& parameter) { low_precision_->restore(parameter); };
-  }
+  const GradBucket::Restore restore = restored_by(low_precision_);
   try {
     const c10::NoGradGuard no_grad;
+    // The first reduction of the pass on every rank.
+    if (exchanges_unused) unused_.exchange(*options_.group, reductions_, buckets_.device());
     while (const std::optional<std::size_t> bucket = take()) {
       if (const std::optional<std::size_t> sparse = buckets_.sparse_parameter(*bucket)) {
         reductions_.start_sparse(buckets_.sparse(*sparse), buckets_.sparse(*sparse));
@@ -252,8 +258,6 @@ void Reducer::finish_pass(GradientSink* sink, bool zeros) {
   try {
     take_averages(sink, zeros);
   } catch (...) {
-    // The user may still save the parameters, in their full precision.
-    if (low_precision_.has_value()) low_precision_->restore();
     fail_pass();
   }
   MutexLock lock(mutex_);
@@ -274,7 +278,7 @@ void Reducer::take_averages(GradientSink* sink, bool zeros) {
     delayed_->start(reductions_, *options_.group, divisor_, zeros);
   }
   reductions_.finish();
-  if (low_precision_.has_value()) low_precision_->restore();
+  if (low_precision_ != nullptr) low_precision_->restore();
   const std::vector<bool> anywhere = unused_.used_anywhere();
   unused_.end(buckets_, sink != nullptr);
   std::vector<at::Tensor> leaves, gradients;
@@ -306,9 +310,7 @@ void Reducer::shadow_pass(const JoinStatus& status) {
       static_graph_->begin_pass();
       static_graph_->end_recording();
     }
-    if (first || (options_.find_unused_parameters && !static_graph_.has_value())) {
-      unused_.exchange(*options_.group, reductions_, buckets_.device());
-    }
+    exchanges_unused_ = first || (options_.find_unused_parameters && !static_graph_.has_value());
     for (std::size_t i = 0; i < buckets_.size(); ++i) state_.mark(i, /*by_gradient=*/false);
   }
   start_reductions();

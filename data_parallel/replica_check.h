@@ -9,8 +9,8 @@
 
 namespace gradwire::collectives {
 
-// Describes, in one line, the properties of a tensor that must be equal on all ranks. `what`: "the parameter"
-// or "the buffer".
+// Describes, in one line, the properties of a tensor that must be equal on all ranks. `what`: "the
+// parameter", "the delayed parameter" or "the buffer".
 std::string describe_replica(const char* what, const NamedTensor& tensor);
 
 // Compares `lines` over the ranks of the group; all ranks must call it. Errors: InvalidArgument on every rank

@@ -63,9 +63,9 @@ TEST(BucketArrangement, TheCapThatIsBestForTheSlowestRankIsUsed) {
     }
     for (int pass = 0; pass < 20; ++pass) {
       net.zero_grad();
-      reducer.before_forward(/*training=*/true);
+      LowPrecisionScope scope = reducer.before_forward(/*training=*/true);
       const at::Tensor loss = net.forward(group->rank() + 1);
-      reducer.after_forward({loss});
+      reducer.after_forward(scope, {loss});
       counts[group->rank()].push_back(reducer.bucket_names().size());
       loss.backward();
       for (const at::Tensor& each : net.weights) EXPECT_TRUE(all_equal(each.grad(), 1.5)) << pass;

@@ -5,6 +5,10 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
+#include <functional>
+#include <memory>
+#include <stdexcept>
+
 #include "absl/strings/match.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
@@ -89,6 +93,18 @@ TEST(DelayedParameters, PassesMayLeaveThemOut) {
   });
 }
 
+TEST(DelayedParameters, OtherNamesOnOneRankAreRefused) {
+  const Ranks ranks(2, kOptions);
+  for (const absl::Status& status : ranks.results([](const Group& group) {
+         const char* const name = group->rank() == 0 ? "left.weight" : "right.weight";
+         DistributedDataParallel model(std::make_shared<BranchesImpl>(),
+                                       {.group = group, .delayed_parameters = {name}});
+       })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "the delayed parameter \"right.weight\"")) << status;
+  }
+}
+
 TEST(PassOptions, WrongOptionsAreRefused) {
   const Ranks ranks(1, kOptions);
   ranks.run([](const Group& group) {
@@ -169,6 +185,23 @@ TEST(SparseGradients, AreAveragedAsSparseTensors) {
   }
 }
 
+TEST(SparseGradients, AParameterWithoutDimensionsIsRefused) {
+  struct ScaleImpl : torch::nn::Module {
+    ScaleImpl() : scale(register_parameter("scale", at::ones({}))) {}
+    at::Tensor forward(const at::Tensor& x) { return x * scale; }
+    at::Tensor scale;
+  };
+  const Ranks ranks(1, kOptions);
+  ranks.run([](const Group& group) {
+    const absl::Status status = thrown_by([&] {
+      DistributedDataParallel model(std::make_shared<ScaleImpl>(),
+                                    {.group = group, .sparse_parameters = {"scale"}});
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "\"scale\" has none")) << status;
+  });
+}
+
 TEST(SparseGradients, AccumulateUnderNoSync) {
   on_replicas<TablesImpl>(2, {}, [](const Group& group, TablesImpl& net, auto& model) {
     TablesImpl whole;
@@ -207,9 +240,9 @@ TEST(MixedPrecision, TheOptimizerSeesFullPrecision) {
       for (std::size_t i = 0; i < 6; ++i) {
         EXPECT_EQ(net->parameters()[i].scalar_type(), at::kFloat);
         ASSERT_EQ(gradients_of(*net)[i].scalar_type(), at::kFloat);
-        // Small integers are exact in bfloat16.
-        EXPECT_TRUE(
-            at::allclose(gradients_of(*net)[i].to(at::kDouble), gradients_of(whole)[i] / 2, 0.02, 0.5));
+        // These small integers and their halves are exact in bfloat16.
+        EXPECT_TRUE(at::equal(gradients_of(*net)[i].to(at::kDouble), gradients_of(whole)[i] / 2))
+            << i << gradients_of(*net)[i] << gradients_of(whole)[i];
       }
     }
     // Values that bfloat16 cannot represent stay.
@@ -266,6 +299,155 @@ TEST(MixedPrecision, BuffersGetTheirDtypeOnce) {
     EXPECT_EQ(net->offset.scalar_type(), at::kHalf);
     EXPECT_EQ(model.forward(at::ones({2})).scalar_type(), at::kHalf);
   });
+}
+
+// Its backward throws.
+struct Broken : torch::autograd::Function<Broken> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    throw std::runtime_error("broken node");
+  }
+};
+
+// The parameters of a net in float32, one of which bfloat16 cannot represent.
+std::shared_ptr<NetImpl> precise_net() {
+  auto net = std::make_shared<NetImpl>(at::kFloat);
+  fill(*net, 0);
+  const at::NoGradGuard no_grad;
+  net->first->bias.fill_(1.0009765625);
+  return net;
+}
+
+void expect_full_precision(const NetImpl& net) {
+  for (const at::Tensor& each : net.parameters()) EXPECT_EQ(each.scalar_type(), at::kFloat);
+  EXPECT_EQ(net.first->bias[0].item<float>(), 1.0009765625f);
+}
+
+TEST(MixedPrecision, AFailureRestoresTheParameters) {
+  const at::Tensor x = integers({2, 4}, 1, at::kFloat);
+  using Model = DistributedDataParallel<NetImpl>;
+  const std::vector<std::function<void(Model&)>> failures = {
+      // A hook.
+      [&](Model& model) {
+        model.register_comm_hook(
+            make_comm_hook([](GradBucket&) -> HookStep { throw std::runtime_error("broken hook"); }));
+        model.forward(x).sum().backward();
+      },
+      // A hook, after the last bucket has started.
+      [&](Model& model) {
+        model.register_comm_hook(make_comm_hook([](GradBucket&) {
+          return HookStep::after({}, []() -> HookStep { throw std::runtime_error("broken step"); });
+        }));
+        model.forward(x).sum().backward();
+      },
+      // A node that is not of the replica.
+      [&](Model& model) {
+        const at::Tensor input = x.clone().requires_grad_();
+        model.forward(Broken::apply(input)).sum().backward();
+      },
+      [&](Model& model) { model.forward(x).sum().backward({}, std::nullopt, /*create_graph=*/true); },
+      [&](Model& model) { model.forward(x.narrow(1, 0, 3)); },
+      [&](Model& model) {
+        const at::NoGradGuard no_grad;
+        model.forward(x.narrow(1, 0, 3));
+      }};
+  const Ranks ranks(1, kOptions);
+  ranks.run([&](const Group& group) {
+    for (std::size_t i = 0; i < failures.size(); ++i) {
+      SCOPED_TRACE(i);
+      const auto net = precise_net();
+      Model model(net, {.group = group, .bucket_cap_mb = kOneEach, .mixed_precision = MixedPrecision{}});
+      EXPECT_FALSE(thrown_by([&] { failures[i](model); }).ok());
+      expect_full_precision(*net);
+      // The next forward may be refused.
+      thrown_by([&] { model.forward(x).sum().backward(); }).IgnoreError();
+      expect_full_precision(*net);
+    }
+  });
+}
+
+TEST(MixedPrecision, TheEndOfTheReplicaRestoresTheParameters) {
+  const Ranks ranks(1, kOptions);
+  ranks.run([&](const Group& group) {
+    const auto net = precise_net();
+    at::Tensor y;
+    {
+      DistributedDataParallel model(net, {.group = group, .mixed_precision = MixedPrecision{}});
+      y = model.forward(integers({2, 4}, 1, at::kFloat));
+      EXPECT_EQ(net->first->bias.scalar_type(), at::kBFloat16);
+    }
+    expect_full_precision(*net);
+  });
+}
+
+TEST(MixedPrecision, OtherForwardsMayRunBeforeBackward) {
+  const at::Tensor x = integers({2, 4}, 1, at::kFloat);
+  const Ranks ranks(1, kOptions);
+  ranks.run([&](const Group& group) {
+    const auto net = precise_net(), plain = precise_net();
+    const DistributedDataParallelOptions options{.group = group, .mixed_precision = MixedPrecision{}};
+    DistributedDataParallel model(net, options), other(plain, options);
+    const at::Tensor y = model.forward(x).sum();
+    {
+      const at::NoGradGuard no_grad;
+      EXPECT_EQ(model.forward(x).scalar_type(), at::kBFloat16);
+    }
+    EXPECT_FALSE(thrown_by([&] { model.forward(x.narrow(1, 0, 3)); }).ok());
+    y.backward();
+    other.forward(x).sum().backward();
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_TRUE(at::equal(gradients_of(*net)[i], gradients_of(*plain)[i])) << i;
+    }
+    expect_full_precision(*net);
+  });
+}
+
+struct WordsImpl : torch::nn::Module {
+  WordsImpl()
+      : table(
+            register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).sparse(true)))) {}
+  at::Tensor forward(const at::Tensor& words) { return table(words); }
+  torch::nn::Embedding table;
+};
+
+// Row 0 is used 257 times in each step, a number that bfloat16 cannot represent.
+TEST(MixedPrecision, SparseGradientsAreReducedInReduceDtype) {
+  const DistributedDataParallelOptions options{.mixed_precision = MixedPrecision{.reduce_dtype = at::kFloat}};
+  on_replicas<WordsImpl>(2, options, [](const Group& group, WordsImpl& net, auto& model) {
+    const auto expect_row = [&](float want) {
+      const at::Tensor grad = net.table->weight.grad();
+      ASSERT_TRUE(grad.is_sparse());
+      EXPECT_EQ(grad.scalar_type(), at::kFloat);
+      EXPECT_EQ(grad.to_dense()[0][1].template item<float>(), want) << grad;
+    };
+    {
+      const auto guard = model.no_sync();
+      model.forward(at::zeros({257}, at::kLong)).sum().backward();
+    }
+    model.forward(at::zeros({257}, at::kLong)).sum().backward();
+    expect_row(514);
+    {
+      // A rank without data contributes no rows, in the same dtype.
+      const Join join = model.join();
+      for (int step = 0; step < 1 + group->rank(); ++step) {
+        net.zero_grad();
+        model.forward(at::zeros({257}, at::kLong)).sum().backward();
+        expect_row(step == 0 ? 257 : 128.5);
+      }
+    }
+    expect_row(128.5);
+  });
+}
+
+TEST(MixedPrecision, SparseGradientsInLowPrecisionBecomeFloat32) {
+  on_replicas<WordsImpl>(2, {.mixed_precision = MixedPrecision{}},
+                         [](const Group& group, WordsImpl& net, auto& model) {
+                           model.forward(at::full({2}, group->rank(), at::kLong)).sum().backward();
+                           const at::Tensor grad = net.table->weight.grad();
+                           EXPECT_EQ(grad.scalar_type(), at::kFloat);
+                           EXPECT_EQ(grad.to_dense()[1][0].template item<float>(), 1);
+                         });
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ class StaticGraph {
 
   bool recording() const { return recording_; }
   // A part of the parameter's gradient has been accumulated. Returns whether it was the last one of this
-  // pass; while recording this is not known, so it returns false. More parts than in the first pass count as
-  // a part after the last one: they return true again.
+  // pass; while recording this is not known, so it returns false. For each part beyond those of the first
+  // pass it returns true again; the caller then finds that the parameter is already marked.
   bool accumulated(std::size_t i) { return ++seen_[i] >= expected_[i] && !recording_; }
   // Ends the first pass. The parameters whose parts it has seen are the reached ones.
   void end_recording() {
