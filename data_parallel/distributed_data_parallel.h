@@ -11,6 +11,7 @@
 #include "gradwire/data_parallel/join/join.h"
 #include "gradwire/data_parallel/join/reducer_join.h"
 #include "gradwire/data_parallel/module_reducer.h"
+#include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 #include "gradwire/device/tensors_in.h"
 
 namespace gradwire::collectives {
@@ -138,6 +139,7 @@ class DistributedDataParallel : public torch::nn::Module, public Joinable {
   }
 
   // Allows that the ranks have different numbers of batches; see Join. The replica must outlive the result.
+  // Throws the errors of Join's constructor.
   //   {
   //     Join join = model.join();
   //     for (const Batch& batch : batches) { model.forward(batch.x)...; optimizer.step(); }
@@ -145,6 +147,10 @@ class DistributedDataParallel : public torch::nn::Module, public Joinable {
   Join join(const JoinOptions& options = {}) { return Join({this}, options); }
   // Called by Join.
   const std::shared_ptr<ProcessGroup>& join_group() const override { return reducer_->group(); }
+  // Called by Join.
+  void check_join() const override { refuse_own_collectives(*module_); }
+  // Called by Join.
+  at::Device join_device() const override { return parameter_device(*module_); }
   // Called by Join.
   std::unique_ptr<JoinHook> join_hook() override { return std::make_unique<ReducerJoinHook>(*reducer_); }
   // Called by Join.

@@ -113,6 +113,13 @@ std::optional<at::Device> input_device(const torch::nn::Module& module,
   return at::Device(type, static_cast<c10::DeviceIndex>(index));
 }
 
+at::Device parameter_device(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.defined() && parameter.requires_grad()) return parameter.device();
+  }
+  return at::kCPU;
+}
+
 std::optional<at::ScalarType> input_dtype(const DistributedDataParallelOptions& options) {
   if (!options.mixed_precision.has_value() || !options.mixed_precision->cast_forward_inputs) {
     return std::nullopt;

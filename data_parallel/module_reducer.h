@@ -77,6 +77,9 @@ std::optional<at::ScalarType> input_dtype(const DistributedDataParallelOptions& 
 std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
                                       const DistributedDataParallelOptions& options);
 
+// The device of the first parameter that requires grad; the CPU if no parameter does.
+at::Device parameter_device(const torch::nn::Module& module);
+
 // The device in device_ids, an accelerator of the type that the module is on (CUDA for a module on the CPU);
 // nullopt if device_ids is empty. Throws Error with InvalidArgument for more than one device, or a negative
 // one.

@@ -1,5 +1,6 @@
 #include "gradwire/data_parallel/join/join.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <exception>
@@ -30,7 +31,9 @@ Join::Join(std::vector<Joinable*> objects, const JoinOptions& options)
       group_(common_group(objects_)),
       exceptions_(std::uncaught_exceptions()),
       finished_(!options.enable) {
-  if (options_.enable) objects_[0]->set_join_notifier(this);
+  if (!options_.enable) return;
+  for (const Joinable* each : objects_) each->check_join();
+  objects_[0]->set_join_notifier(this);
 }
 
 Join::~Join() noexcept(false) {
@@ -45,12 +48,18 @@ void Join::leave() {
   if (!std::exchange(finished_, true)) objects_[0]->set_join_notifier(nullptr);
 }
 
+at::Tensor Join::reduced(const at::Tensor& mine, ReduceOp op) const {
+  const at::Tensor tensor = mine.to(objects_[0]->join_device());
+  group_->all_reduce(tensor, op);
+  return tensor.cpu();
+}
+
 // The message has an entry for each rank: 0 if it has joined, 1 if it has data, 2 if it also averages its
 // gradients. Every rank writes its own entry, so their sum is the state of all ranks.
 JoinStatus Join::exchange(bool active, bool synchronizes) {
   at::Tensor states = at::zeros({group_->size()}, at::kInt);
   states.mutable_data_ptr<int32_t>()[group_->rank()] = active ? (synchronizes ? 2 : 1) : 0;
-  group_->all_reduce(states);
+  states = reduced(states, ReduceOp::kSum);
   JoinStatus status{.active = 0, .synchronizes = false, .divisor = group_->size(), .buffers_from = 0};
   for (int rank = 0; rank < group_->size(); ++rank) {
     const int32_t state = states.const_data_ptr<int32_t>()[rank];
@@ -77,8 +86,9 @@ JoinStatus Join::before_step(bool synchronizes) {
 }
 
 // 1. Exchange the state. While a rank has data, do what its step does.
-// 2. When no rank has data, the last exchange that had an active rank says who had data until the end. A rank
-//    that has joined at once with all others has seen no such exchange, so the ranks agree on it.
+// 2. When no rank has data, find a rank that had data until the end. If a rank has seen no exchange with an
+//    active rank, it was among the last ones. So each rank reports whether it was, and all take the highest
+//    of these ranks.
 void Join::finish() {
   if (finished_) return;
   objects_[0]->set_join_notifier(nullptr);
@@ -94,10 +104,8 @@ void Join::finish() {
     if (!status.synchronizes) continue;
     for (const std::unique_ptr<JoinHook>& hook : hooks) hook->shadow_step(status);
   }
-  at::Tensor last = at::zeros({1}, at::kInt);
-  last.fill_(is_last ? group_->rank() : -1);
-  group_->all_reduce(last, ReduceOp::kMax);
-  const int rank = last.item<int32_t>();
+  const at::Tensor mine = at::full({1}, is_last ? group_->rank() : -1, at::kInt);
+  const int rank = reduced(mine, ReduceOp::kMax).item<int32_t>();
   if (rank < 0 || rank >= group_->size()) {
     throw Error(absl::InternalError(absl::StrCat("Join: malformed rank from a peer: got ", rank)));
   }

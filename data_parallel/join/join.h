@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <vector>
 
@@ -25,6 +27,11 @@ class Joinable {
   virtual ~Joinable() = default;
   // The group of its collectives.
   virtual const std::shared_ptr<ProcessGroup>& join_group() const = 0;
+  // The device of the tensors in its collectives. The messages of a join are there too, because the backend
+  // of the group may serve only one kind of device.
+  virtual at::Device join_device() const = 0;
+  // Throws Error with InvalidArgument if a rank without data cannot do the steps of this object.
+  virtual void check_join() const {}
   // The steps of a rank without data.
   virtual std::unique_ptr<JoinHook> join_hook() = 0;
   // The object calls notifier->before_step() before the collectives of each step; nullptr: it does not. Only
@@ -49,7 +56,9 @@ struct JoinOptions {
 // torch.distributed.algorithms.Join.
 //
 // All ranks of the group must make it, with the same options, between training steps. Each step of each rank
-// exchanges one small message more. Used by one thread; not copyable.
+// exchanges one small message more. In a step, each replica runs forward once and backward once. Its module
+// must have no collectives of its own in forward and backward, because a rank without data does not run them;
+// SyncBatchNorm is refused. Used by one thread; not copyable.
 //
 //   {
 //     Join join({&model, &optimizer});
@@ -58,7 +67,7 @@ struct JoinOptions {
 class Join : private JoinNotifier {
  public:
   // `objects` must outlive the scope; their collectives run in this order. Throws Error with InvalidArgument
-  // if there is no object, or if they have different groups.
+  // if there is no object, if they have different groups, or if a module in training has a SyncBatchNorm.
   explicit Join(std::vector<Joinable*> objects, const JoinOptions& options = {});
   // Calls finish(), unless an exception ends the scope: then the other ranks do not get this rank's help, and
   // fail when it leaves the group. May throw the errors of finish().
@@ -72,6 +81,8 @@ class Join : private JoinNotifier {
 
  private:
   JoinStatus before_step(bool synchronizes) override;
+  // The reduction of this tensor on the host over all ranks.
+  at::Tensor reduced(const at::Tensor& mine, ReduceOp op) const;
   // One collective of all ranks.
   JoinStatus exchange(bool active, bool synchronizes);
   void check_early_termination(const JoinStatus& status) const;

@@ -7,6 +7,8 @@
 #include <stdexcept>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/hooks/power_sgd_hook.h"
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
@@ -162,15 +164,29 @@ TEST(Join, DisabledItDoesNothing) {
   });
 }
 
+// Rank 1 stays in its scope until rank 0 has left its own, so rank 0 must not wait for it.
 TEST(Join, AnExceptionLeavesTheScopeWithoutWaiting) {
-  on_replicas<NetImpl>(1, {}, [](const Group& group, NetImpl& net, auto& model) {
+  absl::Notification left;
+  on_replicas<NetImpl>(2, {}, [&](const Group& group, NetImpl& net, auto& model) {
+    if (group->rank() == 0) {
+      const absl::Status status = thrown_by([&] {
+        const Join join = model.join();
+        run_steps(group, net, model, 1);
+        throw std::runtime_error("bad batch");
+      });
+      EXPECT_TRUE(absl::StrContains(status.message(), "bad batch")) << status;
+      left.Notify();
+      group->destroy();
+      return;
+    }
     const absl::Status status = thrown_by([&] {
-      const Join join = model.join();
+      Join join = model.join();
       run_steps(group, net, model, 1);
-      throw std::runtime_error("bad batch");
+      EXPECT_TRUE(left.WaitForNotificationWithTimeout(absl::Seconds(30)));
+      join.finish();
     });
-    EXPECT_TRUE(absl::StrContains(status.message(), "bad batch")) << status;
-    run_steps(group, net, model, 1);
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   });
 }
 

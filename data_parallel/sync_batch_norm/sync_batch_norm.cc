@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/world.h"
+#include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 #include "gradwire/data_parallel/sync_batch_norm/synchronized.h"
 
 namespace gradwire::collectives {
@@ -45,16 +46,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
 
 namespace {
 
-// Marks a tensor of a converted module. libtorch's BatchNorm gives the tensor to the operator batch_norm,
-// which finds the group there.
-struct GroupMark : c10::BackendMeta {
-  explicit GroupMark(std::shared_ptr<ProcessGroup> g) : group(std::move(g)) {}
-  const std::shared_ptr<ProcessGroup> group;
-};
-
 const GroupMark* mark_of(const std::optional<at::Tensor>& tensor) {
-  if (!tensor.has_value() || !tensor->defined()) return nullptr;
-  return dynamic_cast<const GroupMark*>(tensor->unsafeGetTensorImpl()->get_backend_meta());
+  return tensor.has_value() ? collectives::mark_of(*tensor) : nullptr;
 }
 
 // Problem: forward of libtorch's BatchNorm is not virtual, and a module that has one as a member calls it
@@ -81,12 +74,17 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
 }
 
 // The operator is a composite of others, which comes before a function for all kinds of autograd. So the
-// function is registered for each device.
+// function is registered for each device on which a group has collectives. takes_place_on() lists them.
 // NOLINTBEGIN: macros of libtorch.
 TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("batch_norm", &batch_norm); }
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { library.impl("batch_norm", &batch_norm); }
+TORCH_LIBRARY_IMPL(aten, AutogradXPU, library) { library.impl("batch_norm", &batch_norm); }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) { library.impl("batch_norm", &batch_norm); }
 // NOLINTEND
+
+bool takes_place_on(at::Device device) {
+  return device.is_cpu() || device.is_cuda() || device.is_xpu() || device.is_privateuseone();
+}
 
 template <class Norm>
 bool mark(torch::nn::Module& module, const std::string& name, const std::shared_ptr<ProcessGroup>& group) {
@@ -98,8 +96,13 @@ bool mark(torch::nn::Module& module, const std::string& name, const std::shared_
                      "\" has neither weights nor running statistics; use SyncBatchNorm instead of it")));
   }
   for (const at::Tensor& tensor : {norm->weight, norm->running_mean}) {
-    if (tensor.defined())
-      tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<GroupMark>(group));
+    if (!tensor.defined()) continue;
+    if (!takes_place_on(tensor.device())) {
+      throw Error(absl::InvalidArgumentError(absl::StrCat(
+          "convert_sync_batchnorm: the module \"", name, "\" is on ", tensor.device().str(),
+          ", where groups have no collectives; move it to its device before, or use SyncBatchNorm")));
+    }
+    tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<GroupMark>(group));
   }
   return true;
 }

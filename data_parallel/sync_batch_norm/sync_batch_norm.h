@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/sync_batch_norm/own_collectives.h"
 
 namespace gradwire::collectives {
 
@@ -15,7 +16,11 @@ namespace gradwire::collectives {
 // number of further dimensions; N may differ between the ranks, and be 0 on some of them. It follows
 // torch.nn.SyncBatchNorm, and works on each device. All ranks must call it in the same order. Throws the
 // errors of the group, and InvalidArgument for a wrong input.
-class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormImpl> {
+//
+// Its collectives must not come between those of others in another order on each rank. If the replica has
+// find_unused_parameters, and the ranks use different parameters, give it a group of its own
+// (group->new_group()). It cannot be used inside a Join, whose ranks without data do not run forward.
+class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormImpl>, public OwnCollectives {
  public:
   // `group`: nullptr is the world. Throws Error with FailedPrecondition if there is no world.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
@@ -40,9 +45,11 @@ TORCH_MODULE(SyncBatchNorm);
 // The modules stay the same objects, so members and containers that refer to them need no change; their
 // parameters, buffers and options stay too. Returns the names of the converted modules.
 //
-// Call it after the module has moved to its device, and before DistributedDataParallel. `group`: nullptr is
-// the world. Throws Error: InvalidArgument for a BatchNorm that has neither weights nor running statistics
-// (use SyncBatchNorm there); FailedPrecondition if there is no world.
+// Call it after the module has moved to its device, and before DistributedDataParallel. The conversion
+// belongs to the tensors: a clone() of the module, or a weight that the program replaces, does not have it.
+// `group`: nullptr is the world; for the choice of the group see SyncBatchNormImpl. Throws Error:
+// InvalidArgument for a BatchNorm that has neither weights nor running statistics (use SyncBatchNorm there),
+// or that is on a device without collectives; FailedPrecondition if there is no world.
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module,
                                                 std::shared_ptr<ProcessGroup> group = nullptr);
 

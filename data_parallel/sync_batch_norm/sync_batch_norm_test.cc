@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 
+#include "absl/strings/match.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/data_parallel/test_modules.h"
 
@@ -179,6 +180,54 @@ TEST(SyncBatchNorm, WrongInputsAreRefused) {
               absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(thrown_by([] { SyncBatchNorm alone(torch::nn::BatchNormOptions(2)); }).code(),
               absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+// The sum of the gradients is larger than the largest half.
+TEST(SyncBatchNorm, TheGradientOfTheBiasHasTheDtypeOfTheBias) {
+  const Ranks ranks(1, kOptions);
+  ranks.run([](const Group& group) {
+    SyncBatchNorm norm(torch::nn::BatchNormOptions(1), group);
+    const at::Tensor x = at::arange(70000).remainder(7).to(at::kHalf).unsqueeze(1);
+    norm->forward(x).backward(at::ones({70000, 1}, at::kHalf));
+    ASSERT_EQ(norm->bias.grad().scalar_type(), at::kFloat);
+    EXPECT_EQ(norm->bias.grad().item<float>(), 70000);
+  });
+}
+
+TEST(ConvertSyncBatchNorm, ADeviceWithoutCollectivesIsRefused) {
+  const Ranks ranks(1, kOptions);
+  ranks.run([](const Group& group) {
+    torch::nn::BatchNorm1d norm(2);
+    norm->weight = at::ones({2}, at::device(at::kMeta));
+    const absl::Status status = thrown_by([&] { convert_sync_batchnorm(*norm, group); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "on meta")) << status;
+  });
+}
+
+// A rank without data runs no forward, and so cannot take part in its collectives.
+TEST(SyncBatchNorm, JoinIsRefused) {
+  const Ranks ranks(1, kOptions);
+  ranks.run([](const Group& group) {
+    for (const bool converted : {false, true}) {
+      torch::nn::Sequential net;
+      if (converted) {
+        net->push_back(torch::nn::BatchNorm1d(2));
+        convert_sync_batchnorm(*net, group);
+      } else {
+        net->push_back(SyncBatchNorm(torch::nn::BatchNormOptions(2), group));
+      }
+      DistributedDataParallel model(net, {.group = group});
+      const absl::Status status = thrown_by([&] { Join join = model.join(); });
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), "\"0\"")) << status;
+      // The scope was not made.
+      model.forward(at::arange(6.0).view({3, 2})).sum().backward();
+      { const Join join = model.join({.enable = false}); }
+      net->eval();
+      const Join join = model.join();
+    }
   });
 }
 

@@ -118,7 +118,7 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
     }
     context->save_for_backward({input, weight, all.mean, inverse});
     context->saved_data["count"] = all.count;
-    context->saved_data["has_bias"] = bias.defined();
+    if (bias.defined()) context->saved_data["bias_dtype"] = static_cast<int64_t>(bias.scalar_type());
     // The group is not a value that TorchScript knows, so it travels in a shared object.
     context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
     at::Tensor output =
@@ -152,7 +152,9 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
       result[0] = ((dy - of_all - x * of_all_x) * per_channel(scale, input)).to(input.scalar_type());
     }
     if (weight.defined()) result[1] = sum_x.to(weight.scalar_type());
-    if (context->saved_data["has_bias"].toBool()) result[2] = sum.to(input.scalar_type());
+    if (const auto bias = context->saved_data.find("bias_dtype"); bias != context->saved_data.end()) {
+      result[2] = sum.to(static_cast<at::ScalarType>(bias->second.toInt()));
+    }
     return result;
   }
 

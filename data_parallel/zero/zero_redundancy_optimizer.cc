@@ -4,6 +4,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <algorithm>
 #include <exception>
 #include <sstream>
 
@@ -89,26 +90,36 @@ ShardedOptimizer::ShardedOptimizer(std::vector<OptimizerParamGroup> groups,
     throw Error(absl::InvalidArgumentError(absl::StrCat(
         "ZeroRedundancyOptimizer: this rank is not a member of the group \"", group_->name(), "\"")));
   }
-  std::vector<int64_t> load(static_cast<std::size_t>(group_->size()));
-  std::size_t parameters = 0;
-  for (const OptimizerParamGroup& each : param_groups()) {
-    std::vector<int64_t> elements;
-    for (const at::Tensor& parameter : each.params()) elements.push_back(parameter.numel());
-    owners_.push_back(partition_parameters(elements, load));
-    for (std::size_t i = 0; i < elements.size(); ++i) {
-      owner_of_[each.params()[i].unsafeGetTensorImpl()] = owners_.back()[i];
-    }
-    parameters += elements.size();
-  }
-  if (parameters == 0) {
+  load_.resize(static_cast<std::size_t>(group_->size()));
+  divide_groups();
+  if (std::all_of(owners_.begin(), owners_.end(), [](const auto& each) { return each.empty(); })) {
     throw Error(absl::InvalidArgumentError("ZeroRedundancyOptimizer needs at least one parameter"));
   }
   local_ = factory_(share_of(group_->rank()));
 }
 
+void ShardedOptimizer::divide_groups() {
+  for (std::size_t g = 0; g < owners_.size(); ++g) {
+    if (g < param_groups().size() && owners_[g].size() == param_groups()[g].params().size()) continue;
+    throw Error(absl::FailedPreconditionError(absl::StrCat(
+        "ZeroRedundancyOptimizer: the parameters of group ", g,
+        " have changed since the optimizer was made; add parameters as a new group with add_param_group()")));
+  }
+  for (std::size_t g = owners_.size(); g < param_groups().size(); ++g) {
+    std::vector<int64_t> elements;
+    for (const at::Tensor& parameter : param_groups()[g].params()) elements.push_back(parameter.numel());
+    owners_.push_back(partition_parameters(elements, load_));
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      owner_of_[param_groups()[g].params()[i].unsafeGetTensorImpl()] = owners_.back()[i];
+    }
+    if (local_ != nullptr) local_->add_param_group(share_of(group_->rank()).back());
+    consolidated_.clear();
+  }
+}
+
 std::vector<OptimizerParamGroup> ShardedOptimizer::share_of(int rank) const {
   std::vector<OptimizerParamGroup> groups;
-  for (std::size_t g = 0; g < param_groups().size(); ++g) {
+  for (std::size_t g = 0; g < owners_.size(); ++g) {
     const OptimizerParamGroup& all = param_groups()[g];
     std::vector<at::Tensor> own;
     for (std::size_t i = 0; i < all.params().size(); ++i) {
@@ -125,6 +136,13 @@ void ShardedOptimizer::copy_options(torch::optim::Optimizer& to) const {
   }
 }
 
+at::Device ShardedOptimizer::join_device() const {
+  for (const OptimizerParamGroup& each : param_groups()) {
+    if (!each.params().empty()) return each.params()[0].device();
+  }
+  return at::kCPU;
+}
+
 at::Tensor ShardedOptimizer::step(LossClosure closure) {
   at::Tensor loss;
   if (closure != nullptr) {
@@ -136,6 +154,7 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
 }
 
 void ShardedOptimizer::step_and_broadcast() {
+  divide_groups();
   if (join_ != nullptr) join_->before_step(/*synchronizes=*/true);
   consolidated_.clear();
   copy_options(*local_);
@@ -151,6 +170,7 @@ void ShardedOptimizer::step_and_broadcast() {
 // have one too, from this pass or an earlier one. So the optimizer gets only these parameters for the time of
 // the step. Its state belongs to the parameters and not to their places in the groups.
 void ShardedOptimizer::step_some(const std::vector<at::Tensor>& parameters) {
+  divide_groups();
   const Impls chosen = impls_of(parameters);
   consolidated_.clear();
   copy_options(*local_);
@@ -184,6 +204,7 @@ void ShardedOptimizer::consolidate_state(int to) {
                                                         ", expected a rank of the group, from 0 to ",
                                                         group_->size() - 1)));
   }
+  divide_groups();
   std::vector<std::string> states;
   gather_object(states, archive_of(*local_), group_->ranks()[static_cast<std::size_t>(to)], group_);
   consolidated_ = std::move(states);
@@ -200,10 +221,11 @@ std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::make_whole() const {
 // 1. Make an optimizer for each rank's share, and load the rank's state into it.
 // 2. Move the states into an optimizer of all parameters, which saves them.
 void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
-  if (consolidated_.size() != static_cast<std::size_t>(group_->size())) {
+  if (consolidated_.size() != static_cast<std::size_t>(group_->size()) ||
+      owners_.size() != param_groups().size()) {
     throw Error(absl::FailedPreconditionError(
         "the states of the other ranks are not here; call consolidate_state() on all ranks after the last "
-        "step"));
+        "step or add_param_group()"));
   }
   const std::unique_ptr<torch::optim::Optimizer> whole = make_whole();
   for (int rank = 0; rank < group_->size(); ++rank) {
@@ -215,6 +237,7 @@ void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
+  divide_groups();
   const std::unique_ptr<torch::optim::Optimizer> whole = make_whole();
   whole->load(archive);
   for (std::size_t g = 0; g < param_groups().size(); ++g) {

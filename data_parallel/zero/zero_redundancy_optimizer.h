@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,6 +35,10 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   // Steps this rank's parameters with the gradients that all ranks have, and broadcasts the new values. All
   // ranks must call it. `closure` runs on each rank. Throws the group's errors; after one, the parameters of
   // the ranks may differ.
+  //
+  // Between two steps add_param_group() may add a group of parameters, the same one on all ranks. step() and
+  // the methods below throw Error with FailedPrecondition if the parameters of a group have changed
+  // otherwise.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The two halves of step() for some of the parameters, for hooks that step in the backward pass. The first
@@ -56,7 +61,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   // its share.
   void load(torch::serialize::InputArchive& archive) override;
 
-  // The rank of the group that has the state of each parameter; by group of parameters.
+  // The rank of the group that has the state of each parameter; by group of parameters. A group of
+  // add_param_group() is there after the next step.
   const std::vector<std::vector<int>>& owners() const { return owners_; }
   // This rank's optimizer. Its groups have the same indices as the groups of all parameters. Options are
   // copied to it from param_groups() in each step.
@@ -67,11 +73,16 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   // Called by Join. A rank without data steps with the others: its gradients are those of the replica's join.
   const std::shared_ptr<ProcessGroup>& join_group() const override { return group_; }
   // Called by Join.
+  at::Device join_device() const override;
+  // Called by Join.
   std::unique_ptr<JoinHook> join_hook() override;
   // Called by Join.
   void set_join_notifier(JoinNotifier* notifier) override { join_ = notifier; }
 
  private:
+  // Assigns the parameters of new groups to ranks. The base class's add_param_group() is not virtual, so each
+  // operation calls this first.
+  void divide_groups();
   // The groups with only the parameters of this rank of the group.
   std::vector<torch::optim::OptimizerParamGroup> share_of(int rank) const;
   void copy_options(torch::optim::Optimizer& to) const;
@@ -83,6 +94,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
   const Factory factory_;
   std::vector<std::vector<int>> owners_;
   absl::flat_hash_map<const c10::TensorImpl*, int> owner_of_;
+  // Number of elements that each rank steps.
+  std::vector<int64_t> load_;
   std::unique_ptr<torch::optim::Optimizer> local_;
   JoinNotifier* join_ = nullptr;
   // The states of all ranks, each as its archive; empty unless they were sent here since the last step.
@@ -93,10 +106,11 @@ class ShardedOptimizer : public torch::optim::Optimizer, public Joinable {
 // of the parameters and steps them, and then broadcasts the new values. So the memory of the state is divided
 // by the number of ranks. Every rank needs the same gradients, for example those of DistributedDataParallel.
 // It follows ZeroRedundancyOptimizer of torch.distributed.optim. It is a torch::optim::Optimizer itself, so
-// learning rate schedulers work with it. Used by one thread.
+// learning rate schedulers work with it. O must be an optimizer whose step() needs no closure: LBFGS cannot
+// be divided. Used by one thread.
 //
 //   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(net->parameters(),
-//   torch::optim::AdamOptions(1e-3));
+//                                                         torch::optim::AdamOptions(1e-3));
 template <class O>
 class ZeroRedundancyOptimizer : public ShardedOptimizer {
  public:

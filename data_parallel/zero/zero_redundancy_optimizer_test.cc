@@ -156,6 +156,46 @@ TEST(ZeroRedundancyOptimizer, AConsolidatedStateIsThatOfTheUnshardedOptimizer) {
   });
 }
 
+TEST(ZeroRedundancyOptimizer, GroupsOfParametersMayBeAdded) {
+  const Ranks ranks(3, kOptions);
+  ranks.run([](const Group& group) {
+    const auto net = net_of(), plain = net_of();
+    auto groups = groups_of(*net), others = groups_of(*plain);
+    ZeroRedundancyOptimizer<Adam> optimizer(std::vector<OptimizerParamGroup>{groups[0]}, AdamOptions(0.25),
+                                            group);
+    Adam whole(std::vector<OptimizerParamGroup>{others[0]}, AdamOptions(0.25));
+    const auto step_both = [&](int64_t seed) {
+      set_gradients(*net, seed);
+      set_gradients(*plain, seed);
+      optimizer.step();
+      whole.step();
+      expect_equal(*net, *plain);
+    };
+    step_both(1);
+    optimizer.consolidate_state(0);
+    optimizer.add_param_group(groups[1]);
+    whole.add_param_group(others[1]);
+    // The state that was sent before does not have the new group.
+    torch::serialize::OutputArchive none;
+    EXPECT_EQ(code_of([&] { optimizer.save(none); }), absl::StatusCode::kFailedPrecondition);
+    step_both(2);
+    step_both(3);
+    EXPECT_EQ(optimizer.owners().size(), 2u);
+    at::Tensor states = at::full({}, static_cast<int64_t>(optimizer.local().state().size()));
+    group->all_reduce(states);
+    EXPECT_EQ(states.item<int64_t>(), 6);
+    optimizer.consolidate_state(0);
+    if (group->rank() == 0) {
+      Adam later(groups_of(*plain), AdamOptions(0.25));
+      copy_state(optimizer, later);
+      EXPECT_EQ(later.state().size(), 6u);
+    }
+    // All ranks refuse it before anything is sent.
+    optimizer.param_groups()[0].params().pop_back();
+    EXPECT_EQ(code_of([&] { optimizer.step(); }), absl::StatusCode::kFailedPrecondition);
+  });
+}
+
 TEST(ZeroRedundancyOptimizer, ARankWithoutDataStepsItsShare) {
   const Ranks ranks(2, kOptions);
   ranks.run([](const Group& group) {
