@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/subgroups.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -86,8 +87,8 @@ HierarchicalModelAverager::HierarchicalModelAverager(std::shared_ptr<ProcessGrou
   for (const auto& [period, size] : period_group_sizes) {
     if (period < 1) refuse("the period must be positive, got ", period);
     if (size < smaller || size < 1 || world->size() % size != 0) {
-      refuse("the sizes of the groups must grow and divide ", world->size(), ", got ", size, " for period ",
-             period);
+      refuse("the sizes of the groups must not shrink, and must divide ", world->size(), ", got ", size,
+             " for period ", period);
     }
     smaller = size;
   }
@@ -95,19 +96,7 @@ HierarchicalModelAverager::HierarchicalModelAverager(std::shared_ptr<ProcessGrou
     refuse("the last group must have all ", world->size(), " ranks, got ", smaller);
   }
   for (const auto& [period, size] : period_group_sizes) {
-    if (size == world->size()) {
-      groups_[period] = world;
-      continue;
-    }
-    // Every rank takes part in making every group, and keeps its own.
-    for (int first = 0; first < world->size(); first += size) {
-      std::vector<int> members;
-      for (int i = first; i < first + size; ++i) {
-        members.push_back(world->ranks()[static_cast<std::size_t>(i)]);
-      }
-      const std::shared_ptr<ProcessGroup> group = world->new_group(members);
-      if (group->rank() >= 0) groups_[period] = group;
-    }
+    groups_[period] = size == world->size() ? world : new_subgroups(size, world).own;
   }
 }
 

@@ -18,7 +18,7 @@ class ModelAverager {
  public:
   virtual ~ModelAverager() = default;
   // Counts a step, and averages the parameters if it is the step's turn. Parameters without a gradient are
-  // left alone. Throws the group's errors.
+  // left alone; they must be the same ones on all ranks. Throws the group's errors.
   void average_parameters(const std::vector<at::Tensor>& parameters);
   // Number of steps so far. A checkpoint keeps it.
   int64_t step() const { return step_; }
@@ -52,10 +52,10 @@ class PeriodicModelAverager : public ModelAverager {
 // Averages over small groups often and over large ones seldom.
 class HierarchicalModelAverager : public ModelAverager {
  public:
-  // `period_group_sizes`: the number of ranks that average in every period-th step, by period; both numbers
-  // grow, and the last group has all ranks of `world`. In a step that several periods divide, the largest
-  // group averages. It makes the groups, so every rank of the world must call it. Throws Error with
-  // InvalidArgument for numbers that do not fit together.
+  // `period_group_sizes`: the number of ranks that average in every period-th step, by period. A larger
+  // period must not have a smaller number, and the last group has all ranks of `world`. In a step that
+  // several periods divide, the largest group averages. It makes the groups, so every rank of the world must
+  // call it. Throws Error with InvalidArgument for numbers that do not fit together.
   HierarchicalModelAverager(std::shared_ptr<ProcessGroup> world,
                             const std::map<int64_t, int>& period_group_sizes, int64_t warmup_steps = 0);
 

@@ -22,9 +22,9 @@ class GradBucket {
   GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::vector<at::Tensor> parameters,
              Restore restore = nullptr);
 
-  // The bucket's number, from 0.
+  // The bucket's number, from 0. With sparse gradients some numbers are left out: hooks do not get them.
   std::size_t index() const { return index_; }
-  // Whether the pass has no bucket after this one.
+  // Whether the hook gets no bucket after this one in the pass.
   bool is_last() const { return is_last_; }
   // The gradients of this rank one after the other: one tensor with one dimension.
   const at::Tensor& buffer() const { return buffer_; }

@@ -12,7 +12,8 @@ namespace gradwire::collectives {
 // The functions make the hooks of torch.distributed.algorithms.ddp_comm_hooks that have no state. All ranks
 // of `group` must use them; it is usually the replica's own group.
 
-// Averages the gradients, as a replica without a hook does.
+// Averages the gradients: divides them by the number of ranks and sums them. A replica without a hook rounds
+// only once in float16 and bfloat16, so the bits may differ.
 std::shared_ptr<CommHook> allreduce_hook(std::shared_ptr<ProcessGroup> group);
 
 // Exchanges nothing: each rank keeps its own gradients. It measures how much time the communication takes.
