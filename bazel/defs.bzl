@@ -3,6 +3,40 @@
 # The prefix of Gradwire's headers in includes: a user's workspace may have folders of the same names.
 _INCLUDE_PREFIX = "gradwire"
 
+# The folders that .bazelrc compiles with optimisation under the sanitizers.
+_OPTIMISED = ("collectives/cpu", "transport")
+
+def _precompiled(name, kwargs):
+    """Adds a precompiled header to the attributes of a C++ rule, in the builds that use them.
+
+    A target with options of its own gets none: clang refuses a precompiled header that other options were used for.
+
+    Args:
+      name: the header: a target in //bazel/pch.
+      kwargs: the attributes, which are changed.
+    """
+    if "copts" in kwargs:
+        return
+
+    # -MMD: without it clang lists all precompiled headers as inputs, by paths that Bazel does not know.
+    flags = ["-include-pch", "$(BINDIR)/bazel/pch/%s.pch" % name, "-MMD", "-Wno-unused-command-line-argument"]
+    label = ["//bazel/pch:" + name]
+    folder = native.package_name()
+    optimised = [each for each in _OPTIMISED if folder == each or folder.startswith(each + "/")]
+    kwargs["copts"] = select({
+        "//bazel:pch": flags,
+        "//bazel:pch_unoptimised": [] if optimised else flags,
+        "//conditions:default": [],
+    })
+    kwargs["deps"] = kwargs.get("deps", []) + select({
+        "//bazel:pch": label,
+        "//bazel:pch_unoptimised": [] if optimised else label,
+        "//conditions:default": [],
+    })
+
+def _uses_libtorch(deps):
+    return type(deps) == "list" and [each for each in deps if each.startswith("@libtorch//")] != []
+
 def gradwire_cc_library(**kwargs):
     """A cc_library whose static registrars (GRADWIRE_RPC and similar macros) remain in a static link.
 
@@ -41,7 +75,10 @@ def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
     if hdrs:
         kwargs["include_prefix"] = _INCLUDE_PREFIX
         kwargs["strip_include_prefix"] = "/"
-    native.cc_library(name = name, srcs = sources, hdrs = hdrs, deps = deps, **kwargs)
+    kwargs["deps"] = deps
+    if sources:
+        _precompiled("torch" if _uses_libtorch(deps) else "standard", kwargs)
+    native.cc_library(name = name, srcs = sources, hdrs = hdrs, **kwargs)
 
 def gradwire_cc_test(
         name,
@@ -89,9 +126,10 @@ def gradwire_cc_test(
     if not threads:
         tags.append("no-tsan")
         deps.append("//base/testing:no_threads")
+    kwargs["deps"] = deps
+    _precompiled("torch_tests" if torch else "tests", kwargs)
     native.cc_test(
         name = name,
-        deps = deps,
         tags = tags,
         env = dict(
             env,

@@ -16,6 +16,10 @@ def _impl(ctx):
 
     # For a test that reads the names in PyTorch's own sources, which the wheel contains.
     ctx.file("location", root + "\n", executable = False)
+    ctx.file("paths.bzl", """\"\"\"The folders of libtorch's headers, as a compiler finds them without Bazel.\"\"\"
+
+LIBTORCH_HEADERS = ["{torch}/include", "{torch}/include/torch/csrc/api/include"]
+""".format(torch = torch), executable = False)
     if not torch.exists:
         # There is no fail() here, because targets without libtorch must build on a machine that does not have it.
         ctx.file("BUILD.bazel", """

@@ -19,6 +19,10 @@ def program(name, path):
 def _impl(ctx):
     ctx.symlink("/usr/bin", "bin")
     ctx.symlink("/usr/lib", "lib")
+
+    # For what is made of their headers. Without dpkg the file says nothing.
+    versions = ctx.execute(["dpkg-query", "--show"] + ["lib%s-dev" % name for name in ["absl", "gmock", "gtest", "protobuf", "c6", "stdc++-12"]])
+    ctx.file("versions", versions.stdout, executable = False)
     ctx.file("libraries.bzl", _LIBRARIES_BZL.format(given = repr(ctx.attr.libraries)))
     ctx.symlink(ctx.attr._build_file, "BUILD.bazel")
 
