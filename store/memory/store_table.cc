@@ -13,7 +13,7 @@ namespace gradwire::store {
 
 namespace {
 
-std::string quoted(absl::string_view key) {
+std::string in_quotes(absl::string_view key) {
   return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 128)), "\"");
 }
 
@@ -72,7 +72,7 @@ absl::Status StoreTable::append(absl::string_view key, absl::string_view value, 
   const Value current = find(key);
   if (current == nullptr) return set(key, value, wakeups);
   if (current->size() + value.size() > kMaxValueBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("append to store key ", quoted(key), ": a value of ",
+    return absl::ResourceExhaustedError(absl::StrCat("append to store key ", in_quotes(key), ": a value of ",
                                                      current->size() + value.size(),
                                                      " bytes is over the limit of ", kMaxValueBytes));
   }
@@ -113,13 +113,13 @@ StoreTable::Value StoreTable::pop(absl::string_view queue) {
 absl::StatusOr<int64_t> StoreTable::add(absl::string_view key, int64_t n, Wakeups& wakeups) {
   int64_t current = 0;
   if (const Value value = find(key); value != nullptr && !absl::SimpleAtoi(*value, &current)) {
-    return absl::InvalidArgumentError(absl::StrCat("add to store key ", quoted(key), ": its value of ",
+    return absl::InvalidArgumentError(absl::StrCat("add to store key ", in_quotes(key), ": its value of ",
                                                    value->size(), " bytes is not a decimal number"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(current, n, &sum)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("add to store key ", quoted(key), ": ", current, " + ", n, " does not fit 64 bits"));
+        absl::StrCat("add to store key ", in_quotes(key), ": ", current, " + ", n, " does not fit 64 bits"));
   }
   std::string text = absl::StrCat(sum);
   GRADWIRE_RETURN_IF_ERROR(check_room(key, text.size()));
@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<std::string>> StoreTable::list_keys(absl::string_view
     // With the size of a length in the answer.
     bytes += it->first.size() + sizeof(uint32_t);
     if (bytes > kMaxListBytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", quoted(prefix),
+      return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", in_quotes(prefix),
                                                        " take more than the limit of ", kMaxListBytes,
                                                        " bytes; list them under longer prefixes"));
     }
