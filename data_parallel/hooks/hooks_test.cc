@@ -264,9 +264,33 @@ TEST(PostLocalSgdHook, AveragesOverTheSubgroupLater) {
   });
 }
 
+TEST(StockHooks, NoGroupAndNoHookToWrapAreRefused) {
+  using Make = std::shared_ptr<CommHook> (*)();
+  for (const Make make : {
+           Make([] { return allreduce_hook(nullptr); }),
+           Make([] { return fp16_compress_hook(nullptr); }),
+           Make([] { return bf16_compress_hook(nullptr); }),
+           Make([] { return quantization_pertensor_hook(nullptr); }),
+           Make([] { return quantization_perchannel_hook(nullptr, 4); }),
+       }) {
+    const absl::Status status = status_of([&] { make(); });
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "got no group")) << status;
+  }
+  for (const Make make : {
+           Make([] { return fp16_compress_wrapper(nullptr); }),
+           Make([] { return bf16_compress_wrapper(nullptr); }),
+       }) {
+    const absl::Status status = status_of([&] { make(); });
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "got no hook")) << status;
+  }
+}
+
 TEST(StockHooks, QuantizationRefusesNoChannel) {
-  EXPECT_EQ(thrown_by([] { quantization_perchannel_hook(nullptr, 0); }).code(),
-            absl::StatusCode::kInvalidArgument);
+  const absl::Status status = status_of([] { quantization_perchannel_hook(nullptr, 0); });
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "channel_size must be positive, got 0")) << status;
 }
 
 // The bucket of such a parameter has no elements, and so no range of values.

@@ -13,6 +13,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/data_parallel/hooks/stock_hooks.h"
@@ -21,6 +22,12 @@ namespace gradwire::collectives {
 namespace {
 
 constexpr double kLevels = 255;
+
+void require_group(const std::shared_ptr<ProcessGroup>& group) {
+  if (group != nullptr) return;
+  throw Error(absl::InvalidArgumentError(
+      "communication hook: got no group, expected the group of the replica; for the world give world()"));
+}
 
 // The scale and the zero point of each row: two rows of float32. The range of a row includes 0, so that 0 has
 // an exact code. They follow torch.ao.quantization.MinMaxObserver with unsigned 8-bit codes.
@@ -70,6 +77,7 @@ HookStep quantized_average(ProcessGroup& group, const at::Tensor& flat, int64_t 
 }  // namespace
 
 std::shared_ptr<CommHook> quantization_pertensor_hook(std::shared_ptr<ProcessGroup> group) {
+  require_group(group);
   return make_comm_hook([group](GradBucket& bucket) {
     return quantized_average(*group, bucket.buffer(), bucket.buffer().numel());
   });
@@ -81,6 +89,7 @@ std::shared_ptr<CommHook> quantization_perchannel_hook(std::shared_ptr<ProcessGr
     throw Error(
         absl::InvalidArgumentError(absl::StrCat("channel_size must be positive, got ", channel_size)));
   }
+  require_group(group);
   return make_comm_hook([group, channel_size](GradBucket& bucket) {
     return quantized_average(*group, bucket.buffer(), channel_size);
   });

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+#include "gradwire/base/error.h"
 #include "gradwire/data_parallel/hooks/mean.h"
 
 namespace gradwire::collectives {
@@ -12,7 +14,12 @@ namespace {
 // Casts the bucket to another dtype around another hook.
 class CastHook : public CommHook {
  public:
-  CastHook(std::shared_ptr<CommHook> hook, at::ScalarType dtype) : hook_(std::move(hook)), dtype_(dtype) {}
+  CastHook(std::shared_ptr<CommHook> hook, at::ScalarType dtype) : hook_(std::move(hook)), dtype_(dtype) {
+    if (hook_ == nullptr) {
+      throw Error(absl::InvalidArgumentError(
+          "communication hook: got no hook to wrap, expected the hook that reduces the gradients"));
+    }
+  }
 
   HookStep run(GradBucket& bucket) override {
     const at::Tensor original = bucket.buffer();
@@ -34,6 +41,10 @@ class CastHook : public CommHook {
 }  // namespace
 
 std::shared_ptr<CommHook> allreduce_hook(std::shared_ptr<ProcessGroup> group) {
+  if (group == nullptr) {
+    throw Error(absl::InvalidArgumentError(
+        "communication hook: got no group, expected the group of the replica; for the world give world()"));
+  }
   return make_comm_hook([group](GradBucket& bucket) { return mean_of(*group, bucket.buffer()); });
 }
 

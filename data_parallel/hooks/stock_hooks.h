@@ -10,7 +10,9 @@
 namespace gradwire::collectives {
 
 // The functions make the hooks of torch.distributed.algorithms.ddp_comm_hooks that have no state. All ranks
-// of `group` must use them; it is usually the replica's own group.
+// of `group` must use them; it is usually the replica's own group. As with the other hooks, nullptr does not
+// mean the world: give world(). The functions throw Error with InvalidArgument if `group` or `hook` is
+// nullptr.
 
 // Averages the gradients: divides them by the number of ranks and sums them. A replica without a hook rounds
 // only once in float16 and bfloat16, so the bits may differ.
