@@ -1,7 +1,8 @@
 #pragma once
 
-// All public headers, for programs that do not choose among them. docs/README.md says what each part costs to
-// compile. The target is //:gradwire.
+// The headers of all parts, for programs that do not choose among them. docs/README.md says what each part
+// costs to compile. The target is //:gradwire. Only store/etcd_store.h is not included: its target
+// //store:etcd_store links gRPC.
 
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/checkpoint.h"
@@ -10,8 +11,18 @@
 #include "gradwire/autograd/statistics.h"
 #include "gradwire/base/version.h"
 #include "gradwire/collectives/collectives.h"
+#include "gradwire/collectives/flight_record_signal.h"
+#include "gradwire/data_parallel/averaging/model_averager.h"
+#include "gradwire/data_parallel/averaging/post_local_sgd_optimizer.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"
 #include "gradwire/data_parallel/distributed_sampler.h"
+#include "gradwire/data_parallel/hooks/optimizer_in_backward.h"
+#include "gradwire/data_parallel/hooks/post_local_sgd_hook.h"
+#include "gradwire/data_parallel/hooks/power_sgd_hook.h"
+#include "gradwire/data_parallel/hooks/stock_hooks.h"
+#include "gradwire/data_parallel/sync_batch_norm/sync_batch_norm.h"
+#include "gradwire/data_parallel/zero/zero_redundancy_optimizer.h"
+#include "gradwire/data_parallel/zero/zero_step_hooks.h"
 #include "gradwire/rpc/mesh.h"
 #include "gradwire/rpc/remote_module.h"
 #include "gradwire/rpc/rpc.h"
@@ -22,4 +33,5 @@
 #include "gradwire/store/init_method.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
+#include "gradwire/store/tcp_store_server.h"
 #include "gradwire/tools/launch_info.h"

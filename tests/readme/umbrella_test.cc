@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "gradwire/gradwire.h"
 
@@ -18,6 +20,13 @@ TEST(Umbrella, ContainsEveryPart) {
   gradwire::collectives::all_reduce(tensor);
   EXPECT_EQ(tensor.sum().item<float>(), 2);
   EXPECT_EQ(gradwire::collectives::DistributedSampler(3).size(), 3u);
+  {
+    const std::vector<at::Tensor> parameters = {at::ones({2}).requires_grad_()};
+    gradwire::collectives::ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+        parameters, torch::optim::SGDOptions(0.1));
+    const auto reduction = gradwire::collectives::allreduce_hook(gradwire::collectives::world());
+    EXPECT_NE(gradwire::collectives::hook_with_zero_step(reduction, optimizer), nullptr);
+  }
   gradwire::collectives::destroy_process_group();
 
   gradwire::rpc::init_rpc("only", 0, 1, {.store = store});
