@@ -65,7 +65,7 @@ std::shared_ptr<Work> reduce_scatter_tensor_coalesced_async(std::vector<at::Tens
 //
 //   CoalescingManager together(group);
 //   together.all_reduce(loss);
-//   together.broadcast(step, 0);
+//   together.broadcast(step, group->ranks()[0]);
 //   std::shared_ptr<Work> work = together.start();
 class CoalescingManager {
  public:

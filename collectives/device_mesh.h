@@ -13,8 +13,10 @@
 
 namespace gradwire::collectives {
 
-// Ranks in a grid, with a group for each row of each dimension, as torch.distributed's DeviceMesh. A
-// dimension is named by its number, or by its name if it has one. A DeviceMesh is a handle: copies and parts
+// Ranks in a grid, with a group for each row of each dimension, as torch.distributed's DeviceMesh. The ranks
+// of a row of a dimension differ in their place in this dimension only: in a grid of the shape {2, 4} ranks 0
+// and 4 are a row of dimension 0, and ranks 0 to 3 are a row of dimension 1. A dimension is named by its
+// number, or by its name if it has one. A DeviceMesh is a handle: copies and parts
 // refer to one grid. Thread-safe. The handles keep the groups, and the group in which they were made.
 // Destroying that group ends them all.
 //

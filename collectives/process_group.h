@@ -45,8 +45,9 @@ struct ProcessGroupOptions {
   std::string group_name;
   // The CUDA device of this rank; -1: the device of the first tensor.
   int device_id = -1;
-  // Options of the backend; an unknown name is InvalidArgument. cpu: "shared_memory" = "off", "transports" =
-  // "tcp", "slot_bytes", "flat_bytes" (docs/collectives.md).
+  // Options of the backend; an unknown name is InvalidArgument. cpu: "shared_memory" ("on" or "off"),
+  // "transports" ("shm,tcp"), and numbers of bytes: "slot_bytes", "flat_bytes", "small_bytes",
+  // "segment_bytes". docs/collectives.md has their meaning and defaults.
   std::map<std::string, std::string> options;
   // Compares operation, sequence number, shape, dtype and root over all ranks before each collective. The
   // error says which rank differs. Costs one small collective each time.

@@ -12,9 +12,9 @@ enum class ReduceOp : uint8_t {
   kProduct,  // The product; for bool it is "and". Not for complex numbers.
   kMin,      // The minimum. Not for complex numbers.
   kMax,      // The maximum. Not for complex numbers.
-  kBand,     // Bitwise "and"; only for integers and bool, and not with nccl.
-  kBor,      // Bitwise "or"; only for integers and bool, and not with nccl.
-  kBxor,     // Bitwise "exclusive or"; only for integers and bool, and not with nccl.
+  kBand,     // Bitwise "and"; only for integers and bool.
+  kBor,      // Bitwise "or"; only for integers and bool.
+  kBxor,     // Bitwise "exclusive or"; only for integers and bool.
   kAvg,      // The sum divided by the number of ranks; only for floating and complex numbers.
 };
 

@@ -39,11 +39,11 @@ struct DistributedDataParallelOptions {
   std::vector<int64_t> device_ids;
   // The device to which the tensors in the value that forward returns are moved.
   std::optional<at::Device> output_device;
-  // Gradients are averaged in buckets of about this number of MiB. Default: the replica chooses. It starts
-  // with
-  // 25. On the CPU, and without a communication hook, it then tries 100, 8 and 2, each in 5 passes, and keeps
-  // 25 unless another size makes the slowest rank's backward pass at least 5 % faster. Set it if two runs
-  // must have the same bits: with more than two ranks the sizes may change the order of the sums.
+  // Gradients are averaged in buckets of about this number of MiB. Default: the replica chooses. Its first
+  // passes have 25 MiB. On the CPU, and without a communication hook, it then tries 100, 8 and 2, each in 5
+  // passes, and keeps 25 unless another size makes the slowest rank's backward pass at least 5 % faster. Set
+  // it if two runs must have the same bits: with more than two ranks the sizes may change the order of the
+  // sums.
   std::optional<double> bucket_cap_mb;
   // Whether forward may leave some parameters unused. Costs one more small reduction in each pass.
   bool find_unused_parameters = false;

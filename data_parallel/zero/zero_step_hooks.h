@@ -17,10 +17,14 @@ namespace gradwire::collectives {
 // parameters, which a hook does not see, are stepped at the end of the pass. Parameters of the optimizer that
 // are not in the replica must not have gradients. With find_unused_parameters, a parameter that no rank has
 // used is stepped with a gradient of zeros. With Join, give the replica alone: its join steps the optimizer.
+// With mixed_precision the optimizer steps the float32 parameters.
 //
-//   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(net->parameters(),
-//   torch::optim::AdamOptions(1e-3)); model.register_comm_hook(hook_with_zero_step(allreduce_hook(group),
-//   optimizer)); model.forward(batch).sum().backward();  // The parameters have their new values.
+//   DistributedDataParallel model(net, {.group = group});
+//   const torch::optim::AdamOptions options(1e-3);
+//   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(net->parameters(), options, group);
+//   model.register_comm_hook(hook_with_zero_step(allreduce_hook(group), optimizer));
+//   model.forward(batch).sum().backward();
+//   // The parameters have their new values.
 
 // Steps when the pass has computed its last gradient. It disturbs the backward pass least, so it is better if
 // the communication takes longer than the computation.
