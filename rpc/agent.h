@@ -80,7 +80,7 @@ class Agent final : public std::enable_shared_from_this<Agent> {
                const std::optional<absl::Duration>& timeout = std::nullopt);  // As rpc::rpc_barrier.
 
   // Calls from this agent. They behave as the free functions of the same names (rpc/call.h, rpc/op.h).
-  // Include "rpc/rpc.h" to use them.
+  // Include "gradwire/rpc/rpc.h" to use them.
   template <auto F, class... A>
   auto rpc_sync(const Destination& to, A&&... arguments);
   template <auto F, class... A>

@@ -101,7 +101,8 @@ struct RpcBackendOptions {
   int num_worker_threads = 16;
   // Maximum number of threads that handlers occupy, including handlers that wait.
   int max_worker_threads = 256;
-  // Used instead of init_method when set. Then rank and world size are required.
+  // Used instead of init_method when set. Then rank and world size do not come from the environment: give
+  // both. In an open group (world size 0) the rank may be -1.
   std::shared_ptr<store::Store> store;
   // Names of the transports that may be used, best first. Empty: all that work on this host, which are "shm"
   // (to workers on the same host) and "tcp". When a transport fails between two workers, they use the next

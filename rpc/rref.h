@@ -75,7 +75,7 @@ absl::StatusOr<std::shared_ptr<T>> value_as(const absl::StatusOr<OwnedValue>& ow
 
 // A reference to a value of type T that lives on one worker, its owner. Copyable and thread-safe. It can be
 // sent as an argument or a result, at any depth. The value lives as long as any worker holds a reference to
-// it. Include "rpc/rpc.h" to use it.
+// it. Include "gradwire/rpc/rpc.h" to use it.
 //
 // Methods that wait or call throw Error: Unavailable when the owner is dead; the error of the creating call
 // when the value could not be made; DeadlineExceeded; FailedPrecondition when the agent has been shut down.

@@ -36,7 +36,8 @@ void register_script(const std::string& package, std::shared_ptr<torch::jit::Com
 //
 // A call names an earlier function of the same source, which both workers have registered. The arguments are
 // a tuple; after it may come a dictionary of keyword arguments and a timeout in seconds, where 0 means no
-// limit. A script that waits for a future keeps no thread. References have to_here(timeout), local_value(),
+// limit. A script that waits for a future keeps no thread. To run functions of the unit, include
+// <torch/csrc/jit/api/compilation_unit.h>. References have to_here(timeout), local_value(),
 // is_owner(), owner_name() and confirmed_by_owner(). The calls are those of the current agent.
 std::shared_ptr<torch::jit::CompilationUnit> register_script(const std::string& package,
                                                              const std::string& source);

@@ -20,7 +20,7 @@
 // Lets a module be a layer of a remote SequentialImpl: at namespace scope, in a library that both programs
 // link, with the parameter types of the constructor to be used. Its forward takes and returns one tensor;
 // more inputs need default arguments (FORWARD_HAS_DEFAULT_ARGS). Those of libtorch come registered with
-// "rpc/stock_modules.h".
+// "gradwire/rpc/stock_modules.h".
 //   GRADWIRE_RPC_LAYER(BlockImpl, int64_t)
 #define GRADWIRE_RPC_LAYER(type, ...)                                                     \
   GRADWIRE_RPC_CONSTRUCTOR(type __VA_OPT__(, ) __VA_ARGS__)                               \
@@ -159,7 +159,7 @@ template <class M, class C>
 struct DescribeLayer {
   static_assert(
       !std::is_same_v<C, UndeclaredConstructor>,
-      "the constructor of the layer is not declared: include \"rpc/stock_modules.h\", or the header "
+      "the constructor of the layer is not declared: include \"gradwire/rpc/stock_modules.h\", or the header "
       "with GRADWIRE_RPC_CONSTRUCTOR for the module, and register it with GRADWIRE_RPC_LAYER");
 };
 template <class M, class... P>

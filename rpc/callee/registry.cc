@@ -31,7 +31,8 @@ absl::string_view kind_name(CalleeKind kind) {
 // Advice where to find the registration of a libtorch module. Empty for other callees.
 std::string stock_module_advice(CalleeKind kind, absl::string_view name) {
   if (kind != CalleeKind::kConstructor || !absl::StartsWith(name, "torch::nn::")) return "";
-  return "include \"rpc/stock_modules.h\" and link //rpc:stock_modules, which has libtorch's common modules; "
+  return "include \"gradwire/rpc/stock_modules.h\" and link //rpc:stock_modules, which has libtorch's common "
+         "modules; "
          "if this is "
          "not one of them, ";
 }

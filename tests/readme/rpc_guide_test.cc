@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
@@ -233,6 +234,33 @@ TEST_F(Guide, OperatorsAndScripts) {
     register_script("math", "def twice(x: Tensor) -> Tensor:\n  return x + x\n");  // on the callee
     c10::IValue z = rpc_sync<c10::IValue>("worker1", Script("math.twice"), x);     // on the caller
     EXPECT_TRUE(at::equal(z.toTensor(), x + x));
+  }
+  {
+    const std::string source = R"(
+def twice(x: Tensor) -> Tensor:
+  return x + x
+
+def far(worker: str, x: Tensor, there: RRef[Tensor]) -> Tensor:
+  later = rpc.rpc_async(worker, twice, (x,))   # a Future[Tensor]
+  now = rpc.rpc_sync(worker, twice, (x,))
+  kept = rpc.remote(worker, twice, (x,))       # an RRef[Tensor]
+  return later.wait() + now + kept.to_here() + there.to_here(5.0)
+
+def keep(worker: str, x: Tensor) -> RRef[Tensor]:
+  return rpc.remote(worker, twice, (x,))
+)";
+    auto unit = register_script("distant", source);  // on all workers; `source` is the text above
+    RRef<at::Tensor> there = remote<at::Tensor>("worker1", Script("distant.twice"), x);
+    at::Tensor y = rpc_sync<at::Tensor>("worker1", Script("distant.far"), "worker0", x, there);
+    auto kept = rpc_sync<RRef<at::Tensor>>("worker1", Script("distant.keep"), "worker0", x);
+    EXPECT_TRUE(at::equal(y, 8 * x));
+    EXPECT_EQ(kept.owner_name(), "worker0");
+    EXPECT_TRUE(at::equal(kept.to_here(), 2 * x));
+
+    c10::IValue held = unit->run_method("distant.keep", "worker1", x);
+    at::Tensor z = unit->run_method("distant.far", "worker1", x, held).toTensor();
+    EXPECT_TRUE(held.isRRef());
+    EXPECT_TRUE(at::equal(z, 8 * x));
   }
 }
 
