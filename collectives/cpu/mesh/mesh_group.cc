@@ -6,6 +6,7 @@
 #include "gradwire/collectives/cpu/mesh/mesh_group.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -73,7 +74,12 @@ struct MeshGroup::State {
   }
 };
 
-MeshGroup::MeshGroup(Options options) : options_(std::move(options)), state_(std::make_shared<State>()) {
+MeshGroup::MeshGroup(Options options)
+    : options_(std::move(options)),
+      state_(std::make_shared<State>()),
+      notes_(nullptr, [mesh = options_.mesh.get(), channel = options_.channel + 1](std::nullptr_t) {
+        mesh->forget(channel);
+      }) {
   Mesh* const mesh = options_.mesh.get();
   absl::flat_hash_map<int, int>& names = state_->names;
   for (std::size_t i = 0; i < options_.names.size(); ++i) names[options_.ranks[i]] = options_.names[i];
@@ -91,10 +97,7 @@ MeshGroup::MeshGroup(Options options) : options_(std::move(options)), state_(std
       });
 }
 
-MeshGroup::~MeshGroup() {
-  options_.mesh->forget(options_.channel);
-  options_.mesh->forget(options_.channel + 1);
-}
+MeshGroup::~MeshGroup() { options_.mesh->forget(options_.channel); }
 
 absl::Status MeshGroup::broken() const {
   MutexLock lock(state_->mutex);
@@ -104,7 +107,8 @@ absl::Status MeshGroup::broken() const {
 void MeshGroup::abort(const std::string& reason) { break_with(absl::AbortedError(reason)); }
 
 // The notes go out before the channel is aborted. The abort makes this member refuse messages, and its peers
-// would otherwise learn only of the refusal. Each continuation keeps the note alive until its send has ended.
+// would otherwise learn only of the refusal. Each continuation keeps the note, and its channel, until the
+// send has ended: the group may be destroyed before, for example while the connection is still being made.
 void MeshGroup::break_with(const absl::Status& reason) {
   if (!state_->set_reason(reason)) return;
   const std::shared_ptr<std::string> note = make_note(reason);
@@ -113,7 +117,7 @@ void MeshGroup::break_with(const absl::Status& reason) {
     if (position == options_.position) continue;
     const int rank = options_.ranks[static_cast<std::size_t>(position)];
     options_.mesh->send(rank, options_.channel + 1, 0, {note->data(), note->size()}, deadline)
-        .on_ready_inline([note](const absl::Status&) {});
+        .on_ready_inline([note, notes = notes_](const absl::Status&) {});
   }
   options_.mesh->abort(options_.channel, reason);
 }

@@ -71,6 +71,8 @@ class MeshGroup final : public ByteCollectives {
   static absl::Status check_elements(const Reducer& reducer, Span data);
   const Options options_;
   const std::shared_ptr<State> state_;
+  // Forgets the channel of the notes when this group and the notes that it sends have ended.
+  const std::shared_ptr<void> notes_;
   int64_t next_tag_ = 0;
   bool failed_ = false;  // An operation has failed on this member.
   MeshOperation::Scratch scratch_;

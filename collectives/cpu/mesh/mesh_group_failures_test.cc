@@ -70,6 +70,22 @@ TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
 }
 
 // A group of some ranks of the world, which have other ranks in the group.
+// Also before the first connection has been made.
+TEST(MeshGroupFailureTest, MemberThatIsDestroyedAfterAFailureStillInformsTheOthers) {
+  World world(3, "default");
+  world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
+  world.run([&](MeshGroup& group, int rank) {
+    if (rank == 0) {
+      group.abort("no more data");
+      world.groups[0] = nullptr;
+      return;
+    }
+    const absl::Status status = group.barrier(timeout());
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_NE(status.message().find("no more data"), std::string::npos) << status;
+  });
+}
+
 TEST(MeshGroupFailureTest, ErrorsNameMembersByTheirRankInTheGroup) {
   World world(3, "default");
   const auto make = [&](int position, int rank) {
