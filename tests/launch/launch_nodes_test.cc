@@ -44,6 +44,22 @@ TEST_F(LaunchNodes, RanksRunThroughNodesOfDifferentSizeAndRole) {
   EXPECT_EQ(second->wait(), 0) << second->err();
 }
 
+// As behind address translation, where the others' address of the store is of no use on its host.
+TEST_F(LaunchNodes, WorkersGetTheAddressOfTheStoreThatTheirOwnLauncherWasGiven) {
+  const auto node_at = [&](const std::string& host, const char* is_host) {
+    return std::make_unique<LaunchProcess>(with_script(
+        {"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=job",
+         absl::StrCat("--rdzv_endpoint=", host, ":", port_), absl::StrCat("--rdzv_conf=", is_host)},
+        "echo $MASTER_ADDR:$MASTER_PORT >&9"));
+  };
+  auto host = node_at("127.0.0.1", "is_host=true");
+  auto other = node_at("localhost", "is_host=false");
+  EXPECT_EQ(host->events_to_the_end(), absl::StrCat("127.0.0.1:", port_, "\n"));
+  EXPECT_EQ(other->events_to_the_end(), absl::StrCat("localhost:", port_, "\n"));
+  EXPECT_EQ(host->wait(), 0) << host->err();
+  EXPECT_EQ(other->wait(), 0) << other->err();
+}
+
 TEST_F(LaunchNodes, FailureOnOneNodeEndsTheOthersAndIsTheirExitCode) {
   auto first = node(0, {}, "echo ready >&9; sleep 1000");
   auto second = node(1, {}, "echo ready >&9; read line; exit 6");

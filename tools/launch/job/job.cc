@@ -240,12 +240,9 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   // worker indefinitely.
   Descriptor no_input;
   if (isatty(STDIN_FILENO)) no_input = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  rendezvous::Address store;
-  if (round.store) {
-    store = *round.store;
-  } else {
-    GRADWIRE_ASSIGN_OR_RETURN(store, stores_->prepare_round(round.round));
-  }
+  // With RoundStore::kReady no update has asked for the preparation.
+  if (!round.store) GRADWIRE_RETURN_IF_ERROR(stores_->prepare_round(round.round).status());
+  const rendezvous::Address store = stores_->workers_store(round);
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,
                        .run_id = round.run_id,

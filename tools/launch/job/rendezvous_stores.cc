@@ -1,18 +1,18 @@
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
 
-#include <array>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/etcd_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tools/launch/job/own_address.h"
+#include "gradwire/tools/launch/job/round_keys.h"
 
 namespace gradwire::tools {
 namespace {
@@ -27,19 +27,6 @@ absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& 
     if (own.ok()) break;
   }
   return own;
-}
-
-// PyTorch's process groups and its RPC keep the addresses of their members below these prefixes, which are
-// the same in each round. Programs of Gradwire use the number of the round in theirs.
-constexpr std::array<absl::string_view, 2> kPrefixesOfARound = {"default_pg/", "rpc_prefix_"};
-
-// Removes what a round that has ended left, so that its members are not taken for those of the next round.
-absl::Status remove_rounds_keys(store::Store& store) {
-  for (const absl::string_view prefix : kPrefixesOfARound) {
-    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store.try_list_keys_under(prefix));
-    for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(store.try_delete_key(key).status());
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<store::Store>> open_store(const rendezvous::Address& where,
@@ -137,11 +124,22 @@ rendezvous::RoundStore RendezvousStores::round_store() const {
 absl::StatusOr<rendezvous::Address> RendezvousStores::prepare_round(int64_t round) {
   if (options_.backend == RendezvousBackend::kEtcd) return serve_round();
   if (round > 0) {
+    Clock& clock = Clock::system();
+    const absl::Time deadline = clock.now() + read_timeout();
     GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store,
                               open_store(served_address(), read_timeout()));
-    GRADWIRE_RETURN_IF_ERROR(remove_rounds_keys(*store));
+    GRADWIRE_RETURN_IF_ERROR(remove_round_keys(*store, clock, deadline));
   }
-  return rendezvous::Address{.host = options_.master_addr, .port = store_port()};
+  return own_view_of_store();
+}
+
+rendezvous::Address RendezvousStores::own_view_of_store() const {
+  return {.host = options_.master_addr, .port = store_port()};
+}
+
+rendezvous::Address RendezvousStores::workers_store(const rendezvous::RoundInfo& round) const {
+  const bool elsewhere = options_.backend == RendezvousBackend::kEtcd && round.store.has_value();
+  return elsewhere ? *round.store : own_view_of_store();
 }
 
 // The old server ends first: no worker of the previous round runs any more, because all nodes were ready.

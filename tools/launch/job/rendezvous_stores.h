@@ -43,8 +43,12 @@ class RendezvousStores {
 
   // Makes the workers' store ready for a round, whose workers have not started yet, and returns its address.
   // With etcd it serves a new store and ends that of the previous round. Otherwise it removes the keys that
-  // PyTorch's programs left in an earlier round. Takes at most read_timeout.
+  // PyTorch's programs left in an earlier round. Takes at most read_timeout: DeadlineExceeded.
   absl::StatusOr<rendezvous::Address> prepare_round(int64_t round);
+  // The address at which this node's workers reach the workers' store of a round. With etcd it is that of the
+  // record. Otherwise it is the one that this launcher was given: the nodes may reach the store by different
+  // addresses, for example behind address translation.
+  rendezvous::Address workers_store(const rendezvous::RoundInfo& round) const;
   // "store at host:29400", for messages.
   std::string location() const;
 
@@ -53,6 +57,8 @@ class RendezvousStores {
       : options_(options), run_id_(std::move(run_id)) {}
   absl::Status serve_if_host();
   absl::StatusOr<rendezvous::Address> serve_round();
+  // The address that this launcher was given for the store, with the port that the store really has.
+  rendezvous::Address own_view_of_store() const;
   // Where this launcher reaches the store that it or another launcher serves.
   rendezvous::Address served_address() const;
   absl::StatusOr<bool> is_host() const;
