@@ -343,9 +343,7 @@ absl::Status C10dCalls::num_keys(const std::string& prefix, proto::NumKeysRespon
 
 absl::StatusOr<std::vector<std::string>> C10dCalls::list_keys(const std::string& prefix) {
   GRADWIRE_ASSIGN_OR_RETURN(const uint64_t count, send_for_number(begin(C10dQuery::kListKeys)));
-  // The length of a key in the list of a store's answer.
-  constexpr std::size_t kEntryBytes = sizeof(uint32_t);
-  if (count > kMaxListBytes / kEntryBytes) {
+  if (count > kMaxListedKeys) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the names of ", count, " keys take more than the limit of ", kMaxListBytes, " bytes"));
   }
@@ -353,7 +351,7 @@ absl::StatusOr<std::vector<std::string>> C10dCalls::list_keys(const std::string&
   std::size_t bytes_left = kMaxListBytes;
   for (uint64_t i = 0; i < count; ++i) {
     GRADWIRE_ASSIGN_OR_RETURN(std::string key, socket_.read_string(bytes_left, answer_deadline_));
-    bytes_left -= std::min(bytes_left, key.size() + kEntryBytes);
+    bytes_left -= std::min(bytes_left, key.size() + kListedKeyBytes);
     if (key.empty() || key.front() != kC10dKeyPrefix) continue;
     key.erase(0, 1);
     if (absl::StartsWith(key, prefix)) keys.push_back(std::move(key));

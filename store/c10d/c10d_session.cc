@@ -255,7 +255,7 @@ absl::Status C10dSession::answer(const proto::Response& response) {
       break;
     case C10dQuery::kListKeys: {
       const std::optional<std::vector<std::string>> keys =
-          unpack_keys(response.list_keys().keys(), kMaxListBytes);
+          unpack_keys(response.list_keys().keys(), kMaxListedKeys);
       if (!keys.has_value()) return absl::InternalError("malformed list of keys in an answer of the store");
       put_c10d_number(output_, keys->size(), 8);
       for (const std::string& key : *keys) put_c10d_key(output_, key);

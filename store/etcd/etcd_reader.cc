@@ -92,8 +92,7 @@ absl::StatusOr<std::vector<std::string>> EtcdReader::list_under(const std::strin
       if (found.key().compare(0, prefix.size(), prefix) != 0) {
         return client_.not_etcd_error("it returned a key outside of the requested range");
       }
-      // With the size of a length, as in the other stores, so that the number of keys is bounded too.
-      bytes += found.key().size() - skip + sizeof(uint32_t);
+      bytes += found.key().size() - skip + kListedKeyBytes;
       if (bytes > kMaxListBytes) {
         return absl::ResourceExhaustedError(
             absl::StrCat("the names of the keys take more than the limit of ", kMaxListBytes, " bytes"));

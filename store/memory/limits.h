@@ -11,10 +11,13 @@ inline constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
 // Number of keys in one call.
 inline constexpr std::size_t kMaxKeysPerWait = std::size_t{1} << 16;
-// Size of the keys and values of one multi_set, and of the values of one multi_get; size of the names that
-// list_keys returns.
+// Size of the keys and values of one multi_set, and of the values of one multi_get.
 inline constexpr std::size_t kMaxMultiBytes = kMaxValueBytes + kMaxKeyBytes;
+// Size of the names that list_keys returns. kListedKeyBytes, the memory for a string without its text, are
+// added to the size of each name: many short names must not take far more memory than one long one.
 inline constexpr std::size_t kMaxListBytes = kMaxValueBytes;
+inline constexpr std::size_t kListedKeyBytes = 32;
+inline constexpr std::size_t kMaxListedKeys = kMaxListBytes / kListedKeyBytes;
 // Added to the size of an item of a queue, so that empty items count too.
 inline constexpr std::size_t kQueueItemBytes = 64;
 // Size of one call on the wire: a value of the largest size, its key, an expected value of the same size and

@@ -166,8 +166,7 @@ absl::StatusOr<std::vector<std::string>> StoreTable::list_keys(absl::string_view
   std::size_t bytes = 0;
   for (auto it = values_.lower_bound(prefix); it != values_.end() && absl::StartsWith(it->first, prefix);
        ++it) {
-    // With the size of a length in the answer.
-    bytes += it->first.size() + sizeof(uint32_t);
+    bytes += it->first.size() + kListedKeyBytes;
     if (bytes > kMaxListBytes) {
       return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", in_quotes(prefix),
                                                        " take more than the limit of ", kMaxListBytes,

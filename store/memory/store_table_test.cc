@@ -169,6 +169,21 @@ TEST(StoreTable, EachItemWakesOneWaitInTurnAndAValueWakesAll) {
   EXPECT_THAT(ids(wakeups), ElementsAre(1, 2, 3, 4));
 }
 
+TEST(StoreTable, ListOfKeysIsBoundedByTheMemoryThatItTakes) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  // Together with their names a few more than the limit.
+  const std::size_t long_names = kMaxListBytes / kMaxKeyBytes;
+  for (std::size_t i = 0; i < long_names; ++i) {
+    std::string name = std::to_string(i);
+    name.resize(kMaxKeyBytes - kListedKeyBytes, '_');
+    ASSERT_TRUE(table.set(name, "", wakeups).ok());
+  }
+  EXPECT_EQ(table.list_keys("")->size(), long_names);
+  ASSERT_TRUE(table.set("", "", wakeups).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(table.list_keys("").status()));
+}
+
 TEST(StoreTable, QueuesTakeRoomAlsoWithEmptyItems) {
   StoreTable table(2 * kQueueItemBytes + 1);
   StoreTable::Wakeups wakeups;

@@ -183,7 +183,7 @@ absl::StatusOr<std::vector<std::string>> TcpStore::do_list_keys(absl::string_vie
   request.mutable_list_keys()->set_prefix(prefix.data(), prefix.size());
   GRADWIRE_ASSIGN_OR_RETURN(const StoreCaller::Answer answer,
                             client_->call(request, deadline, Kind::kRepeatable));
-  return unpack(answer->list_keys().keys(), kMaxListBytes, description());
+  return unpack(answer->list_keys().keys(), kMaxListedKeys, description());
 }
 
 absl::StatusOr<bool> TcpStore::do_check(const std::vector<std::string>& keys, absl::Time deadline) {

@@ -315,6 +315,20 @@ TEST(HostileServer, AnswersOfAnotherKindAreRejected) {
   EXPECT_TRUE(absl::IsFailedPrecondition(store.try_wait({"key"})));
 }
 
+// A name of no bytes takes one byte in the answer, but 32 in the client.
+TEST(HostileServer, ListOfMoreNamesThanAStoreReturnsIsRejected) {
+  LyingServer server([](const proto::Request& request) {
+    if (request.has_hello()) return LyingServer::welcome(request).SerializeAsString();
+    proto::Response response;
+    response.set_id(request.id());
+    response.mutable_list_keys()->mutable_keys()->mutable_sizes()->Resize(
+        static_cast<int>(kMaxListedKeys) + 1, 0);
+    return response.SerializeAsString();
+  });
+  TcpStore store("127.0.0.1", server.port());
+  EXPECT_TRUE(absl::IsFailedPrecondition(store.try_list_keys().status()));
+}
+
 TEST(HostileServer, AnswersWithoutARequestAreDropped) {
   LyingServer server([](const proto::Request& request) {
     if (request.has_hello()) return LyingServer::welcome(request).SerializeAsString();
