@@ -257,14 +257,18 @@ absl::StatusOr<std::vector<std::string>> C10dCalls::multi_get(const std::vector<
 }
 
 // The server gives a missing key an empty value. If one is empty, the keys may have been deleted since the
-// wait.
+// wait. A key that others set and delete in turn must not keep the client and the server busy, so a pause
+// precedes each new attempt.
 absl::Status C10dCalls::wait(const proto::WaitRequest& request, proto::WaitResponse& response) {
   const std::vector<std::string> keys = keys_of(request.keys());
   while (true) {
     GRADWIRE_ASSIGN_OR_RETURN(const bool woken, wait_for(keys));
     GRADWIRE_ASSIGN_OR_RETURN(const bool exist, all_exist(keys));
     if (!exist) {
-      if (woken && clock_.now() < deadline_) continue;
+      if (woken && clock_.now() < deadline_) {
+        pause();
+        continue;
+      }
       GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> absent, missing(keys));
       pack_keys(absent, *response.mutable_missing());
       if (!absent.empty()) return absl::OkStatus();
@@ -275,7 +279,10 @@ absl::Status C10dCalls::wait(const proto::WaitRequest& request, proto::WaitRespo
         std::any_of(values.begin(), values.end(), [](const auto& each) { return each.empty(); });
     if (unsure) {
       GRADWIRE_ASSIGN_OR_RETURN(const bool still_exist, all_exist(keys));
-      if (!still_exist) continue;
+      if (!still_exist) {
+        pause();
+        continue;
+      }
     }
     pack_keys(values, *response.mutable_values());
     return absl::OkStatus();

@@ -105,10 +105,19 @@ TEST_F(C10dCallsTest, ServerOfGradwireIsNotTakenForOneOfPyTorch) {
                    .has_value());
 }
 
-// A server that answers the greeting like one of PyTorch and each later part with `answer`.
+// A server that answers the greeting like one of PyTorch and the first later part with `answer`.
 class FakeServer {
  public:
-  explicit FakeServer(std::string answer) : answer_(std::move(answer)) {
+  explicit FakeServer(std::string answer)
+      : FakeServer([answer = std::move(answer)](int client) {
+          char more[4096];
+          if (::recv(client, more, sizeof(more), 0) <= 0 || answer.empty()) return;
+          ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+          while (::recv(client, more, sizeof(more), 0) > 0) {
+          }
+        }) {}
+  // `talk` serves one client after the greeting.
+  explicit FakeServer(std::function<void(int client)> talk) : talk_(std::move(talk)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -138,20 +147,69 @@ class FakeServer {
       // PyTorch's server closes the connection of a client with another greeting.
       if (absl::string_view(bytes, kC10dGreeting.size()) != kC10dGreeting) continue;
       ::send(client.get(), bytes + 6, 4, MSG_NOSIGNAL);
-      char more[4096];
-      if (::recv(client.get(), more, sizeof(more), 0) <= 0 || answer_.empty()) continue;
-      ::send(client.get(), answer_.data(), answer_.size(), MSG_NOSIGNAL);
-      while (::recv(client.get(), more, sizeof(more), 0) > 0) {
-      }
+      talk_(client.get());
     }
   }
 
-  const std::string answer_;
+  const std::function<void(int client)> talk_;
   const Descriptor listening_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   int port_ = 0;
   std::atomic<int> accepted_{0};
   std::thread thread_;
 };
+
+// Its time passes only in pauses, which it counts.
+class PausingClock : public Clock {
+ public:
+  absl::Time now() const override { return Clock::system().now() + skipped_; }
+  void wait_until(Mutex&, CondVar&, absl::Time deadline) override {
+    ++pauses_;
+    skipped_ += deadline - now();
+  }
+  int pauses() const { return pauses_; }
+
+ private:
+  absl::Duration skipped_;
+  int pauses_ = 0;
+};
+
+// Answers the queries of a wait as if another client set the key and deleted it again.
+void serve_a_fleeting_key(int socket) {
+  const auto read = [socket](std::size_t size) {
+    std::string bytes(size, '\0');
+    if (::recv(socket, bytes.data(), size, MSG_WAITALL) != static_cast<ssize_t>(size)) bytes.clear();
+    return bytes;
+  };
+  while (true) {
+    const std::string query = read(1);
+    if (query.empty()) return;
+    char answer = kC10dWaitCancelled;
+    if (static_cast<C10dQuery>(query[0]) != C10dQuery::kCancelWait) {
+      // One key, "/k", with its length, and the number of keys.
+      read(8 + 8 + 2);
+      answer = static_cast<C10dQuery>(query[0]) == C10dQuery::kWait ? kC10dStopWaiting : kC10dNotReady;
+    }
+    ::send(socket, &answer, 1, MSG_NOSIGNAL);
+  }
+}
+
+TEST(C10dCalls, WaitForAKeyThatIsDeletedAgainPausesBetweenItsAttempts) {
+  const FakeServer server(serve_a_fleeting_key);
+  PausingClock clock;
+  C10dSocket::Server kind;
+  C10dSocket socket = value_or_throw(
+      C10dSocket::open({"localhost", server.port()}, clock, clock.now() + absl::Seconds(60), kind));
+  proto::Request request;
+  pack_keys({"k"}, *request.mutable_wait()->mutable_keys());
+  proto::Response response;
+  bool broken;
+  const absl::Status status =
+      C10dCalls(socket, clock, clock.now() + absl::Seconds(2)).run(request, response, broken);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(*unpack_keys(response.wait().missing()), ElementsAre("k"));
+  // The pauses get longer, so a few fill the time.
+  EXPECT_GT(clock.pauses(), 3);
+}
 
 absl::Status get_from(const FakeServer& server) {
   C10dClient client({.endpoint = {"localhost", server.port()}, .name = "TcpStore at test"}, system_clock());
