@@ -117,8 +117,8 @@ absl::Status C10dSession::handle(const C10dRequest& request, Server& server) {
     case C10dQuery::kMultiSet:
       return multi_set(request, server);
     case C10dQuery::kCancelWait:
-      if (waiting_ != 0) server.cancel(waiting_);
-      calls_.erase(std::exchange(waiting_, 0));
+      calls_.erase(waiting_);
+      server.cancel(std::exchange(waiting_, 0));
       output_.push_back(kC10dWaitCancelled);
       return absl::OkStatus();
     case C10dQuery::kQueuePush:

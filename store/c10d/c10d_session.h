@@ -30,7 +30,8 @@ class C10dSession {
     virtual ~Server() = default;
     // Makes a call. Its answer must be passed to answer(), during this call or, if the request waits, later.
     virtual absl::Status call(const proto::Request& request) = 0;
-    // Ends a call that waits. It must not be answered any more.
+    // Ends a call that waits; it must not be answered any more. 0: the last wait was answered already, but
+    // the client does not act on it.
     virtual void cancel(uint64_t request) = 0;
     // Counts `n` workers as connected and returns how many are.
     virtual int64_t add_workers(int64_t n) = 0;

@@ -38,7 +38,16 @@ class C10dSessionTest : public testing::Test {
       }
       return status;
     }
-    void cancel(uint64_t request) override { test_.service_.cancel(number_, request); }
+    void cancel(uint64_t request) override {
+      TcpStoreService::Answers answers;
+      test_.service_.cancel(number_, request, answers);
+      test_.deliver(answers);
+    }
+    void close() {
+      TcpStoreService::Answers answers;
+      test_.service_.close(number_, answers);
+      test_.deliver(answers);
+    }
     int64_t add_workers(int64_t n) override {
       TcpStoreService::Answers answers;
       return test_.service_.add_workers(n, answers);
@@ -52,6 +61,12 @@ class C10dSessionTest : public testing::Test {
     friend class C10dSessionTest;
   };
 
+  // Passes on answers to clients that waited.
+  void deliver(const TcpStoreService::Answers& answers) {
+    for (const TcpStoreService::Answer& answer : answers) {
+      EXPECT_TRUE(clients_.at(answer.session)->session_.answer(answer.response).ok());
+    }
+  }
   // The call of a client of Gradwire.
   proto::Response gradwire(proto::Request request) {
     TcpStoreService::Answers answers;
@@ -169,6 +184,62 @@ TEST_F(C10dSessionTest, EachItemWakesOneOfTheClientsThatPop) {
   EXPECT_EQ(first(query(C10dQuery::kQueuePop) + text("/q")), number(0));
   pusher(query(C10dQuery::kQueuePush) + text("/q") + text("two"));
   EXPECT_EQ(second.output(), kStop);
+}
+
+TEST_F(C10dSessionTest, ItemThatAWokenClientDoesNotTakeWakesTheNext) {
+  Client& pusher = connect();
+  const std::string wait = query(C10dQuery::kWait) + list({"/q"});
+  const std::string pop = query(C10dQuery::kQueuePop) + text("/q");
+  const auto woken_and_waiting = [&]() -> std::pair<Client&, Client&> {
+    Client& first = connect();
+    Client& second = connect();
+    EXPECT_EQ(first(wait), "");
+    EXPECT_EQ(second(wait), "");
+    pusher(query(C10dQuery::kQueuePush) + text("/q") + text("item"));
+    EXPECT_EQ(first.output(), kStop);
+    EXPECT_EQ(second.output(), "");
+    return {first, second};
+  };
+  {
+    auto [first, second] = woken_and_waiting();
+    first.close();
+    EXPECT_EQ(second.output(), kStop) << "the client has died";
+    EXPECT_EQ(second(pop), number(1) + text("item"));
+  }
+  {
+    auto [first, second] = woken_and_waiting();
+    EXPECT_EQ(first(query(C10dQuery::kCancelWait)), kCancelled);
+    EXPECT_EQ(second.output(), kStop) << "the client's time was over";
+    EXPECT_EQ(second(pop), number(1) + text("item"));
+  }
+  {
+    auto [first, second] = woken_and_waiting();
+    EXPECT_EQ(first(query(C10dQuery::kQueueLen) + text("/q")), number(1));
+    EXPECT_EQ(second.output(), "");
+    EXPECT_EQ(first(query(C10dQuery::kPing) + number(1, 4) + query(C10dQuery::kNumKeys)),
+              number(1, 4) + number(0));
+    EXPECT_EQ(second.output(), kStop) << "the client does something else";
+    EXPECT_EQ(second(pop), number(1) + text("item"));
+  }
+}
+
+// Two items, and the client that has taken the first one dies: nobody is woken for an item that another
+// takes.
+TEST_F(C10dSessionTest, ClientThatDiesAfterItsPopWakesNobody) {
+  Client& first = connect();
+  Client& second = connect();
+  Client& third = connect();
+  Client& pusher = connect();
+  for (Client* each : {&first, &second, &third})
+    EXPECT_EQ((*each)(query(C10dQuery::kWait) + list({"/q"})), "");
+  for (int i = 0; i < 2; ++i) pusher(query(C10dQuery::kQueuePush) + text("/q") + text("item"));
+  EXPECT_EQ(first.output(), kStop);
+  EXPECT_EQ(second.output(), kStop);
+  EXPECT_EQ(first(query(C10dQuery::kQueuePop) + text("/q")), number(2) + text("item"));
+  first.close();
+  EXPECT_EQ(third.output(), "");
+  second.close();
+  EXPECT_EQ(third.output(), kStop);
 }
 
 TEST_F(C10dSessionTest, WorkersOfBothKindsAreCountedTogether) {

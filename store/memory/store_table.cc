@@ -17,20 +17,21 @@ std::string in_quotes(absl::string_view key) {
   return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 128)), "\"");
 }
 
-}  // namespace
-
-absl::Status StoreTable::check_more(std::size_t bytes) const {
-  if (bytes_ + bytes <= max_bytes_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes_, " of at most ", max_bytes_,
-                                                   " bytes: no room for ", bytes, " bytes more"));
+// Checks that `more` bytes fit beside `bytes`.
+absl::Status check_more(std::size_t bytes, std::size_t max_bytes, std::size_t more) {
+  if (bytes + more <= max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the store holds ", bytes, " of at most ", max_bytes,
+                                                   " bytes: no room for ", more, " bytes more"));
 }
+
+}  // namespace
 
 // Counts the bytes that the key takes now as free, since the new value replaces them.
 absl::Status StoreTable::check_room(absl::string_view key, std::size_t value_bytes) const {
   auto found = values_.find(key);
-  if (found == values_.end()) return check_more(key.size() + value_bytes);
+  if (found == values_.end()) return check_more(bytes_, max_bytes_, key.size() + value_bytes);
   if (value_bytes <= found->second->size()) return absl::OkStatus();
-  return check_more(value_bytes - found->second->size());
+  return check_more(bytes_, max_bytes_, value_bytes - found->second->size());
 }
 
 // The value is shared with the answers to the watches, so that many of them need only one copy.
@@ -60,7 +61,7 @@ absl::Status StoreTable::set_all(absl::Span<const Entry> entries, Wakeups& wakeu
   for (const auto& [key, value] : entries) last[key] = value;
   std::size_t added = 0;
   for (const auto& [key, value] : last) added += key.size() + value.size();
-  GRADWIRE_RETURN_IF_ERROR(check_more(added));
+  GRADWIRE_RETURN_IF_ERROR(check_more(bytes_, max_bytes_, added));
   for (const auto& entry : entries) {
     // In the order of the entries, so that runs are repeatable.
     if (auto found = last.extract(entry.first)) put(found.key(), std::string(found.mapped()), wakeups);
@@ -76,7 +77,7 @@ absl::Status StoreTable::append(absl::string_view key, absl::string_view value, 
                                                      current->size() + value.size(),
                                                      " bytes is over the limit of ", kMaxValueBytes));
   }
-  GRADWIRE_RETURN_IF_ERROR(check_more(value.size()));
+  GRADWIRE_RETURN_IF_ERROR(check_more(bytes_, max_bytes_, value.size()));
   put(key, absl::StrCat(*current, value), wakeups);
   return absl::OkStatus();
 }
@@ -88,7 +89,7 @@ absl::Status StoreTable::push(absl::string_view queue, absl::string_view value, 
   auto found = queues_.find(queue);
   const bool first = found == queues_.end();
   const std::size_t added = kQueueItemBytes + value.size() + (first ? queue.size() : 0);
-  GRADWIRE_RETURN_IF_ERROR(check_more(added));
+  GRADWIRE_RETURN_IF_ERROR(check_more(bytes_, max_bytes_, added));
   bytes_ += added;
   if (first) found = queues_.emplace(std::string(queue), Queue()).first;
   found->second.push_back(std::move(item));
@@ -245,6 +246,15 @@ StoreTable::Value StoreTable::wait_for_item(uint64_t waiter, absl::string_view q
                         .last_value = std::nullopt,
                         .missing = 0});
   return nullptr;
+}
+
+StoreTable::Wakeups StoreTable::end_turn(uint64_t waiter) {
+  Wakeups wakeups;
+  const std::optional<std::string> queue = waiters_.end_turn(waiter);
+  if (queue.has_value()) {
+    waiters_.give_turns(*queue, static_cast<std::size_t>(queue_len(*queue)), wakeups);
+  }
+  return wakeups;
 }
 
 // For a wait the keys that do not exist now; else its key, because that is what it waits for.

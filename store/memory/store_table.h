@@ -71,7 +71,8 @@ class StoreTable {
 
   // Returns true, and registers nothing, if all keys exist. Else registers `waiter`, which is woken once all
   // keys exist. With `in_turn`, which is for one key, an item that is pushed to a queue of this name wakes
-  // only one such waiter, so that each of them finds an item when it then pops.
+  // only one such waiter, so that each of them finds an item when it then pops. The waiter then has a turn,
+  // until end_turn().
   bool wait(uint64_t waiter, const std::vector<std::string>& keys, bool in_turn = false);
   // Returns a value other than `last_value` (any value if that is nullopt) if the key has one. Else returns
   // null and registers `waiter`, which is woken with such a value.
@@ -79,6 +80,9 @@ class StoreTable {
   // Takes the first item of the queue. If the queue is empty, returns null and registers `waiter`, which is
   // woken with an item.
   Value wait_for_item(uint64_t waiter, absl::string_view queue);
+  // Ends the turn of a waiter that was woken, if it has one: it has popped, or will not. If an item is left
+  // for which no other has a turn, returns the next waiter, which is woken.
+  Wakeups end_turn(uint64_t waiter);
   // Removes a waiter. Returns the keys that it still missed (the key of a watch, the queue of a pop); empty
   // if it was not registered.
   std::vector<std::string> drop(uint64_t waiter);
@@ -90,7 +94,6 @@ class StoreTable {
   void put(absl::string_view key, std::string value, Wakeups& wakeups);
   // Checks that a key of this name may have `value_bytes` bytes.
   absl::Status check_room(absl::string_view key, std::size_t value_bytes) const;
-  absl::Status check_more(std::size_t bytes) const;
 
   const std::size_t max_bytes_;
 

@@ -184,6 +184,23 @@ TEST(StoreTable, ListOfKeysIsBoundedByTheMemoryThatItTakes) {
   EXPECT_TRUE(absl::IsResourceExhausted(table.list_keys("").status()));
 }
 
+TEST(StoreTable, TurnThatEndsWithoutAPopGoesToTheNext) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  for (uint64_t id = 1; id <= 4; ++id) EXPECT_FALSE(table.wait(id, {"q"}, /*in_turn=*/true));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(table.push("q", "item", wakeups).ok());
+  EXPECT_THAT(ids(wakeups), ElementsAre(1, 2));
+  // The first one pops; the item that is left has the turn of the second one.
+  EXPECT_NE(table.pop("q"), nullptr);
+  EXPECT_THAT(table.end_turn(1), IsEmpty());
+  EXPECT_THAT(table.end_turn(1), IsEmpty());
+  EXPECT_THAT(ids(table.end_turn(2)), ElementsAre(3));
+  EXPECT_NE(table.pop("q"), nullptr);
+  EXPECT_THAT(table.end_turn(3), IsEmpty());
+  EXPECT_EQ(table.waiters().num_turns(), 0);
+  EXPECT_EQ(table.waiters().size(), 1);
+}
+
 TEST(StoreTable, QueuesTakeRoomAlsoWithEmptyItems) {
   StoreTable table(2 * kQueueItemBytes + 1);
   StoreTable::Wakeups wakeups;

@@ -57,9 +57,43 @@ void StoreWaiters::on_item(absl::string_view queue, bool created, Wakeups& wakeu
     const bool woken = waiter.kind == Kind::kWait     ? created && --waiter.missing == 0
                        : waiter.kind == Kind::kInTurn ? std::exchange(turn, false)
                                                       : false;
-    if (woken) wakeups.push_back({id, nullptr});
+    if (!woken) continue;
+    wakeups.push_back({id, nullptr});
+    if (waiter.kind == Kind::kInTurn) start_turn(id, queue);
   }
   for (std::size_t i = first; i < wakeups.size(); ++i) remove(wakeups[i].waiter);
+}
+
+void StoreWaiters::start_turn(uint64_t id, absl::string_view queue) {
+  turns_.emplace(id, queue);
+  ++turns_of_[queue];
+}
+
+std::optional<std::string> StoreWaiters::end_turn(uint64_t id) {
+  auto found = turns_.find(id);
+  if (found == turns_.end()) return std::nullopt;
+  std::string queue = std::move(found->second);
+  turns_.erase(found);
+  auto number = turns_of_.find(queue);
+  if (--number->second == 0) turns_of_.erase(number);
+  return queue;
+}
+
+void StoreWaiters::give_turns(absl::string_view queue, std::size_t items, Wakeups& wakeups) {
+  auto waiting = by_name_.find(queue);
+  auto number = turns_of_.find(queue);
+  if (waiting == by_name_.end()) return;
+  std::vector<uint64_t> next;
+  for (std::size_t turns = number == turns_of_.end() ? 0 : number->second;
+       const uint64_t id : waiting->second) {
+    if (turns + next.size() >= items) break;
+    if (waiters_.at(id).kind == Kind::kInTurn) next.push_back(id);
+  }
+  for (const uint64_t id : next) {
+    wakeups.push_back({id, nullptr});
+    start_turn(id, queue);
+    remove(id);
+  }
 }
 
 // A wait needs all its names at one moment, so this name is missing for it again.

@@ -71,8 +71,13 @@ absl::Status TcpStoreService::handle(Session session, const proto::Request& requ
   proto::Response response;
   response.set_id(request.id());
   bool kept = false;
+  // The request after the answer to a wait in turn takes the item, or the client does not want it. A client
+  // of PyTorch's TCPStore asks for the length of the queue before it pops.
+  const uint64_t turn =
+      !greeted || request.has_queue_len() ? 0 : std::exchange(sessions_.at(session).turn, 0);
   const absl::Status status =
       stopped_ ? stopped_status() : call(session, request, now, response, answers, kept);
+  wake(table_.end_turn(turn), answers);
   // The answer follows later.
   if (kept) return absl::OkStatus();
   if (!status.ok()) fail(status, response);
@@ -163,6 +168,9 @@ absl::Status TcpStoreService::wait(Session session, const proto::Request& reques
   if (in_turn && keys.size() != 1) {
     return absl::InvalidArgumentError("a wait in turn must have one key");
   }
+  if (in_turn && sessions_.at(session).waits_in_turn != 0) {
+    return absl::InvalidArgumentError("a client may make one wait in turn at a time");
+  }
   const bool may_wait = request.timeout_us() != 0;
   if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
   const uint64_t waiter = next_waiter_++;
@@ -173,6 +181,7 @@ absl::Status TcpStoreService::wait(Session session, const proto::Request& reques
   kept = may_wait;
   if (may_wait) {
     keep(waiter, session, request, now);
+    if (in_turn) sessions_.at(session).waits_in_turn = waiter;
     if (request.wait().with_values()) waiting_.at(waiter).keys_to_get = std::move(keys);
   } else {
     pack_keys(table_.drop(waiter), *response.mutable_missing());
@@ -260,6 +269,7 @@ void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Reques
                   .call = request.call_case(),
                   .deadline = deadline,
                   .bytes = waiting_bytes(request),
+                  .in_turn = request.wait().in_turn(),
                   .keys_to_get = {}};
   if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, waiter);
   SessionState& state = sessions_.at(session);
@@ -277,6 +287,7 @@ TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
   SessionState& state = sessions_.at(waiting.session);
   state.waiters.erase(waiter);
   state.waiting_bytes -= waiting.bytes;
+  if (state.waits_in_turn == waiter) state.waits_in_turn = 0;
   waiting_bytes_ -= waiting.bytes;
   return waiting;
 }
@@ -304,6 +315,7 @@ void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers)
   absl::flat_hash_map<Session, std::size_t> bytes_for;
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     const Waiting waiting = take(wakeup.waiter);
+    if (waiting.in_turn) sessions_.at(waiting.session).turn = wakeup.waiter;
     proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
     response.set_id(waiting.request);
     std::size_t& bytes = bytes_for[waiting.session];
@@ -340,7 +352,7 @@ void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& 
   }
 }
 
-void TcpStoreService::close(Session session) {
+void TcpStoreService::close(Session session, Answers& answers) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   // The client is gone, so its answers are dropped.
@@ -349,12 +361,15 @@ void TcpStoreService::close(Session session) {
   while (!found->second.waiters.empty()) {
     end(*found->second.waiters.begin(), absl::CancelledError("the client has disconnected"), dropped);
   }
+  const uint64_t turn = found->second.turn;
   sessions_.erase(found);
+  wake(table_.end_turn(turn), answers);
 }
 
-void TcpStoreService::cancel(Session session, uint64_t request) {
+void TcpStoreService::cancel(Session session, uint64_t request, Answers& answers) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
+  wake(table_.end_turn(std::exchange(found->second.turn, 0)), answers);
   for (const uint64_t waiter : found->second.waiters) {
     if (waiting_.at(waiter).request != request) continue;
     Answers dropped;

@@ -46,10 +46,12 @@ class TcpStoreService {
   absl::Status handle(Session session, const proto::Request& request, absl::Time now, Answers& answers);
   // Whether the session has sent a Hello that was accepted.
   bool greeted(Session session) const { return sessions_.contains(session); }
-  // Ends a session whose connection has closed.
-  void close(Session session);
-  // Ends a request that waits. It is not answered.
-  void cancel(Session session, uint64_t request);
+  // Ends a session whose connection has closed. If it was to take an item of a queue, the next wait in turn
+  // is answered.
+  void close(Session session, Answers& answers);
+  // Ends a request that waits; it is not answered. Ends the session's turn to take an item, as close() does,
+  // also if `request` was answered already.
+  void cancel(Session session, uint64_t request, Answers& answers);
   // Counts `n` more workers of the job, which are not clients that state the world size in Hello. Returns the
   // number of workers that have connected.
   int64_t add_workers(int64_t n, Answers& answers);
@@ -67,6 +69,9 @@ class TcpStoreService {
     absl::flat_hash_set<uint64_t> waiters;
     std::size_t waiting_bytes = 0;
     int32_t world_size = 0;
+    // The waiter of the wait in turn that waits, and the one whose turn it is to take an item; 0 without one.
+    uint64_t waits_in_turn = 0;
+    uint64_t turn = 0;
   };
   struct Waiting {
     Session session = 0;
@@ -74,6 +79,7 @@ class TcpStoreService {
     proto::Request::CallCase call = proto::Request::CALL_NOT_SET;
     absl::Time deadline;
     std::size_t bytes = 0;
+    bool in_turn = false;
     // The keys of a wait whose values the answer has.
     std::vector<std::string> keys_to_get;
   };

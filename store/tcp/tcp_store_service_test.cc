@@ -227,7 +227,7 @@ TEST_F(Service, WaitingBytesAreGivenBackHoweverTheWaitEnds) {
         [&] {
           handle(1, wait(5, {kLongKey}));
           ASSERT_TRUE(answers.empty());
-          small.close(1);
+          small.close(1, answers);
           greet(1);
         },
     };
@@ -300,11 +300,27 @@ TEST_F(Service, SessionThatEndsIsForgotten) {
   greeted(2);
   ask(1, wait(5, {"a"}, 1'000));
   ask(1, wait(5, {"a"}));  // The same id: the client's own mistake.
-  service_.close(1);
-  service_.close(1);
+  TcpStoreService::Answers answers;
+  service_.close(1, answers);
+  service_.close(1, answers);
+  EXPECT_TRUE(answers.empty());
   EXPECT_EQ(service_.num_waiters(), 0);
   EXPECT_EQ(service_.next_deadline(), absl::InfiniteFuture());
   EXPECT_EQ(ask(2, set("a", "")).size(), 1);
+}
+
+TEST_F(Service, SessionHasOneWaitInTurn) {
+  greeted(1);
+  proto::Request in_turn = wait(5, {"q"});
+  in_turn.mutable_wait()->set_in_turn(true);
+  EXPECT_TRUE(ask(1, in_turn).empty());
+  in_turn.set_id(6);
+  EXPECT_EQ(code_of(ask_one(1, in_turn)), absl::StatusCode::kInvalidArgument);
+  // Its end makes room for the next.
+  TcpStoreService::Answers answers;
+  service_.cancel(1, 5, answers);
+  EXPECT_TRUE(ask(1, in_turn).empty());
+  EXPECT_EQ(service_.num_waiters(), 1);
 }
 
 TEST_F(Service, WorkersAreCountedOnceAndAwaited) {

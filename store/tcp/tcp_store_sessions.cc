@@ -81,8 +81,9 @@ absl::Status TcpStoreSessions::call_in_loop(Session session, const proto::Reques
 }
 
 void TcpStoreSessions::cancel_in_loop(Session session, uint64_t request) {
-  service_.cancel(session, request);
-  finish_in_loop({});
+  TcpStoreService::Answers answers;
+  service_.cancel(session, request, answers);
+  finish_in_loop(answers);
 }
 
 int64_t TcpStoreSessions::add_workers_in_loop(int64_t n) {
@@ -122,8 +123,9 @@ void TcpStoreSessions::closed_in_loop(Session session) {
   if (found == peers_.end()) return;
   peers_.erase(found);
   // Removes the client's waiters, so that no answer to this session is produced any more.
-  service_.close(session);
-  finish_in_loop({});
+  TcpStoreService::Answers answers;
+  service_.close(session, answers);
+  finish_in_loop(answers);
 }
 
 void TcpStoreSessions::expire_in_loop() {

@@ -2,6 +2,7 @@
 // sent Hello. For each request: a byte that selects the client, a byte with the length, and the bytes. A
 // model determines what each answer must be.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <deque>
@@ -54,7 +55,9 @@ class Model {
   };
   // Checks the answers that a request caused: its own, and those of calls that waited.
   void expect(Session session, const proto::Request& request, TcpStoreService::Answers answers) {
-    if (may_wait(request)) {
+    // The request after the answer to a wait in turn ends the turn, after its own effects.
+    if (!request.has_queue_len()) end_turn(session);
+    if (may_wait(session, request)) {
       waiting_.push_back(waiting_of(session, request));
       waiting_.back().id_in_model = next_id_++;
     } else {
@@ -63,12 +66,14 @@ class Model {
       const TcpStoreService::Answer own = std::move(answers.back());
       answers.pop_back();
       require(own.session == session && own.response.id() == request.id(), "an answer to the wrong request");
-      check(request, own.response);
+      check(session, request, own.response);
     }
     expect_woken(answers);
   }
-  void close(Session session) {
+  void close(Session session, const TcpStoreService::Answers& answers) {
     std::erase_if(waiting_, [session](const Waiting& each) { return each.session == session; });
+    end_turn(session);
+    expect_woken(answers);
   }
   std::size_t num_waiting() const { return waiting_.size(); }
 
@@ -99,9 +104,27 @@ class Model {
     return true;
   }
   bool exists(const std::string& name) const { return values_.contains(name) || queues_.contains(name); }
-  static bool is_valid_wait(const proto::WaitRequest& wait) {
+  // A session may have one wait in turn, for one key.
+  bool is_valid_wait(Session session, const proto::WaitRequest& wait) const {
     const auto keys = keys_of(wait.keys());
-    return keys.has_value() && (!wait.in_turn() || keys->size() == 1);
+    if (!keys.has_value() || !wait.in_turn()) return keys.has_value();
+    const bool another = std::any_of(waiting_.begin(), waiting_.end(), [session](const Waiting& each) {
+      return each.kind == Waiting::kInTurn && each.session == session;
+    });
+    return keys->size() == 1 && !another;
+  }
+  void end_turn(Session session) {
+    const auto found = turns_.find(session);
+    if (found == turns_.end()) return;
+    ended_turn_ = found->second;
+    turns_.erase(found);
+  }
+  // Whether an item of the queue has no turn.
+  bool is_item_free(const std::string& queue) const {
+    const auto items = queues_.find(queue);
+    const auto turns =
+        std::count_if(turns_.begin(), turns_.end(), [&](const auto& each) { return each.second == queue; });
+    return items != queues_.end() && static_cast<std::size_t>(turns) < items->second.size();
   }
   // The values of the keys as an answer has them; a queue has an empty one.
   std::vector<std::string> values_of(const std::vector<std::string>& keys) const {
@@ -109,9 +132,9 @@ class Model {
     for (const std::string& key : keys) values.push_back(values_.contains(key) ? values_.at(key) : "");
     return values;
   }
-  bool may_wait(const proto::Request& request) const {
+  bool may_wait(Session session, const proto::Request& request) const {
     if (request.timeout_us() == 0) return false;
-    if (request.has_wait() ? !is_valid_wait(request.wait())
+    if (request.has_wait() ? !is_valid_wait(session, request.wait())
                            : !request.has_watch() && !request.has_queue_pop()) {
       return false;
     }
@@ -127,12 +150,14 @@ class Model {
       if (answer.response.wait().has_values()) got.insert(*keys_of(answer.response.wait().values()));
     }
     // An item has been pushed: it wakes one of the waits in turn, the oldest.
+    // The end of a turn without a pop wakes the oldest of those that are left.
     bool turn = pushed_.has_value();
     std::erase_if(waiting_, [&](const Waiting& each) {
       if (each.kind == Waiting::kPop ? given_ != each.id_in_model : !satisfied(each)) return false;
-      if (each.kind == Waiting::kInTurn && !values_.contains(each.keys[0]) &&
-          !(each.keys[0] == pushed_ && std::exchange(turn, false))) {
-        return false;
+      if (each.kind == Waiting::kInTurn && !values_.contains(each.keys[0])) {
+        const bool by_item = each.keys[0] == pushed_ && std::exchange(turn, false);
+        if (!by_item && !(each.keys[0] == ended_turn_ && is_item_free(each.keys[0]))) return false;
+        turns_[each.session] = each.keys[0];
       }
       expected.emplace(each.session, each.id);
       if (!each.to_get.empty()) values.insert(values_of(each.to_get));
@@ -141,6 +166,7 @@ class Model {
     require(woken == expected, "the wrong calls were woken");
     require(got == values, "a call that waited got the wrong values");
     pushed_.reset();
+    ended_turn_.reset();
     given_ = 0;
   }
   // The oldest pop that waits for the queue gets the item.
@@ -153,7 +179,7 @@ class Model {
     queues_[queue].push_back(item);
     pushed_ = queue;
   }
-  void check(const proto::Request& request, const proto::Response& response) {
+  void check(Session session, const proto::Request& request, const proto::Response& response) {
     const auto value_of = [this](const std::string& key) -> const std::string* {
       const auto found = values_.find(key);
       return found == values_.end() ? nullptr : &found->second;
@@ -187,7 +213,7 @@ class Model {
         return;
       }
       case proto::Request::kWait: {
-        const bool valid = is_valid_wait(request.wait());
+        const bool valid = is_valid_wait(session, request.wait());
         require(response.code() == (valid ? 0 : kInvalid), "wait");
         if (!valid) return;
         const auto keys = keys_of(request.wait().keys());
@@ -289,6 +315,10 @@ class Model {
   uint64_t next_id_ = 1;
   // The queue that the last request has made longer, and the pop to which it has given the item instead.
   std::optional<std::string> pushed_;
+  // The queues of the sessions whose wait in turn an item has answered, until their next request, and the
+  // queue of the turn that the last request has ended.
+  std::map<Session, std::string> turns_;
+  std::optional<std::string> ended_turn_;
   uint64_t given_ = 0;
 };
 
@@ -318,8 +348,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     if (status.ok()) {
       model.expect(session, request, std::move(answers));
     } else {
-      service.close(session);
-      model.close(session);
+      answers.clear();
+      service.close(session, answers);
+      model.close(session, answers);
       send_hello(service, session);
     }
     require(service.num_waiters() == model.num_waiting(), "the number of waiting calls is wrong");

@@ -119,10 +119,21 @@ class Clients {
   Client& at(std::size_t slot) { return *clients_[slot]; }
   // Replaces a client whose connection was closed.
   void restart(std::size_t slot) {
-    if (clients_[slot] != nullptr) service.close(sessions_[slot]);
+    if (clients_[slot] != nullptr) {
+      TcpStoreService::Answers answers;
+      service.close(sessions_[slot], answers);
+      deliver(answers);
+    }
     sessions_[slot] = next_session_++;
     clients_[slot] = std::make_unique<Client>(*this, sessions_[slot]);
     require(clients_[slot]->start().ok(), "the session was not opened");
+  }
+  // Passes on answers to clients that waited.
+  void deliver(const TcpStoreService::Answers& answers) {
+    for (const TcpStoreService::Answer& answer : answers) {
+      Client* const client = find(answer.session);
+      require(client != nullptr && client->answer(answer.response).ok(), "an answer to a wait");
+    }
   }
   Client* find(uint64_t session) {
     for (std::size_t i = 0; i < clients_.size(); ++i) {
@@ -157,7 +168,11 @@ absl::Status Client::call(const proto::Request& request) {
   return own;
 }
 
-void Client::cancel(uint64_t request) { all_.service.cancel(number_, request); }
+void Client::cancel(uint64_t request) {
+  TcpStoreService::Answers answers;
+  all_.service.cancel(number_, request, answers);
+  all_.deliver(answers);
+}
 
 int64_t Client::add_workers(int64_t n) {
   TcpStoreService::Answers answers;
