@@ -164,6 +164,36 @@ TEST_F(HostileTorchClient, ClientThatDoesNotReadItsAnswersIsClosed) {
   EXPECT_TRUE(is_closed(socket));
 }
 
+// Larger than the system's buffers, so that a part of it is in the server when it stops.
+constexpr std::size_t kLargeBytes = std::size_t{32} << 20;
+
+TEST_F(HostileTorchClient, AnswerThatIsBeingSentWhenTheServerStopsArrives) {
+  server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  TcpStore("localhost", server_->port()).set("large", std::string(kLargeBytes, 'v'));
+  const Descriptor socket = connect();
+  write(socket, query(C10dQuery::kGet) + text("/large"));
+  EXPECT_EQ(read(socket, 8), number(kLargeBytes));
+  std::thread stop([&] {
+    server_->shutdown(absl::Seconds(600));
+    // Without the wait in shutdown() this would drop the rest.
+    server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  });
+  EXPECT_EQ(read(socket, kLargeBytes).size(), kLargeBytes);
+  EXPECT_TRUE(is_closed(socket));
+  stop.join();
+}
+
+TEST_F(HostileTorchClient, ClientThatDoesNotReadHoldsUpAStopOnlyForItsGrace) {
+  server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  TcpStore("localhost", server_->port()).set("large", std::string(kLargeBytes, 'v'));
+  const Descriptor socket = connect();
+  write(socket, query(C10dQuery::kGet) + text("/large"));
+  EXPECT_EQ(read(socket, 8), number(kLargeBytes));
+  server_->shutdown(absl::Milliseconds(10));
+  EXPECT_LT(read(socket, kLargeBytes).size(), kLargeBytes);
+  server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+}
+
 TEST_F(HostileTorchClient, WaitingClientsAreClosedWhenTheServerStops) {
   const Descriptor socket = connect();
   write(socket, query(C10dQuery::kWait) + number(1) + text("/never"));

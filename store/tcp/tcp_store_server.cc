@@ -1,5 +1,6 @@
 #include "gradwire/store/tcp_store_server.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -79,15 +80,20 @@ std::size_t TcpStoreServer::num_waiters() const { return parts_->sessions->num_w
 const std::shared_ptr<StoreLoop>& TcpStoreServer::loop() const { return parts_->loop; }
 
 // First answers all waiting calls and announces the stop, so that clients do not try to reconnect. Then the
-// transport flushes the connections, for `grace` at most. The lock is held meanwhile, so that a concurrent
-// caller also returns only after the end.
+// connections send what is left, for `grace` at most. The transport waits only for its own connections, not
+// for those of PyTorch's clients. The lock is held meanwhile, so that a concurrent caller also returns only
+// after the end.
 void TcpStoreServer::shutdown(absl::Duration grace) {
   MutexLock lock(parts_->mutex);
   if (parts_->stopped) return;
   parts_->stopped = true;
   log(LogLevel::kInfo, "stopped serving the TcpStore on port ", parts_->port);
-  parts_->loop->loop()->post([sessions = parts_->sessions, grace] { sessions->stop_in_loop(grace); });
+  const auto closed = std::make_shared<std::atomic<bool>>(false);
+  parts_->loop->loop()->post([sessions = parts_->sessions, grace, closed] {
+    sessions->stop_in_loop(grace, [closed] { *closed = true; });
+  });
   parts_->transport->shutdown();
+  parts_->loop->loop()->run_until([&closed] { return closed->load(); });
 }
 
 }  // namespace gradwire::store

@@ -126,6 +126,7 @@ void TcpStoreSessions::closed_in_loop(Session session) {
   TcpStoreService::Answers answers;
   service_.close(session, answers);
   finish_in_loop(answers);
+  if (peers_.empty()) end_in_loop();
 }
 
 void TcpStoreSessions::expire_in_loop() {
@@ -176,8 +177,9 @@ void TcpStoreSessions::send_in_loop(Session session, const proto::Response& resp
   found->second->send_in_loop(response);
 }
 
-void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
+void TcpStoreSessions::stop_in_loop(absl::Duration grace, std::function<void()> on_closed) {
   stopped_ = true;
+  on_all_closed_ = std::move(on_closed);
   TcpStoreService::Answers answers;
   service_.stop(answers);
   finish_in_loop(answers);
@@ -187,6 +189,20 @@ void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
     peer->send_in_loop(farewell);
     peer->close_in_loop(absl::UnavailableError("the store's server stopped"), grace);
   }
+  if (peers_.empty()) return end_in_loop();
+  // A connection that was being closed already may take longer.
+  grace_timer_ = loop_->schedule_in_loop(Clock::system().now() + grace, [weak = weak_from_this()] {
+    const std::shared_ptr<TcpStoreSessions> self = weak.lock();
+    if (self == nullptr) return;
+    self->grace_timer_ = 0;
+    self->end_in_loop();
+  });
+}
+
+void TcpStoreSessions::end_in_loop() {
+  loop_->cancel_in_loop(std::exchange(grace_timer_, 0));
+  const std::function<void()> on_all_closed = std::exchange(on_all_closed_, nullptr);
+  if (on_all_closed != nullptr) on_all_closed();
 }
 
 }  // namespace gradwire::store

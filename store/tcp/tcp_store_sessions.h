@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,8 +35,9 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
   // Takes over the socket of a client of PyTorch's TCPStore, from which the greeting has been read.
   void accept_c10d_in_loop(Descriptor socket, const std::string& peer);
   // Answers all waiting requests with Unavailable. Closes each connection when its answers have been sent or
-  // `grace` is over.
-  void stop_in_loop(absl::Duration grace);
+  // `grace` is over. Calls `on_closed` when no connection is left or `grace` is over; possibly inside this
+  // call.
+  void stop_in_loop(absl::Duration grace, std::function<void()> on_closed);
 
   std::size_t num_waiters() const { return num_waiters_.load(); }
 
@@ -58,6 +60,8 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
   // Sends the answers and sets the timer again. Must follow every call that changes the service's state.
   void finish_in_loop(const TcpStoreService::Answers& answers);
   void send_in_loop(Session session, const proto::Response& response);
+  // Calls on_all_closed_, once.
+  void end_in_loop();
 
   const std::shared_ptr<transport::EventLoop> loop_;
   const std::size_t max_unread_bytes_;
@@ -67,6 +71,9 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
   uint64_t timer_ = 0;
   absl::Time timer_time_ = absl::InfiniteFuture();
   bool stopped_ = false;
+  // Set from stop_in_loop() until it is called.
+  std::function<void()> on_all_closed_;
+  uint64_t grace_timer_ = 0;
 
   std::atomic<std::size_t> num_waiters_{0};
 };

@@ -50,7 +50,7 @@ TEST(TcpStoreSessions, SilentConnectionEndsAndAClientsDoesNot) {
   EXPECT_EQ(greeted->closed_count(), 0);
 
   client->shutdown();
-  loop->loop()->post([&] { sessions->stop_in_loop(absl::ZeroDuration()); });
+  loop->loop()->post([&] { sessions->stop_in_loop(absl::ZeroDuration(), nullptr); });
   server->shutdown();
 }
 
