@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<std::string>> FileStore::do_wait(const std::vector<st
 absl::StatusOr<Store::Values> FileStore::do_multi_get(const std::vector<std::string>& keys,
                                                       absl::Time deadline) {
   Values result;
-  absl::StatusOr<std::vector<std::string>> values = std::vector<std::string>();
+  absl::StatusOr<std::vector<StoreTable::Value>> values = std::vector<StoreTable::Value>();
   GRADWIRE_RETURN_IF_ERROR(table_
                                ->poll(deadline,
                                       [&](const StoreTable& table) {
@@ -151,7 +151,8 @@ absl::StatusOr<Store::Values> FileStore::do_multi_get(const std::vector<std::str
                                         return result.missing.empty();
                                       })
                                .status());
-  GRADWIRE_ASSIGN_OR_RETURN(result.values, std::move(values));
+  GRADWIRE_RETURN_IF_ERROR(values.status());
+  result.values = copies_of(*values);
   return result;
 }
 

@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<std::string>> HashStore::do_wait(const std::vector<st
 // the wait begins again.
 absl::StatusOr<Store::Values> HashStore::do_multi_get(const std::vector<std::string>& keys,
                                                       absl::Time deadline) {
-  absl::StatusOr<std::vector<std::string>> values = std::vector<std::string>();
+  absl::StatusOr<std::vector<StoreTable::Value>> values = std::vector<StoreTable::Value>();
   const auto read = [&](StoreTable& table) {
     if (!table.missing(keys).empty()) return false;
     values = table.find_all(keys);
@@ -103,7 +103,7 @@ absl::StatusOr<Store::Values> HashStore::do_multi_get(const std::vector<std::str
                        SharedTable::Waited&) { return table.wait(id, keys) && read(table); },
                    read, deadline);
   GRADWIRE_RETURN_IF_ERROR(values.status());
-  return Values{*std::move(values), std::move(waited.missing)};
+  return Values{copies_of(*values), std::move(waited.missing)};
 }
 
 absl::StatusOr<std::optional<std::string>> HashStore::do_watch(absl::string_view key,

@@ -188,21 +188,29 @@ StoreTable::Value StoreTable::front(absl::string_view queue) const {
   return found == queues_.end() ? nullptr : found->second.front();
 }
 
-absl::StatusOr<std::vector<std::string>> StoreTable::find_all(const std::vector<std::string>& keys) const {
-  std::vector<std::string> values;
+absl::StatusOr<std::vector<StoreTable::Value>> StoreTable::find_all(
+    const std::vector<std::string>& keys) const {
+  std::vector<Value> values;
   values.reserve(keys.size());
   std::size_t bytes = 0;
   for (const std::string& key : keys) {
-    const Value value = find(key);
+    Value value = find(key);
     bytes += value == nullptr ? 0 : value->size();
     if (bytes > kMaxMultiBytes) {
       return absl::ResourceExhaustedError(absl::StrCat("the values of these ", keys.size(),
                                                        " keys take more than the limit of ", kMaxMultiBytes,
                                                        " bytes; get fewer keys at once"));
     }
-    values.push_back(value == nullptr ? std::string() : *value);
+    values.push_back(std::move(value));
   }
   return values;
+}
+
+std::vector<std::string> copies_of(const std::vector<StoreTable::Value>& values) {
+  std::vector<std::string> copies;
+  copies.reserve(values.size());
+  for (const StoreTable::Value& value : values) copies.push_back(value == nullptr ? std::string() : *value);
+  return copies;
 }
 
 std::vector<std::string> StoreTable::missing(const std::vector<std::string>& keys) const {

@@ -64,9 +64,9 @@ class StoreTable {
   Value front(absl::string_view queue) const;
   // Whether there is such a key, or a queue with items.
   bool exists(absl::string_view name) const { return values_.contains(name) || queues_.contains(name); }
-  // The values of all the keys; empty for a queue. ResourceExhausted if they take more than kMaxMultiBytes.
+  // The values of all the keys; null for a queue. ResourceExhausted if they take more than kMaxMultiBytes.
   // REQUIRES: missing(keys).empty().
-  absl::StatusOr<std::vector<std::string>> find_all(const std::vector<std::string>& keys) const;
+  absl::StatusOr<std::vector<Value>> find_all(const std::vector<std::string>& keys) const;
   std::vector<std::string> missing(const std::vector<std::string>& keys) const;
 
   // Returns true, and registers nothing, if all keys exist. Else registers `waiter`, which is woken once all
@@ -102,5 +102,8 @@ class StoreTable {
   StoreWaiters waiters_;
   std::size_t bytes_ = 0;
 };
+
+// Copies of the values, as find_all() returns them; a null one is empty.
+std::vector<std::string> copies_of(const std::vector<StoreTable::Value>& values);
 
 }  // namespace gradwire::store

@@ -37,11 +37,11 @@ std::size_t waiting_bytes(const proto::Request& request) {
          (request.wait().with_values() ? request.ByteSizeLong() : 0);
 }
 
-absl::Status pack_values(const StoreTable& table, const std::vector<std::string>& keys,
-                         proto::WaitResponse& response) {
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> values, table.find_all(keys));
-  pack_keys(values, *response.mutable_values());
-  return absl::OkStatus();
+// A queue has an empty value.
+void pack_values(const std::vector<StoreTable::Value>& values, proto::KeyList& list) {
+  for (const StoreTable::Value& value : values) {
+    pack_key(value == nullptr ? absl::string_view() : absl::string_view(*value), list);
+  }
 }
 
 // The result is cleared, because a response has either a result or an error.
@@ -81,7 +81,7 @@ absl::Status TcpStoreService::handle(Session session, const proto::Request& requ
   // The answer follows later.
   if (kept) return absl::OkStatus();
   if (!status.ok()) fail(status, response);
-  answers.push_back({session, std::move(response)});
+  answers.push_back({session, std::move(response), {}});
   return absl::OkStatus();
 }
 
@@ -175,7 +175,10 @@ absl::Status TcpStoreService::wait(Session session, const proto::Request& reques
   if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
   const uint64_t waiter = next_waiter_++;
   if (table_.wait(waiter, keys, in_turn)) {
-    return request.wait().with_values() ? pack_values(table_, keys, response) : absl::OkStatus();
+    if (!request.wait().with_values()) return absl::OkStatus();
+    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<StoreTable::Value> values, table_.find_all(keys));
+    pack_values(values, *response.mutable_values());
+    return absl::OkStatus();
   }
   // From here on the table has the waiter.
   kept = may_wait;
@@ -293,41 +296,58 @@ TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
 }
 
 void TcpStoreService::satisfy(const Waiting& waiting, const StoreTable::Wakeup& wakeup,
-                              proto::Response& response) const {
+                              Answer& answer) const {
+  proto::Response& response = answer.response;
   if (waiting.call == proto::Request::kWait) {
-    const absl::Status status = waiting.keys_to_get.empty()
-                                    ? absl::OkStatus()
-                                    : pack_values(table_, waiting.keys_to_get, *response.mutable_wait());
     response.mutable_wait();
-    if (!status.ok()) fail(status, response);
+    if (waiting.keys_to_get.empty()) return;
+    absl::StatusOr<std::vector<StoreTable::Value>> values = table_.find_all(waiting.keys_to_get);
+    if (!values.ok()) return fail(values.status(), response);
+    answer.values = *std::move(values);
   }
-  if (waiting.call == proto::Request::kQueuePop) response.mutable_queue_pop()->set_value(*wakeup.value);
-  if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
+  if (waiting.call == proto::Request::kQueuePop) {
+    response.mutable_queue_pop();
+    answer.values = {wakeup.value};
+  }
+  if (waiting.call == proto::Request::kWatch) {
+    response.mutable_watch();
+    answer.values = {wakeup.value};
+  }
   if (waiting.call == proto::Request::kWaitForWorkers) {
     response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(num_workers()));
   }
 }
 
-// The table has removed these waiters already. Each answer has a copy of its value, and no answer is sent
-// before all have been made. A client that waits for one large value with many small requests must not fill
-// the memory in this way, so its answers over the limit are errors.
+proto::Response complete(TcpStoreService::Answer answer) {
+  proto::Response& response = answer.response;
+  if (!answer.values.empty()) {
+    if (response.has_wait()) pack_values(answer.values, *response.mutable_wait()->mutable_values());
+    if (response.has_watch()) response.mutable_watch()->set_value(*answer.values.front());
+    if (response.has_queue_pop()) response.mutable_queue_pop()->set_value(*answer.values.front());
+  }
+  return std::move(response);
+}
+
+// The table has removed these waiters already. A client that waits for one large value with many small
+// requests must not fill the memory with its answers, so those over the limit are errors.
 void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
   absl::flat_hash_map<Session, std::size_t> bytes_for;
   for (const StoreTable::Wakeup& wakeup : wakeups) {
     const Waiting waiting = take(wakeup.waiter);
     if (waiting.in_turn) sessions_.at(waiting.session).turn = wakeup.waiter;
-    proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
-    response.set_id(waiting.request);
+    Answer& answer = answers.emplace_back(Answer{waiting.session, {}, {}});
+    answer.response.set_id(waiting.request);
     std::size_t& bytes = bytes_for[waiting.session];
     // A pop has taken its item from the table, so it always gets it.
     if (bytes > max_unread_bytes_ && waiting.call != proto::Request::kQueuePop) {
       fail(absl::ResourceExhaustedError(absl::StrCat("one change has ended so many calls of this client that "
                                                      "their answers take more than ",
                                                      max_unread_bytes_, " bytes")),
-           response);
+           answer.response);
     } else {
-      satisfy(waiting, wakeup, response);
-      bytes += response.ByteSizeLong();
+      satisfy(waiting, wakeup, answer);
+      bytes += answer.response.ByteSizeLong();
+      for (const StoreTable::Value& value : answer.values) bytes += value == nullptr ? 0 : value->size();
     }
   }
 }
@@ -337,7 +357,7 @@ void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& 
   // The waiter is in one of the two tables; the other one ignores it.
   const std::vector<std::string> missing = table_.drop(waiter);
   group_.drop(waiter);
-  proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
+  proto::Response& response = answers.emplace_back(Answer{waiting.session, {}, {}}).response;
   response.set_id(waiting.request);
   if (!status.ok()) {
     fail(status, response);

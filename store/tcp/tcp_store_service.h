@@ -31,6 +31,8 @@ class TcpStoreService {
   struct Answer {
     Session session;
     proto::Response response;
+    // The values that belong to the response. All answers to one change share them; see complete().
+    std::vector<StoreTable::Value> values;
   };
   using Answers = std::vector<Answer>;
 
@@ -104,7 +106,7 @@ class TcpStoreService {
   Waiting take(uint64_t waiter);
   void wake(const StoreTable::Wakeups& wakeups, Answers& answers);
   // Fills in the answer to a waiting request that was satisfied.
-  void satisfy(const Waiting& waiting, const StoreTable::Wakeup& wakeup, proto::Response& response) const;
+  void satisfy(const Waiting& waiting, const StoreTable::Wakeup& wakeup, Answer& answer) const;
   // Ends a waiting request that was not satisfied.
   void end(uint64_t waiter, const absl::Status& status, Answers& answers);
   absl::Status count_worker(const proto::HelloRequest& request, Answers& answers);
@@ -132,5 +134,9 @@ class TcpStoreService {
   int64_t other_workers_ = 0;
   StoreTable group_;  // Has one key, set when all workers have connected.
 };
+
+// Returns the response with a copy of the values, for sending. A change may answer very many calls: each copy
+// should be sent before the next one is made.
+proto::Response complete(TcpStoreService::Answer answer);
 
 }  // namespace gradwire::store

@@ -184,7 +184,9 @@ TEST_F(Service, AnswersThatOneChangeCausesAreBoundedForEachSession) {
   answers.clear();
   ASSERT_TRUE(service.handle(2, set("key", std::string(kValueBytes, 'v')), kStart, answers).ok());
   std::vector<absl::StatusCode> codes;
-  for (const auto& [session, response] : answers) {
+  for (TcpStoreService::Answer& answer : answers) {
+    const Session session = answer.session;
+    const proto::Response response = complete(std::move(answer));
     if (session == 1) codes.push_back(code_of(response));
     if (session == 2 && response.id() == 9) EXPECT_EQ(response.watch().value().size(), kValueBytes);
   }
@@ -192,6 +194,24 @@ TEST_F(Service, AnswersThatOneChangeCausesAreBoundedForEachSession) {
   EXPECT_THAT(codes, testing::ElementsAre(StatusCode::kOk, StatusCode::kOk, StatusCode::kResourceExhausted,
                                           StatusCode::kResourceExhausted, StatusCode::kResourceExhausted));
   EXPECT_EQ(service.num_waiters(), 0);
+}
+
+TEST_F(Service, AnswersThatOneChangeCausesShareTheirValues) {
+  proto::Request values = wait(3, {"first", "last", "first"});
+  values.mutable_wait()->set_with_values(true);
+  for (const Session session : {1, 2}) {
+    greeted(session);
+    EXPECT_TRUE(ask(session, values).empty());
+  }
+  ask(1, set("first", std::string(1000, 'f')));
+  TcpStoreService::Answers answers = ask(2, set("last", "l"));
+  ASSERT_EQ(answers.size(), 3);
+  EXPECT_EQ(answers[0].values, answers[1].values);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_LT(answers[i].response.ByteSizeLong(), 100);
+    EXPECT_THAT(*unpack_keys(complete(std::move(answers[i])).wait().values()),
+                testing::ElementsAre(std::string(1000, 'f'), "l", std::string(1000, 'f')));
+  }
 }
 
 TEST_F(Service, WaitingBytesAreGivenBackHoweverTheWaitEnds) {

@@ -76,20 +76,20 @@ void TcpStoreSessions::accept_c10d_in_loop(Descriptor socket, const std::string&
 absl::Status TcpStoreSessions::call_in_loop(Session session, const proto::Request& request) {
   TcpStoreService::Answers answers;
   const absl::Status status = service_.handle(session, request, Clock::system().now(), answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
   return status;
 }
 
 void TcpStoreSessions::cancel_in_loop(Session session, uint64_t request) {
   TcpStoreService::Answers answers;
   service_.cancel(session, request, answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
 }
 
 int64_t TcpStoreSessions::add_workers_in_loop(int64_t n) {
   TcpStoreService::Answers answers;
   const int64_t workers = service_.add_workers(n, answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
   return workers;
 }
 
@@ -105,7 +105,7 @@ void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes
   const absl::Status status =
       parsed ? service_.handle(session, request, Clock::system().now(), answers)
              : absl::InvalidArgumentError("malformed request: the peer is not a client of a Gradwire store");
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
   if (!status.ok()) disconnect_in_loop(session, status);
 }
 
@@ -125,7 +125,7 @@ void TcpStoreSessions::closed_in_loop(Session session) {
   // Removes the client's waiters, so that no answer to this session is produced any more.
   TcpStoreService::Answers answers;
   service_.close(session, answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
   if (peers_.empty()) end_in_loop();
 }
 
@@ -134,13 +134,13 @@ void TcpStoreSessions::expire_in_loop() {
   timer_time_ = absl::InfiniteFuture();
   TcpStoreService::Answers answers;
   service_.expire(Clock::system().now(), answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
 }
 
-void TcpStoreSessions::finish_in_loop(const TcpStoreService::Answers& answers) {
+void TcpStoreSessions::finish_in_loop(TcpStoreService::Answers answers) {
   // Update the number before sending the answers: a client that gets an answer may read it.
   num_waiters_ = service_.num_waiters();
-  for (const TcpStoreService::Answer& answer : answers) send_in_loop(answer.session, answer.response);
+  for (TcpStoreService::Answer& answer : answers) send_in_loop(std::move(answer));
   const absl::Time deadline = service_.next_deadline();
   if (deadline == timer_time_) return;
   loop_->cancel_in_loop(timer_);
@@ -171,10 +171,10 @@ bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
   return true;
 }
 
-void TcpStoreSessions::send_in_loop(Session session, const proto::Response& response) {
-  const auto found = peers_.find(session);
-  if (found == peers_.end() || refuses_in_loop(session, response.id())) return;
-  found->second->send_in_loop(response);
+void TcpStoreSessions::send_in_loop(TcpStoreService::Answer answer) {
+  const auto found = peers_.find(answer.session);
+  if (found == peers_.end() || refuses_in_loop(answer.session, answer.response.id())) return;
+  found->second->send_in_loop(complete(std::move(answer)));
 }
 
 void TcpStoreSessions::stop_in_loop(absl::Duration grace, std::function<void()> on_closed) {
@@ -182,7 +182,7 @@ void TcpStoreSessions::stop_in_loop(absl::Duration grace, std::function<void()> 
   on_all_closed_ = std::move(on_closed);
   TcpStoreService::Answers answers;
   service_.stop(answers);
-  finish_in_loop(answers);
+  finish_in_loop(std::move(answers));
   proto::Response farewell;
   farewell.set_stopping(true);
   for (const auto& [session, peer] : peers_) {

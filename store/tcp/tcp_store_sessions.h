@@ -58,8 +58,8 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
   bool refuses_in_loop(Session session, uint64_t request);
   void disconnect_in_loop(Session session, const absl::Status& reason);
   // Sends the answers and sets the timer again. Must follow every call that changes the service's state.
-  void finish_in_loop(const TcpStoreService::Answers& answers);
-  void send_in_loop(Session session, const proto::Response& response);
+  void finish_in_loop(TcpStoreService::Answers answers);
+  void send_in_loop(TcpStoreService::Answer answer);
   // Calls on_all_closed_, once.
   void end_in_loop();
 

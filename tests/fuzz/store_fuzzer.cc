@@ -344,6 +344,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     if (!request.ParseFromString(input.text(input.number(1)))) continue;
     TcpStoreService::Answers answers;
     const absl::Status status = service.handle(session, request, kNow, answers);
+    for (TcpStoreService::Answer& answer : answers) answer.response = complete(answer);
     require(status.ok() != request.has_hello(), "a second Hello is accepted, or another request is refused");
     if (status.ok()) {
       model.expect(session, request, std::move(answers));
