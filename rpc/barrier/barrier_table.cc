@@ -6,71 +6,100 @@
 
 namespace gradwire::rpc {
 
-void BarrierTable::end(Barrier& barrier, const absl::Status& status, Answers& answers) {
-  barrier.result = status;
-  for (auto& [member, ticket] : barrier.arrived) {
-    if (ticket == 0) continue;
-    tickets_.erase(ticket);
-    answers.push_back({std::exchange(ticket, 0), status});
+BarrierTable::Lists::iterator BarrierTable::find_list(const Members& members) {
+  if (const auto found = lists_.find(members); found != lists_.end()) return found;
+  if (lists_.size() >= kMostLists) {
+    if (idle_.empty()) return lists_.end();
+    lists_.erase(idle_.begin()->second);
+    idle_.erase(idle_.begin());
   }
+  const auto list = lists_.emplace(members, List()).first;
+  list->second.idle_since = next_idle_++;
+  idle_.emplace(list->second.idle_since, list);
+  return list;
 }
 
-// A member that has come to a later barrier has the answers of the earlier ones, or does not want them.
-void BarrierTable::forget_old(const Members& members, Barriers& barriers) {
-  std::map<uint64_t, uint64_t> newest;
-  for (const auto& [number, barrier] : barriers) {
-    for (const auto& [member, ticket] : barrier.arrived) newest[member] = number;
+void BarrierTable::answer(uint64_t ticket, absl::Status status, Answers& answers) {
+  const auto place = tickets_.find(ticket);
+  if (place == tickets_.end()) return;
+  const auto of = waiting_of_.find(place->second.from);
+  if (--of->second == 0) waiting_of_.erase(of);
+  tickets_.erase(place);
+  answers.push_back({ticket, std::move(status)});
+}
+
+void BarrierTable::end(Lists::iterator list, uint64_t number, const absl::Status& status, Answers& answers) {
+  List& barriers = list->second;
+  const auto barrier = barriers.open.find(number);
+  if (barrier == barriers.open.end()) return;
+  for (const auto& [member, ticket] : barrier->second) answer(ticket, status, answers);
+  barriers.open.erase(barrier);
+  barriers.results.emplace(number, status);
+  if (barriers.results.size() > kMostResults) {
+    const auto oldest = barriers.results.begin();
+    barriers.forgotten_below = std::max(barriers.forgotten_below, oldest->first + 1);
+    barriers.results.erase(oldest);
   }
-  if (newest.size() < members.size()) return;
-  uint64_t oldest = newest.begin()->second;
-  for (const auto& [member, number] : newest) oldest = std::min(oldest, number);
-  barriers.erase(barriers.begin(), barriers.lower_bound(oldest));
+  if (!barriers.open.empty()) return;
+  barriers.idle_since = next_idle_++;
+  idle_.emplace(barriers.idle_since, list);
 }
 
 BarrierTable::Answers BarrierTable::arrive(const Members& members, uint64_t number, uint64_t from,
                                            uint64_t ticket) {
   Answers answers;
-  if (lists_.size() >= kMostLists && !lists_.contains(members)) {
+  const auto list = find_list(members);
+  if (list == lists_.end()) {
     answers.push_back({ticket, absl::ResourceExhaustedError(
                                    absl::StrCat("this worker leads barriers of ", lists_.size(),
-                                                " different lists of workers, its limit; use fewer lists"))});
+                                                " different lists of workers that have not ended, its limit; "
+                                                "wait for fewer at a time"))});
     return answers;
   }
-  Barriers& barriers = lists_[members];
-  const auto open = static_cast<std::size_t>(std::count_if(
-      barriers.begin(), barriers.end(), [](const auto& entry) { return !entry.second.result.has_value(); }));
-  if (barriers.size() >= 2 * kMostOpen || (open >= kMostOpen && !barriers.contains(number))) {
-    answers.push_back({ticket, absl::ResourceExhaustedError(absl::StrCat(
-                                   "too many barriers of these workers have not ended: got more than ",
-                                   kMostOpen, "; a member has not come to any of them"))});
+  List& barriers = list->second;
+  if (const auto result = barriers.results.find(number); result != barriers.results.end()) {
+    answers.push_back({ticket, result->second});
     return answers;
   }
-  Barrier& barrier = barriers[number];
-  auto [place, is_first] = barrier.arrived.try_emplace(from, 0);
-  if (!is_first && place->second != 0) {
-    answers.push_back({place->second, absl::CancelledError("the worker has come to the barrier again")});
-    tickets_.erase(place->second);
+  auto barrier = barriers.open.find(number);
+  if (barrier == barriers.open.end() && number < barriers.forgotten_below) {
+    answers.push_back({ticket, absl::DeadlineExceededError(absl::StrCat(
+                                   "barrier ", number, " of these workers has ended, and at least ",
+                                   kMostResults, " later ones; this worker came too late"))});
+    return answers;
   }
-  if (barrier.result.has_value()) {
-    place->second = 0;
-    answers.push_back({ticket, *barrier.result});
-  } else {
-    place->second = ticket;
-    tickets_.emplace(ticket, Place{members, number, from});
-    if (barrier.arrived.size() == members.size()) end(barrier, absl::OkStatus(), answers);
+  // A repetition. Its place is free before the limit is checked.
+  if (barrier != barriers.open.end()) {
+    if (const auto first = barrier->second.find(from); first != barrier->second.end()) {
+      answer(first->second, absl::CancelledError("the worker has come to the barrier again"), answers);
+      barrier->second.erase(first);
+    }
   }
-  forget_old(members, barriers);
+  if (const auto of = waiting_of_.find(from); of != waiting_of_.end() && of->second >= kMostWaiting) {
+    answers.push_back({ticket, absl::ResourceExhaustedError(
+                                   absl::StrCat("too many barriers: the worker waits for ", of->second,
+                                                " that this worker leads, its limit"))});
+    return answers;
+  }
+  if (barrier == barriers.open.end()) {
+    if (barriers.open.empty()) idle_.erase(barriers.idle_since);
+    barrier = barriers.open.try_emplace(number).first;
+  }
+  barrier->second.emplace(from, ticket);
+  tickets_.emplace(ticket, Place{list, number, from});
+  ++waiting_of_[from];
+  if (barrier->second.size() == members.size()) end(list, number, absl::OkStatus(), answers);
   return answers;
 }
 
 BarrierTable::Members BarrierTable::missing(uint64_t ticket) const {
-  const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) return {};
-  const Place& place = found->second;
-  const Barrier& barrier = lists_.at(place.members).at(place.number);
   Members missing;
-  for (const uint64_t member : place.members) {
-    if (!barrier.arrived.contains(member)) missing.push_back(member);
+  const auto place = tickets_.find(ticket);
+  if (place == tickets_.end()) return missing;
+  const auto& [members, barriers] = *place->second.list;
+  const auto barrier = barriers.open.find(place->second.number);
+  for (const uint64_t member : members) {
+    if (barrier == barriers.open.end() || !barrier->second.contains(member)) missing.push_back(member);
   }
   return missing;
 }
@@ -80,33 +109,30 @@ BarrierTable::Answers BarrierTable::give_up(uint64_t ticket, absl::Status own, a
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return answers;
   const Place place = found->second;
-  tickets_.erase(found);
-  Barrier& barrier = lists_.at(place.members).at(place.number);
-  barrier.arrived.at(place.from) = 0;
-  answers.push_back({ticket, std::move(own)});
-  end(barrier, others, answers);
+  answer(ticket, std::move(own), answers);
+  end(place.list, place.number, others, answers);
   return answers;
+}
+
+BarrierTable::Lists::iterator BarrierTable::drop(Lists::iterator list, const absl::Status& reason,
+                                                 Answers& answers) {
+  while (!list->second.open.empty()) end(list, list->second.open.begin()->first, reason, answers);
+  idle_.erase(list->second.idle_since);
+  return lists_.erase(list);
 }
 
 BarrierTable::Answers BarrierTable::lose(uint64_t member, const absl::Status& reason) {
   Answers answers;
   for (auto list = lists_.begin(); list != lists_.end();) {
-    if (!std::binary_search(list->first.begin(), list->first.end(), member)) {
-      ++list;
-      continue;
-    }
-    for (auto& [number, barrier] : list->second) end(barrier, reason, answers);
-    list = lists_.erase(list);
+    const bool has = std::binary_search(list->first.begin(), list->first.end(), member);
+    list = has ? drop(list, reason, answers) : std::next(list);
   }
   return answers;
 }
 
 BarrierTable::Answers BarrierTable::end_all(const absl::Status& reason) {
   Answers answers;
-  for (auto& [members, barriers] : lists_) {
-    for (auto& [number, barrier] : barriers) end(barrier, reason, answers);
-  }
-  lists_.clear();
+  for (auto list = lists_.begin(); list != lists_.end();) list = drop(list, reason, answers);
   return answers;
 }
 

@@ -16,6 +16,8 @@ namespace gradwire::rpc {
 namespace {
 
 constexpr uint32_t kArrive = 12;  // proto/rpc.proto
+// How long the leader waits for the others after a member has given up without an answer.
+constexpr absl::Duration kAfterGivingUp = absl::Seconds(5);
 
 }  // namespace
 
@@ -45,7 +47,15 @@ absl::Status Barriers::wait(std::vector<Worker> members, absl::Time deadline) {
   const absl::StatusOr<ServiceReply> reply =
       host_.call_service(leader, kArrive, arrive.SerializeAsString(), nullptr, {deadline, /*repeat=*/true})
           .result();
-  if (!reply.ok()) return with_context(reply.status(), listed);
+  if (!reply.ok()) {
+    // The Arrive may not have reached the leader: the deadline may have passed before it was sent. The others
+    // would then wait until their own deadlines, and those may be infinite. This worker has counted the
+    // barrier, so the leader must learn of it. A repetition with a short deadline ends the barrier soon. It
+    // fails at once if this agent or the leader has ended.
+    (void)host_.call_service(leader, kArrive, arrive.SerializeAsString(), nullptr,
+                             {Clock::system().now() + kAfterGivingUp, /*repeat=*/true});
+    return with_context(reply.status(), listed);
+  }
   proto::StatusValue failure;
   if (!failure.ParseFromString(reply->body)) {
     return absl::InvalidArgumentError(
@@ -170,6 +180,7 @@ Barriers::Replies Barriers::take_locked(BarrierTable::Answers answers) {
   Replies taken;
   for (BarrierTable::Answer& answer : answers) {
     const auto member = waiting_.find(answer.ticket);
+    if (member == waiting_.end()) continue;
     if (member->second.timer != 0) host_.timers().cancel(member->second.timer);
     taken.emplace_back(std::move(member->second.reply), std::move(answer.status));
     waiting_.erase(member);

@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/clock.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 
 namespace gradwire::rpc {
 namespace {
+
+constexpr uint32_t kArrive = 12;
 
 // An agent without connections, in a group of three.
 class FakeHost : public ReferenceHost {
@@ -33,16 +36,23 @@ class FakeHost : public ReferenceHost {
     if (!loses_ || worker.incarnation != 3 || times_asked_++ == 0) return absl::OkStatus();
     return absl::UnavailableError("worker \"c\" has died");
   }
-  Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string,
-                                    std::unique_ptr<TensorSet>, const ServiceOptions&) override {
+  Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
+                                    std::unique_ptr<TensorSet>, const ServiceOptions& options) override {
     called_.emplace_back(to.name, service);
-    return Promise<ServiceReply>(executor_).future();
+    const Promise<ServiceReply> promise(executor_);
+    if (service == kArrive) {
+      arrivals_.emplace_back(std::move(body), options);
+      promise.set_error(absl::DeadlineExceededError("expired before it was sent"));
+    }
+    return promise.future();
   }
   void on_accused(uint64_t) override {}
   std::weak_ptr<Agent> weak_agent() override { return {}; }
 
   // The workers and services that were called.
   const std::vector<std::pair<std::string, uint32_t>>& called() const { return called_; }
+  // The Arrive messages that were sent. Each fails with DeadlineExceeded.
+  const std::vector<std::pair<std::string, ServiceOptions>>& arrivals() const { return arrivals_; }
 
  private:
   const std::vector<Worker> workers_ = {{"a", 0, 1}, {"b", 1, 2}, {"c", 2, 3}};
@@ -53,6 +63,7 @@ class FakeHost : public ReferenceHost {
   const bool loses_;
   uint64_t last_id_ = 0;
   std::vector<std::pair<std::string, uint32_t>> called_;
+  std::vector<std::pair<std::string, ServiceOptions>> arrivals_;
   mutable int times_asked_ = 0;
 };
 
@@ -62,7 +73,7 @@ ServiceCall arrival(uint64_t number, std::optional<ServiceReply>& answer) {
   for (const uint64_t member : {1, 2, 3}) arrive.add_members(member);
   arrive.set_number(number);
   return {.from = {"b", 1, 2},
-          .service = 12,
+          .service = kArrive,
           .body = arrive.SerializeAsString(),
           .tensors = nullptr,
           .sender_devices = {},
@@ -96,6 +107,48 @@ TEST(Barriers, MemberThatHasNotComeIsAskedOnceWhetherItIsAlive) {
   EXPECT_FALSE(first.has_value());
   barriers.shutdown(absl::CancelledError("the end"));
   EXPECT_TRUE(first.has_value() && second.has_value());
+}
+
+// The others would wait for it until their own deadlines.
+TEST(Barriers, ALeaderThatWasNotReachedLearnsThatAMemberGaveUp) {
+  FakeHost host(/*loses=*/false);
+  Barriers barriers(host);
+  const absl::Time before = Clock::system().now();
+  for (uint64_t number = 0; number < 2; ++number) {
+    const absl::Status status = barriers.wait({{"b", 1, 2}, {"a", 0, 1}}, before);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  }
+  ASSERT_EQ(host.arrivals().size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    proto::Arrive arrive;
+    ASSERT_TRUE(arrive.ParseFromString(host.arrivals()[i].first));
+    EXPECT_EQ(arrive.number(), i / 2);
+    EXPECT_EQ(arrive.members_size(), 2);
+  }
+  const ServiceOptions& again = host.arrivals()[1].second;
+  EXPECT_TRUE(again.repeat);
+  EXPECT_GT(again.deadline, before);
+  EXPECT_LT(again.deadline, absl::InfiniteFuture());
+}
+
+// Two threads of each worker are in barriers, and the arrivals of one overtake those of the other.
+TEST(Barriers, AnArrivalAtAnEarlierBarrierIsAnswered) {
+  FakeHost host(/*loses=*/false);
+  Barriers barriers(host);
+  const auto serve = [&barriers](const Worker& from, uint64_t number, std::optional<ServiceReply>& answer) {
+    ServiceCall call = arrival(number, answer);
+    call.from = from;
+    barriers.serve(std::move(call));
+  };
+  std::optional<ServiceReply> answers[6];
+  const std::vector<Worker> workers = {{"a", 0, 1}, {"b", 1, 2}, {"c", 2, 3}};
+  for (int i = 0; i < 3; ++i) serve(workers[i], 1, answers[i]);
+  for (int i = 0; i < 3; ++i) serve(workers[i], 0, answers[3 + i]);
+  for (const std::optional<ServiceReply>& answer : answers) {
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_EQ(answer->body, "");
+  }
+  EXPECT_TRUE(barriers.idle());
 }
 
 }  // namespace
