@@ -4,6 +4,7 @@
 #include <torch/nn/modules/transformerlayer.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 
@@ -133,6 +136,64 @@ absl::Status decode_fields(const proto::Value& in, Decoder& decoder, std::tuple<
   return status;
 }
 
+// Libtorch divides by some numbers of options, or loops so many times, without a check of its own. Such a
+// number, sent by another process, would end this one with a signal, or keep a thread and fill the memory
+// until it ends. check() refuses them. Libtorch itself checks the other numbers and throws.
+
+// Bounds the layers of one recurrent module or one transformer.
+constexpr int64_t kMostLayers = 4096;
+// Bounds the sizes, strides, dilations and paddings of pooling.
+constexpr int64_t kMostPooled = int64_t{1} << 24;
+
+absl::Status check_number(absl::string_view name, int64_t number, int64_t least, int64_t most) {
+  if (number >= least && number <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " out of range: got ", number, ", expected a number in [", least, ", ", most, "]"));
+}
+
+// The head's size is the first divided by the second.
+absl::Status check_heads(absl::string_view size_name, int64_t size, absl::string_view heads_name,
+                         int64_t heads) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  GRADWIRE_RETURN_IF_ERROR(check_number(size_name, size, 1, kMost));
+  return check_number(heads_name, heads, 1, kMost);
+}
+
+template <size_t D>
+absl::Status check_numbers(absl::string_view name, const torch::ExpandingArray<D>& numbers, int64_t least) {
+  for (const int64_t number : *numbers) {
+    GRADWIRE_RETURN_IF_ERROR(check_number(name, number, least, kMostPooled));
+  }
+  return absl::OkStatus();
+}
+
+template <class Options>
+absl::Status check(const Options& o) {
+  if constexpr (requires { o.num_heads(); }) {
+    return check_heads("embed_dim", o.embed_dim(), "num_heads", o.num_heads());
+  } else if constexpr (requires { o.nhead(); }) {
+    GRADWIRE_RETURN_IF_ERROR(check_heads("d_model", o.d_model(), "nhead", o.nhead()));
+    if constexpr (requires { o.num_encoder_layers(); }) {
+      GRADWIRE_RETURN_IF_ERROR(check_number("num_encoder_layers", o.num_encoder_layers(), 1, kMostLayers));
+      return check_number("num_decoder_layers", o.num_decoder_layers(), 1, kMostLayers);
+    }
+  } else if constexpr (requires { o.num_layers(); }) {
+    return check_number("num_layers", o.num_layers(), 1, kMostLayers);
+  } else if constexpr (requires { o.ceil_mode(); }) {
+    GRADWIRE_RETURN_IF_ERROR(check_numbers("kernel_size", o.kernel_size(), 1));
+    GRADWIRE_RETURN_IF_ERROR(check_numbers("stride", o.stride(), 1));
+    GRADWIRE_RETURN_IF_ERROR(check_numbers("padding", o.padding(), 0));
+    if constexpr (requires { o.dilation(); }) return check_numbers("dilation", o.dilation(), 1);
+  }
+  return absl::OkStatus();
+}
+
+// The caller checks too, so that its error comes before the call.
+template <class Options>
+absl::Status check_options(const Options& options, absl::string_view name) {
+  return with_context(check(options), absl::StrCat("torch::nn::", name));
+}
+
 }  // namespace
 
 // Defines the Codec of options that `initial` makes, with these fields of the object `o`.
@@ -140,6 +201,7 @@ absl::Status decode_fields(const proto::Value& in, Decoder& decoder, std::tuple<
   std::string Codec<torch::nn::Options>::type_name() { return "torch::nn::" #Options; }               \
   absl::Status Codec<torch::nn::Options>::encode(const torch::nn::Options& options, Encoder& encoder, \
                                                  proto::Value& out) {                                 \
+    GRADWIRE_RETURN_IF_ERROR(check_options(options, #Options));                                       \
     torch::nn::Options o = options;                                                                   \
     return encode_fields(std::tie(__VA_ARGS__), encoder, out);                                        \
   }                                                                                                   \
@@ -147,6 +209,7 @@ absl::Status decode_fields(const proto::Value& in, Decoder& decoder, std::tuple<
                                                                        Decoder& decoder) {            \
     torch::nn::Options o initial;                                                                     \
     GRADWIRE_RETURN_IF_ERROR(decode_fields(in, decoder, std::tie(__VA_ARGS__)));                      \
+    GRADWIRE_RETURN_IF_ERROR(check_options(o, #Options));                                             \
     return o;                                                                                         \
   }
 
@@ -257,6 +320,7 @@ absl::Status encode_coder(const Options& options, const Layer& layer, Encoder& e
   if (layer.is_empty()) {
     return absl::InvalidArgumentError("cannot send the options of a transformer: they have no layer");
   }
+  GRADWIRE_RETURN_IF_ERROR(check_options(options, "TransformerEncoderOptions or TransformerDecoderOptions"));
   GRADWIRE_ASSIGN_OR_RETURN(auto norm, norm_options(options.norm()));
   using Coder = CoderWire<LayerOptions>;
   return encode_value<Coder>(Coder(layer->options, options.num_layers(), std::move(norm)), encoder, out);
@@ -267,6 +331,7 @@ absl::StatusOr<Options> decode_coder(const proto::Value& in, Decoder& decoder) {
   using Coder = CoderWire<LayerOptions>;
   GRADWIRE_ASSIGN_OR_RETURN(Coder wire, decode_value<Coder>(in, decoder));
   Options options(std::get<0>(wire), std::get<1>(wire));
+  GRADWIRE_RETURN_IF_ERROR(check_options(options, "TransformerEncoderOptions or TransformerDecoderOptions"));
   if (std::get<2>(wire)) options.norm(torch::nn::AnyModule(torch::nn::LayerNorm(*std::get<2>(wire))));
   return options;
 }
@@ -309,6 +374,7 @@ absl::Status Codec<torch::nn::TransformerOptions>::encode(const torch::nn::Trans
         "cannot send the options of a transformer: a custom encoder or decoder is a module of this program; "
         "register a module of your own");
   }
+  GRADWIRE_RETURN_IF_ERROR(check_options(options, "TransformerOptions"));
   torch::nn::TransformerOptions o = options;
   return encode_fields(std::tie(o.d_model(), o.nhead(), o.num_encoder_layers(), o.num_decoder_layers(),
                                 o.dim_feedforward(), o.dropout(), o.activation()),
@@ -321,6 +387,7 @@ absl::StatusOr<torch::nn::TransformerOptions> Codec<torch::nn::TransformerOption
       decode_fields(in, decoder,
                     std::tie(o.d_model(), o.nhead(), o.num_encoder_layers(), o.num_decoder_layers(),
                              o.dim_feedforward(), o.dropout(), o.activation())));
+  GRADWIRE_RETURN_IF_ERROR(check_options(o, "TransformerOptions"));
   return o;
 }
 

@@ -1,6 +1,7 @@
 #include "gradwire/rpc/sequential.h"
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -84,6 +85,7 @@ absl::StatusOr<Layer> Codec<Layer>::decode(const proto::Value& in, Decoder& deco
 }
 
 SequentialImpl::SequentialImpl(const Layers& layers) {
+  std::set<std::string> names;
   for (const Layer& layer : layers.list()) {
     if (layer.module().is_empty()) {
       throw Error(absl::InvalidArgumentError(
@@ -92,7 +94,7 @@ SequentialImpl::SequentialImpl(const Layers& layers) {
                        "this process")));
     }
     const std::string name = layer.name().empty() ? std::to_string(size()) : layer.name();
-    if (named_children().contains(name)) {
+    if (!names.insert(name).second) {
       throw Error(absl::InvalidArgumentError(
           absl::StrCat("cannot make a SequentialImpl: two layers have the name \"", name, "\"")));
     }

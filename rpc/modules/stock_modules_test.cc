@@ -6,6 +6,8 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <functional>
+#include <initializer_list>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/codec/encoder.h"
 #include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {
@@ -206,6 +209,86 @@ TEST_F(StockModules, InheritedForwardIsRegistered) {
   EXPECT_TRUE(same(remote.forward(x), local.forward(x)));
   // Training has changed the running mean, which is a buffer.
   EXPECT_TRUE(same(remote.state_dict().at("running_mean"), local.running_mean));
+}
+
+// Returns the status of decoding these options after their field was set to `number` on the way. `path`: the
+// field's index, in those of each tuple that contains it.
+template <class Options>
+absl::Status decode_with(const Options& options, std::initializer_list<int> path, int64_t number) {
+  proto::Payload payload;
+  Encoder encoder(payload, nullptr);
+  proto::Value value;
+  if (absl::Status encoded = encode_value<Options>(options, encoder, value); !encoded.ok()) {
+    ADD_FAILURE() << encoded;
+    return encoded;
+  }
+  proto::Value* field = &value;
+  for (const int index : path) field = field->mutable_list()->mutable_values(index);
+  if (field->has_integers()) {
+    for (int64_t& each : *field->mutable_integers()->mutable_values()) each = number;
+  } else {
+    EXPECT_TRUE(field->has_integer());
+    field->set_integer(number);
+  }
+  const std::vector<std::shared_ptr<RRefHandle>> no_references;
+  Decoder decoder(payload, nullptr, no_references);
+  return decode_value<Options>(value, decoder).status();
+}
+
+// Libtorch divides by these numbers, or loops so many times, without a check.
+TEST(StockOptions, NumbersThatWouldEndTheReceiverAreRefused) {
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const auto refused = [](const absl::Status& status, const std::string& name) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name + " out of range"));
+  };
+  for (const int64_t heads : {int64_t{0}, int64_t{-1}, kMin}) {
+    refused(decode_with(nn::MultiheadAttentionOptions(8, 2), {1}, heads), "num_heads");
+    refused(decode_with(nn::MultiheadAttentionOptions(8, 2), {0}, heads), "embed_dim");
+    refused(decode_with(nn::TransformerEncoderLayerOptions(8, 2), {1}, heads), "nhead");
+    refused(decode_with(nn::TransformerDecoderLayerOptions(8, 2), {0}, heads), "d_model");
+    refused(decode_with(nn::TransformerOptions(8, 2), {1}, heads), "nhead");
+  }
+  const nn::TransformerEncoderOptions encoders(nn::TransformerEncoderLayerOptions(8, 2), 1);
+  const nn::TransformerDecoderOptions decoders(nn::TransformerDecoderLayerOptions(8, 2), 1);
+  refused(decode_with(encoders, {0, 1}, 0), "nhead");
+  refused(decode_with(decoders, {0, 1}, 0), "nhead");
+  for (const int64_t layers : {kMin, int64_t{-1}, int64_t{0}, int64_t{4097}, int64_t{1} << 40, kMax}) {
+    refused(decode_with(nn::RNNOptions(1, 1), {2}, layers), "num_layers");
+    refused(decode_with(nn::LSTMOptions(1, 1), {2}, layers), "num_layers");
+    refused(decode_with(nn::GRUOptions(1, 1), {2}, layers), "num_layers");
+    refused(decode_with(encoders, {1}, layers), "num_layers");
+    refused(decode_with(decoders, {1}, layers), "num_layers");
+    refused(decode_with(nn::TransformerOptions(8, 2), {2}, layers), "num_encoder_layers");
+    refused(decode_with(nn::TransformerOptions(8, 2), {3}, layers), "num_decoder_layers");
+  }
+  EXPECT_TRUE(decode_with(nn::LSTMOptions(1, 1), {2}, 4096).ok());
+  for (const int64_t size : {kMin, int64_t{-1}, int64_t{1} << 40, kMax}) {
+    refused(decode_with(nn::MaxPool1dOptions(2), {0}, size), "kernel_size");
+    refused(decode_with(nn::MaxPool1dOptions(2), {1}, size), "stride");
+    refused(decode_with(nn::MaxPool1dOptions(2), {2}, size), "padding");
+    refused(decode_with(nn::MaxPool1dOptions(2), {3}, size), "dilation");
+    refused(decode_with(nn::MaxPool3dOptions(2), {0}, size), "kernel_size");
+    refused(decode_with(nn::AvgPool2dOptions(2), {1}, size), "stride");
+  }
+  refused(decode_with(nn::MaxPool1dOptions(2), {1}, 0), "stride");
+  EXPECT_TRUE(decode_with(nn::MaxPool1dOptions(2), {2}, 0).ok());
+}
+
+// The caller need not make the call to see the error.
+TEST_F(StockModules, TheCallerOfAModuleWithoutHeadsIsTold) {
+  absl::Status status = status_of([&] { RemoteModule<nn::MultiheadAttentionImpl>("worker1", 8, 0); });
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("torch::nn::MultiheadAttentionOptions: num_heads out of range: got 0, expected"));
+  status = status_of([&] { RemoteModule<nn::TransformerImpl>("worker1", 8, 0); });
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  status = status_of([&] {
+    RemoteModule<SequentialImpl>("worker1", layer<nn::MaxPool1dImpl>(std::numeric_limits<int64_t>::max()));
+  });
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("kernel_size out of range"));
 }
 
 struct ScaleImpl : nn::Module {
