@@ -144,7 +144,8 @@ TEST_F(ThreeProcesses, ProfilerGetsTheEventsOfTheOtherProcess) {
   torch::autograd::profiler::enableProfiler(config, activities);
   rpc_sync<&far_work::multiply>("server1", at::ones({3}), "server2");
   std::map<std::string, std::string> backends;
-  for (const auto& event : torch::autograd::profiler::disableProfiler()->events()) {
+  const auto profile = torch::autograd::profiler::disableProfiler();
+  for (const auto& event : profile->events()) {
     backends.emplace(event.name(), event.backend());
   }
   const std::string call = "rpc_sync#far_work::multiply(client -> server1)";
