@@ -31,8 +31,8 @@ void expect_refused(const std::string& what, const std::function<void()>& run) {
   check(status.code() == absl::StatusCode::kInvalidArgument, absl::StrCat(what, ": ", status.ToString()));
 }
 
-// Every kind of reduction for every dtype in one operation: over a hundred calls, more than one group of
-// NCCL's has.
+// Each reduction for each dtype in one operation. These are over a hundred calls, and an NCCL group takes 64,
+// so the operation needs several of them.
 void check_all_reduce_coalesced(const Group& group, int rank, int size, c10::Device device) {
   CoalescingManager together(group);
   Tensors results, wanted;

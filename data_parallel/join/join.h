@@ -67,7 +67,8 @@ struct JoinOptions {
 class Join : private JoinNotifier {
  public:
   // `objects` must outlive the scope; their collectives run in this order. Throws Error with InvalidArgument
-  // if there is no object, if they have different groups, or if a module in training has a SyncBatchNorm.
+  // if `objects` is empty, if its objects have different groups, or if one of them is a module in training
+  // that contains a SyncBatchNorm.
   explicit Join(std::vector<Joinable*> objects, const JoinOptions& options = {});
   // Calls finish(), unless an exception ends the scope: then the other ranks do not get this rank's help, and
   // fail when it leaves the group. May throw the errors of finish().

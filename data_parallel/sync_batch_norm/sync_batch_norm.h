@@ -49,7 +49,7 @@ TORCH_MODULE(SyncBatchNorm);
 // belongs to the tensors: a clone() of the module, or a weight that the program replaces, does not have it.
 // `group`: nullptr is the world; for the choice of the group see SyncBatchNormImpl. Throws Error:
 // InvalidArgument for a BatchNorm that has neither weights nor running statistics (use SyncBatchNorm there),
-// or that is on a device without collectives; FailedPrecondition if there is no world.
+// and for a BatchNorm on a device that has no collectives; FailedPrecondition if there is no world.
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module,
                                                 std::shared_ptr<ProcessGroup> group = nullptr);
 
