@@ -26,7 +26,7 @@ bool contains(const grpc::Status& status, absl::string_view text) {
 }
 
 // Escapes and truncates a peer's text for messages.
-std::string in_quotes(absl::string_view text) {
+std::string escaped(absl::string_view text) {
   constexpr std::size_t kShown = 400;
   return absl::StrCat(absl::CHexEscape(text.substr(0, kShown)), text.size() > kShown ? "..." : "");
 }
@@ -59,8 +59,8 @@ EtcdFailure classify_etcd(const grpc::Status& status) {
 
 absl::Status explain_etcd(const grpc::Status& status, absl::string_view address, absl::string_view user,
                           absl::string_view prefix) {
-  const std::string answer = absl::StrCat("etcd at ", address, ": ", in_quotes(status.error_message()));
-  const std::string user_text = user.empty() ? "no user" : absl::StrCat("user \"", in_quotes(user), "\"");
+  const std::string answer = absl::StrCat("etcd at ", address, ": ", escaped(status.error_message()));
+  const std::string user_text = user.empty() ? "no user" : absl::StrCat("user \"", escaped(user), "\"");
   if (contains(status, kWrongPassword)) {
     return absl::UnauthenticatedError(
         absl::StrCat(answer, " (", user_text, "): check security.user and security.password"));
@@ -83,12 +83,12 @@ absl::Status explain_etcd(const grpc::Status& status, absl::string_view address,
     case grpc::StatusCode::PERMISSION_DENIED:
       return absl::PermissionDeniedError(absl::StrCat(
           answer, " (", user_text, "): grant it a role that may read and write all keys that begin with \"",
-          in_quotes(prefix), "\" (etcdctl role grant-permission ROLE readwrite --prefix=true PREFIX)"));
+          escaped(prefix), "\" (etcdctl role grant-permission ROLE readwrite --prefix=true PREFIX)"));
     case grpc::StatusCode::UNAUTHENTICATED:
       return absl::UnauthenticatedError(
           absl::StrCat(answer, " (", user_text, "): etcd does not accept its own tokens"));
     case grpc::StatusCode::UNIMPLEMENTED:
-      return not_etcd(address, in_quotes(status.error_message()));
+      return not_etcd(address, escaped(status.error_message()));
     default:
       return absl::Status(static_cast<absl::StatusCode>(status.error_code()), answer);
   }
