@@ -122,7 +122,7 @@ def gradwire_cc_test(
         tags.append("no-sanitizer")
     elif size == "small" and not plain:
         tags.append("sanitized")
-    deps = deps + ["//base:tsan_suppressions", "@system//:gtest_main"]
+    deps = deps + ["//base/testing:tsan_suppressions", "@system//:gtest_main"]
     if not threads:
         tags.append("no-tsan")
         deps.append("//base/testing:no_threads")

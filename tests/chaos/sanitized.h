@@ -13,7 +13,7 @@ inline constexpr bool kSanitized = false;
 #endif
 
 // Whether the sanitizer may have a symbolizer process. ThreadSanitizer starts one, with two pipes, when it
-// first checks whether to suppress a report (base/tsan_suppressions). The process runs until this program
+// first checks whether to suppress a report (base/testing). The process runs until this program
 // ends.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kMayHaveSymbolizer = true;

@@ -45,7 +45,7 @@ void suppress(const char* sanitizer, const std::string& file) {
   const char* options = std::getenv(sanitizer);
   setenv(sanitizer,
          absl::StrCat(options == nullptr ? "" : options, " print_suppressions=0 suppressions=",
-                      std::filesystem::current_path().string(), "/tests/launch/", file)
+                      std::filesystem::current_path().string(), "/", file)
              .c_str(),
          1);
 }
@@ -71,8 +71,8 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
     dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
     for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE"}) unsetenv(name);
-    suppress("TSAN_OPTIONS", "tsan_suppressions.txt");
-    suppress("LSAN_OPTIONS", "lsan_suppressions.txt");
+    suppress("TSAN_OPTIONS", "base/testing/tsan_suppressions.txt");
+    suppress("LSAN_OPTIONS", "tests/launch/lsan_suppressions.txt");
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
     execv(argv[0], argv.data());
