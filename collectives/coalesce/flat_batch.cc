@@ -12,8 +12,8 @@ namespace {
 
 using Kind = CoalescedCall::Kind;
 
-// A tensor of at most so many bytes is copied into a batch. This is an estimate of where two copies cost as
-// much as one more collective.
+// A tensor of at most so many bytes is copied into a batch. With four ranks 16 tensors of this size then take
+// 0.7 of the time, and larger ones as long as one by one (tools/bench/collectives/collective_choices.cc).
 constexpr int64_t kSmallBytes = int64_t{32} << 10;
 // The size of one rank's part of a batch.
 constexpr int64_t kBatchBytes = int64_t{1} << 20;
