@@ -4,10 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/memory/limits.h"
+#include "gradwire/store/memory/quoted_key.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
@@ -16,9 +17,8 @@ namespace {
 // The user's key of a key on the wire.
 absl::StatusOr<absl::string_view> key_of(const std::string& wire) {
   if (!wire.empty() && wire.front() == kC10dKeyPrefix) return absl::string_view(wire).substr(1);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the key \"", absl::CHexEscape(absl::string_view(wire).substr(0, 128)),
-                   "\" does not begin with \"/\": the client is not a TCPStore of PyTorch"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the key ", quoted_key(wire), " does not begin with \"/\": the client is not a TCPStore of PyTorch"));
 }
 
 absl::Status pack_wire_keys(const std::vector<std::string>& strings, proto::KeyList& list) {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/memory/limits.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {

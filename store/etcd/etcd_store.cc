@@ -3,19 +3,19 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/etcd/etcd_client.h"
 #include "gradwire/store/etcd/etcd_lease.h"
 #include "gradwire/store/etcd/etcd_reader.h"
 #include "gradwire/store/etcd/etcd_writer.h"
 #include "gradwire/store/memory/limits.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/memory/quoted_key.h"
 
 namespace gradwire::store {
 namespace {
@@ -31,10 +31,9 @@ constexpr absl::Duration kMaxLease = absl::Seconds(9'000'000'000);
 Change add_to(const std::optional<std::string>& current, int64_t n, absl::string_view key) {
   int64_t number = 0, sum = 0;
   const auto refuse = [&](absl::string_view why) {
-    return Change{
-        .kind = Change::kNone,
-        .error = absl::InvalidArgumentError(absl::StrCat("cannot add ", n, " to store key \"",
-                                                         absl::CHexEscape(key.substr(0, 128)), "\": ", why))};
+    return Change{.kind = Change::kNone,
+                  .error = absl::InvalidArgumentError(
+                      absl::StrCat("cannot add ", n, " to store key ", quoted_key(key), ": ", why))};
   };
   if (current.has_value() && !absl::SimpleAtoi(*current, &number))
     return refuse("its value is not a decimal number");
@@ -134,8 +133,7 @@ absl::Status EtcdStore::start(const EtcdStoreOptions& options) {
 }
 
 std::string EtcdStore::description() const {
-  return absl::StrCat("EtcdStore \"", absl::CHexEscape(absl::string_view(prefix_).substr(0, 128)), "\" at ",
-                      absl::StrJoin(endpoints_, ", "));
+  return absl::StrCat("EtcdStore ", quoted_key(prefix_), " at ", absl::StrJoin(endpoints_, ", "));
 }
 
 std::string EtcdStore::full_key(absl::string_view key) const { return absl::StrCat(prefix_, "/", key); }

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/file/file_table.h"
 #include "gradwire/store/memory/limits.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 

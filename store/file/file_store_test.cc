@@ -16,9 +16,9 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/file/file_log.h"
 #include "gradwire/store/memory/limits.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/store.pb.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/calls/key_list.h"
 
 namespace gradwire::store {
 namespace {

@@ -6,25 +6,19 @@
 #include <algorithm>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/memory/limits.h"
+#include "gradwire/store/memory/quoted_key.h"
 
 namespace gradwire::store {
 namespace {
-
-// Quotes a key for a message. Keys are bytes and may be long, so only an escaped beginning is shown.
-std::string in_quotes(absl::string_view key) {
-  constexpr std::size_t kShown = 128;
-  return absl::StrCat("\"", absl::CHexEscape(key.substr(0, kShown)), key.size() > kShown ? "...\"" : "\"");
-}
 
 std::string quoted_list(const std::vector<std::string>& keys) {
   constexpr std::size_t kShown = 16;
   std::string list;
   for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
-    absl::StrAppend(&list, i == 0 ? "" : ", ", in_quotes(keys[i]));
+    absl::StrAppend(&list, i == 0 ? "" : ", ", quoted_key(keys[i]));
   }
   if (keys.size() > kShown) absl::StrAppend(&list, " and ", keys.size() - kShown, " more");
   return list;
@@ -33,13 +27,14 @@ std::string quoted_list(const std::vector<std::string>& keys) {
 absl::Status check_key(absl::string_view key) {
   if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a store key of ", key.size(), " bytes is over the limit of ", kMaxKeyBytes, ": ", in_quotes(key)));
+      "a store key of ", key.size(), " bytes is over the limit of ", kMaxKeyBytes, ": ", quoted_key(key)));
 }
 
 absl::Status check_value(absl::string_view key, absl::string_view value) {
   if (value.size() <= kMaxValueBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("a value of ", value.size(), " bytes for store key ",
-                                                   in_quotes(key), " is over the limit of ", kMaxValueBytes));
+                                                   quoted_key(key), " is over the limit of ",
+                                                   kMaxValueBytes));
 }
 
 absl::Status check_keys(const std::vector<std::string>& keys) {
@@ -200,7 +195,7 @@ absl::StatusOr<std::string> Store::wait_for_value(absl::string_view key,
                             do_watch(key, last_value, deadline_of(timeout)));
   if (value.has_value()) return *std::move(value);
   return timeout_error(
-      start, in_quotes(key),
+      start, quoted_key(key),
       last_value.has_value() ? "it has no value other than the one given" : "no such key has been set");
 }
 
@@ -221,7 +216,7 @@ absl::StatusOr<std::string> Store::try_queue_pop(absl::string_view queue, Timeou
   const absl::Time start = clock_.now();
   GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> item, do_queue_pop(queue, deadline_of(timeout)));
   if (item.has_value()) return *std::move(item);
-  return timeout_error(start, absl::StrCat("an item of the queue ", in_quotes(queue)), "the queue is empty");
+  return timeout_error(start, absl::StrCat("an item of the queue ", quoted_key(queue)), "the queue is empty");
 }
 
 absl::StatusOr<int64_t> Store::try_queue_len(absl::string_view queue, Timeout timeout) {

@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/memory/quoted_key.h"
 
 namespace gradwire::store {
 
 namespace {
-
-std::string in_quotes(absl::string_view key) {
-  return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 128)), "\"");
-}
 
 // Checks that `more` bytes fit beside `bytes`.
 absl::Status check_more(std::size_t bytes, std::size_t max_bytes, std::size_t more) {
@@ -73,7 +69,7 @@ absl::Status StoreTable::append(absl::string_view key, absl::string_view value, 
   const Value current = find(key);
   if (current == nullptr) return set(key, value, wakeups);
   if (current->size() + value.size() > kMaxValueBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("append to store key ", in_quotes(key), ": a value of ",
+    return absl::ResourceExhaustedError(absl::StrCat("append to store key ", quoted_key(key), ": a value of ",
                                                      current->size() + value.size(),
                                                      " bytes is over the limit of ", kMaxValueBytes));
   }
@@ -114,13 +110,13 @@ StoreTable::Value StoreTable::pop(absl::string_view queue) {
 absl::StatusOr<int64_t> StoreTable::add(absl::string_view key, int64_t n, Wakeups& wakeups) {
   int64_t current = 0;
   if (const Value value = find(key); value != nullptr && !absl::SimpleAtoi(*value, &current)) {
-    return absl::InvalidArgumentError(absl::StrCat("add to store key ", in_quotes(key), ": its value of ",
+    return absl::InvalidArgumentError(absl::StrCat("add to store key ", quoted_key(key), ": its value of ",
                                                    value->size(), " bytes is not a decimal number"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(current, n, &sum)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("add to store key ", in_quotes(key), ": ", current, " + ", n, " does not fit 64 bits"));
+        absl::StrCat("add to store key ", quoted_key(key), ": ", current, " + ", n, " does not fit 64 bits"));
   }
   std::string text = absl::StrCat(sum);
   GRADWIRE_RETURN_IF_ERROR(check_room(key, text.size()));
@@ -169,7 +165,7 @@ absl::StatusOr<std::vector<std::string>> StoreTable::list_keys(absl::string_view
        ++it) {
     bytes += it->first.size() + kListedKeyBytes;
     if (bytes > kMaxListBytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", in_quotes(prefix),
+      return absl::ResourceExhaustedError(absl::StrCat("the names of the keys under ", quoted_key(prefix),
                                                        " take more than the limit of ", kMaxListBytes,
                                                        " bytes; list them under longer prefixes"));
     }

@@ -7,12 +7,12 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/store/c10d/c10d_client.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/calls/store_caller.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
 #include "gradwire/store/tcp/tcp_store_client.h"
-#include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gradwire/store/tcp_store_server.h"
 
 namespace gradwire::store {

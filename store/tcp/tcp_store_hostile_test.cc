@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/calls/table_calls.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
