@@ -1,0 +1,190 @@
+#include "gradwire/security/token/token_credentials.h"
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/security/token/random_bytes.h"
+#include "gradwire/security/token/record.h"
+#include "gradwire/security/token/socket_addresses.h"
+#include "gradwire/security/token/token_handshake.h"
+
+namespace gradwire::security {
+namespace {
+
+// TokenHandshake over a non-blocking socket.
+class TokenSocketHandshake : public SocketHandshake {
+ public:
+  TokenSocketHandshake(int socket, const Secret& key, TokenHandshake::Options options)
+      : socket_(socket), peer_(options.peer), handshake_(key, std::move(options)) {
+    identity_.proof = PeerIdentity::Proof::kToken;
+    react(handshake_.start());
+  }
+
+  absl::StatusOr<Progress> step() override;
+  const PeerIdentity& peer() const override { return identity_; }
+  std::shared_ptr<SecureStream> take_stream() override { return nullptr; }
+
+ private:
+  // Sends bytes of `output_` as far as there is room. Returns whether nothing is left to send.
+  absl::StatusOr<bool> flush();
+  // Reads bytes of the next record and handles it. Returns false if no byte is there.
+  absl::StatusOr<bool> read_record();
+  void react(TokenHandshake::Reaction reaction);
+  void react_to_garbage(const absl::Status& reason);
+  absl::Status closed(absl::string_view how) const;
+
+  const int socket_;
+  const std::string peer_;
+  TokenHandshake handshake_;
+  RecordParser parser_;
+  PeerIdentity identity_;
+  // The bytes that are not sent yet.
+  std::string output_;
+  bool received_any_ = false;
+  bool done_ = false;
+  // The first failure, which stays.
+  absl::Status failure_;
+};
+
+absl::StatusOr<SocketHandshake::Progress> TokenSocketHandshake::step() {
+  while (failure_.ok()) {
+    // 1. The last record of the server is sent after the handshake is done for it.
+    absl::StatusOr<bool> flushed = flush();
+    if (!flushed.ok()) {
+      failure_ = flushed.status();
+      break;
+    }
+    if (!*flushed) return Progress::kToWrite;
+    if (done_) return Progress::kDone;
+    // 2. The peer's next record, which may add to the output.
+    absl::StatusOr<bool> read = read_record();
+    if (!read.ok()) {
+      failure_ = read.status();
+      break;
+    }
+    if (!*read) return Progress::kToRead;
+  }
+  return failure_;
+}
+
+absl::StatusOr<bool> TokenSocketHandshake::flush() {
+  while (!output_.empty()) {
+    const ssize_t sent = ::send(socket_, output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      output_.erase(0, static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return false;
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      // The peer has closed the connection, maybe after a refusal that says why. The handshake cannot end
+      // well: the next read finds the refusal, or the end.
+      output_.clear();
+      if (done_) return closed(errno_status("the connection ended", errno).message());
+    } else if (errno != EINTR) {
+      return closed(errno_status("cannot send", errno).message());
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> TokenSocketHandshake::read_record() {
+  while (!parser_.complete()) {
+    char bytes[Record::kMaxBody];
+    const std::size_t wanted = std::min(parser_.wanted(), sizeof(bytes));
+    const ssize_t got = ::recv(socket_, bytes, wanted, MSG_DONTWAIT);
+    if (got == 0) return closed("the peer closed the connection");
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+      if (errno == EINTR) continue;
+      return closed(errno_status("cannot receive", errno).message());
+    }
+    received_any_ = true;
+    const absl::StatusOr<std::size_t> taken = parser_.add({bytes, static_cast<std::size_t>(got)});
+    if (!taken.ok()) {
+      react_to_garbage(taken.status());
+      return true;
+    }
+  }
+  react(handshake_.receive(parser_.take()));
+  return true;
+}
+
+void TokenSocketHandshake::react(TokenHandshake::Reaction reaction) {
+  if (reaction.send) output_ += reaction.send->encode();
+  done_ = reaction.done;
+  if (done_) identity_.name = handshake_.peer_name();
+  if (reaction.failure.ok()) return;
+  // One attempt: the peer's next step has the deadline of its own handshake.
+  if (!output_.empty()) ::send(socket_, output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  failure_ = std::move(reaction.failure);
+}
+
+void TokenSocketHandshake::react_to_garbage(const absl::Status& reason) {
+  react({.send = Record::refusal(reason.message()),
+         .failure = absl::UnauthenticatedError(
+             absl::StrCat("the handshake with ", peer_, " failed: ", reason.message(),
+                          "; check that the address belongs to a process of Gradwire with a token"))});
+}
+
+absl::Status TokenSocketHandshake::closed(absl::string_view how) const {
+  return absl::UnavailableError(absl::StrCat(
+      "the handshake with ", peer_, " failed: ", how, received_any_ ? "" : " before it sent anything",
+      "; read the log of that process",
+      received_any_ ? "" : ", and check that it runs the same version of Gradwire with a token"));
+}
+
+class TokenCredentials : public Credentials {
+ public:
+  TokenCredentials(Secret key, bool check_addresses)
+      : key_(std::move(key)), check_addresses_(check_addresses) {}
+
+  Kind kind() const override { return Kind::kToken; }
+  std::unique_ptr<SocketHandshake> connected(int socket, const ConnectionFacts& facts) const override {
+    return handshake(TokenHandshake::Role::kClient, socket, facts);
+  }
+  std::unique_ptr<SocketHandshake> accepted(int socket, const ConnectionFacts& facts) const override {
+    return handshake(TokenHandshake::Role::kServer, socket, facts);
+  }
+
+ private:
+  std::unique_ptr<SocketHandshake> handshake(TokenHandshake::Role role, int socket,
+                                             const ConnectionFacts& facts) const {
+    SocketAddresses addresses = socket_addresses(socket);
+    std::string peer = !facts.peer_address.empty() ? facts.peer_address
+                       : !addresses.peer.empty()   ? addresses.peer
+                                                   : "the peer";
+    return std::make_unique<TokenSocketHandshake>(
+        socket, key_,
+        TokenHandshake::Options{.role = role,
+                                .purpose = facts.purpose,
+                                .name = facts.own_name,
+                                .own_address = std::move(addresses.own),
+                                .peer_address = std::move(addresses.peer),
+                                .check_addresses = check_addresses_,
+                                .nonce = random_bytes(TokenHandshake::kNonceBytes),
+                                .peer = std::move(peer)});
+  }
+
+  const Secret key_;
+  const bool check_addresses_;
+};
+
+}  // namespace
+
+absl::StatusOr<CredentialsPtr> make_token_credentials(const Secret& token, bool check_addresses) {
+  if (token.size() < kMinTokenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the token has ", token.size(), " bytes, expected at least ", kMinTokenBytes,
+                     "; make one with: (umask 077; openssl rand -hex 32 > FILE)"));
+  }
+  return std::make_shared<const TokenCredentials>(handshake_key(token), check_addresses);
+}
+
+}  // namespace gradwire::security
