@@ -179,11 +179,7 @@ class TokenCredentials : public Credentials {
 }  // namespace
 
 absl::StatusOr<CredentialsPtr> make_token_credentials(const Secret& token, bool check_addresses) {
-  if (token.size() < kMinTokenBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the token has ", token.size(), " bytes, expected at least ", kMinTokenBytes,
-                     "; make one with: (umask 077; openssl rand -hex 32 > FILE)"));
-  }
+  GRADWIRE_RETURN_IF_ERROR(check_token_size("the token", token));
   return std::make_shared<const TokenCredentials>(handshake_key(token), check_addresses);
 }
 

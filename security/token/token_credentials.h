@@ -1,15 +1,11 @@
 #pragma once
 
-#include <cstddef>
-
 #include "absl/status/statusor.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/secret.h"
+#include "gradwire/security/token/token_size.h"
 
 namespace gradwire::security {
-
-// A shorter token could be guessed by trying.
-inline constexpr std::size_t kMinTokenBytes = 32;
 
 // Credentials of a job whose processes know the same token. Each connection begins with the token handshake
 // (token_handshake.h). Its bytes then travel as they are: authenticated peers, no encryption.
