@@ -1,0 +1,47 @@
+#include "gradwire/security/tls/certificate_credentials.h"
+
+#include <memory>
+#include <utility>
+
+#include "gradwire/security/tls/certificates/certificate_set.h"
+#include "gradwire/security/tls/certificates/rotating_certificates.h"
+#include "gradwire/security/tls/tls_handshake.h"
+
+namespace gradwire::security {
+namespace {
+
+class CertificateCredentials final : public Credentials {
+ public:
+  explicit CertificateCredentials(std::unique_ptr<RotatingCertificates> certificates)
+      : certificates_(std::move(certificates)) {}
+
+  Kind kind() const override { return Kind::kCertificate; }
+  std::unique_ptr<SocketHandshake> connected(int socket, const ConnectionFacts& facts) const override {
+    return std::make_unique<TlsHandshake>(TlsHandshake::Role::kConnected, socket, facts,
+                                          certificates_->current());
+  }
+  std::unique_ptr<SocketHandshake> accepted(int socket, const ConnectionFacts& facts) const override {
+    return std::make_unique<TlsHandshake>(TlsHandshake::Role::kAccepted, socket, facts,
+                                          certificates_->current());
+  }
+
+ private:
+  const std::unique_ptr<RotatingCertificates> certificates_;
+};
+
+}  // namespace
+
+absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files, Clock& clock) {
+  absl::StatusOr<std::unique_ptr<RotatingCertificates>> certificates =
+      RotatingCertificates::open(files, clock);
+  if (!certificates.ok()) return certificates.status();
+  return std::make_shared<CertificateCredentials>(*std::move(certificates));
+}
+
+absl::StatusOr<PeerIdentity> certificate_identity(const CertificateFiles& files) {
+  const absl::StatusOr<std::shared_ptr<const CertificateSet>> set = load_certificates(files);
+  if (!set.ok()) return set.status();
+  return (*set)->worker;
+}
+
+}  // namespace gradwire::security

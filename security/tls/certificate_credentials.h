@@ -1,0 +1,26 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/security/credentials.h"
+#include "gradwire/security/peer_identity.h"
+#include "gradwire/security/tls/certificates/certificate_files.h"
+
+namespace gradwire::security {
+
+// Returns credentials of the kind kCertificate. Connections are mutual TLS 1.3: each end shows a certificate
+// that the authority signed and that names a worker of the same job ("URI:gradwire://JOB/NAME"), and both
+// state the same purpose. The peer's name is in PeerIdentity; the caller checks whether it is the expected
+// one.
+//
+// The files are checked now. When they change, new connections use the new ones, as soon as these are valid
+// and name the same worker; connections that exist go on. `clock`, which must outlive the credentials, says
+// when to check for changes: at most once a second, when a connection begins. Errors: InvalidArgument,
+// NotFound or PermissionDenied, with a sentence that names the file and the remedy.
+absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files,
+                                                            Clock& clock = Clock::system());
+
+// Returns the worker that the files name, after the same checks.
+absl::StatusOr<PeerIdentity> certificate_identity(const CertificateFiles& files);
+
+}  // namespace gradwire::security
