@@ -29,9 +29,15 @@ struct SocketPair {
 
 // For tests: a client and a server whose handshakes run in turns in one thread.
 struct Ends {
-  Ends(CredentialsPtr client_credentials, CredentialsPtr server_credentials,
+  Ends(const CredentialsPtr& client_credentials, const CredentialsPtr& server_credentials,
        const std::string& client_purpose = "rpc", const std::string& server_purpose = "rpc")
-      : client(client_credentials->connected(sockets.client.get(), {client_purpose, "", "server:1"})),
+      : Ends(client_credentials, server_credentials, SocketPair(), client_purpose, server_purpose) {}
+
+  Ends(const CredentialsPtr& client_credentials, const CredentialsPtr& server_credentials,
+       SocketPair connected, const std::string& client_purpose = "rpc",
+       const std::string& server_purpose = "rpc")
+      : sockets(std::move(connected)),
+        client(client_credentials->connected(sockets.client.get(), {client_purpose, "", "server:1"})),
         server(server_credentials->accepted(sockets.server.get(), {server_purpose, "", "client:2"})) {}
 
   // Steps both ends until each has finished or failed, or until neither goes on. A failed end closes its
