@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/security/peer_identity.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::transport {
@@ -71,6 +72,11 @@ class Connection {
   // Number of bytes received so far, including those of incomplete messages; 0 for transports that do not
   // count them. May be called from any thread.
   virtual uint64_t bytes_arrived() const { return 0; }
+
+  // The process at the other end, as far as it has proved who it is. For an accepted connection it is known
+  // before the accept handler is called; for the other end, before the first message arrives. May be called
+  // from any thread.
+  virtual security::PeerIdentity peer() const { return {}; }
 
   // Address of the peer, for messages and logs.
   virtual std::string peer_address() const = 0;

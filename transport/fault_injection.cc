@@ -120,6 +120,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
   std::size_t queued_bytes() override { return inner()->queued_bytes(); }
   uint64_t bytes_arrived() const override { return inner()->bytes_arrived(); }
 
+  security::PeerIdentity peer() const override { return inner()->peer(); }
   std::string peer_address() const override { return inner()->peer_address(); }
 
   // Whether the listener has handled all messages that have arrived.

@@ -74,6 +74,7 @@ class LoopbackConnection : public LoopConnection {
   }
 
   void capture(uint64_t) override {}
+  security::PeerIdentity peer() const override { return {.proof = security::PeerIdentity::Proof::kProcess}; }
 
   // Opens both ends if the transport listens at the address.
   void connect_in_loop(std::shared_ptr<ConnectionListener> listener) {

@@ -71,6 +71,8 @@ class ShmConnection : public LoopConnection, public EventHandler {
   void capture(uint64_t ticket) override { sender_.capture(ticket); }
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return sender_.allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
+  // The handshake lets only processes of allowed users pass.
+  security::PeerIdentity peer() const override { return {.proof = security::PeerIdentity::Proof::kUser}; }
 
   // Tries to connect until `deadline`.
   void connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener, absl::Time deadline);
