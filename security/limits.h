@@ -25,6 +25,13 @@ struct Limits {
   // Maximum number of incoming connections whose peer has not been admitted. Further connections are closed
   // at once.
   std::size_t max_unadmitted = 4096;
+  // Maximum number of accepted sockets that have not proved who they are yet, in all and from one address.
+  // Further sockets are closed at once, or replace one that has waited longer, so that a process that opens
+  // many sockets does not keep others out.
+  std::size_t max_arrivals = 256;
+  std::size_t max_arrivals_per_address = 128;
+  // Maximum number of connections from one address. Further ones are refused.
+  std::size_t max_connections_per_address = 4096;
 };
 
 // Maximum depth of nested values.
