@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/transport/loopback/loopback_transport.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
@@ -37,6 +38,8 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
     } else if (name == "tcp") {
       transport::TcpOptions tcp;
       tcp.limits = options.limits;
+      // Until the options of an agent set the credentials, as before there were any.
+      tcp.credentials = security::insecure_credentials();
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
     } else if (name == "ucx") {
       GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> ucx,

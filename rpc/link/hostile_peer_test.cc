@@ -129,7 +129,9 @@ TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
 class Impostor {
  public:
   explicit Impostor(std::string address)
-      : address_(std::move(address)), transport_(transport::make_tcp_transport()) {}
+      : address_(std::move(address)),
+        // The agents advertise an address of the network.
+        transport_(transport::make_tcp_transport({.credentials = security::insecure_credentials()})) {}
   ~Impostor() { transport_->shutdown(); }
 
   void open() {

@@ -30,6 +30,8 @@ constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
 std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop) {
   transport::TcpOptions options;
   options.limits = store_message_limits();
+  // Until the options of a store set the credentials, as before there were any.
+  options.credentials = security::insecure_credentials();
   return transport::make_tcp_transport(options, loop.loop());
 }
 

@@ -38,7 +38,7 @@ std::string integer(uint64_t value, int bytes) {
 }
 
 // The formats are described in transport/tcp/preface.h and frame.h.
-std::string preface() { return std::string("GWt1\1\0\0\0", 8) + integer(41, 8) + integer(42, 8); }
+std::string preface() { return std::string("GWt1\2\0\0\0", 8) + integer(41, 8) + integer(42, 8); }
 std::string frame_start(uint64_t header_bytes) {
   return std::string("GWf1\2\0\0\0", 8) + integer(header_bytes, 8) + integer(0, 8);
 }

@@ -44,6 +44,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
       std::make_shared<TcpStoreSessions>(parts->loop->loop(), random_id(), options.max_unread_bytes);
   transport::TcpOptions tcp;
   tcp.limits = store_message_limits();
+  // Until the options of a store set the credentials, as before there were any.
+  tcp.credentials = security::insecure_credentials();
   tcp.bind_address = host;
   tcp.port = options.port;
   // The advertised host is not used: clients get the address by other means. This value avoids resolving this

@@ -20,9 +20,10 @@ void check_preface(const std::string& bytes) {
   const auto at = [&bytes](std::size_t index) {
     return static_cast<int>(number_at(bytes.data() + index, 1));
   };
-  const bool is_connection = at(5) == 0 && at(6) == 0 && at(7) == 0;
+  const int proof = at(5) >> 4;
+  const bool is_connection = (at(5) & 0xf) == 0 && proof <= 2 && at(6) == 0 && at(7) == 0;
   const bool is_stripe = at(5) == 1 && at(6) >= 1 && at(6) <= at(7) && at(7) <= 8;
-  const bool valid = bytes.compare(0, 4, "GWt1") == 0 && at(4) == 1 && (is_connection || is_stripe);
+  const bool valid = bytes.compare(0, 4, "GWt1") == 0 && at(4) == 2 && (is_connection || is_stripe);
   const absl::StatusOr<Preface> preface = Preface::parse(bytes);
   require(preface.ok() == valid, "a preface is accepted or refused wrongly");
   if (!valid) {
@@ -30,6 +31,7 @@ void check_preface(const std::string& bytes) {
     return;
   }
   require((preface->kind == Preface::Kind::kStripe) == is_stripe, "a preface of the wrong kind");
+  require(static_cast<int>(preface->proof) == proof, "the wrong proof");
   require(preface->stripe == at(6) && preface->stripes == at(7), "the wrong stripe");
   require(preface->token[0] == number_at(bytes.data() + 8, 8) &&
               preface->token[1] == number_at(bytes.data() + 16, 8),

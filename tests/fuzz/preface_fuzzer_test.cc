@@ -13,6 +13,7 @@ TEST(PrefaceFuzzer, SeededMutationsMatchTheFormat) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     Preface preface{.token = {random() * 0x100000001ull, random() * 0x100000001ull}};
+    preface.proof = static_cast<Preface::Proof>(random() % 3);
     if (random() % 2 == 0) {
       preface.kind = Preface::Kind::kStripe;
       preface.stripes = static_cast<int>(random() % 10);

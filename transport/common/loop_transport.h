@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
@@ -23,17 +24,17 @@ class LoopTransport : public Transport {
 
   void shutdown() final {
     bool first;
-    std::shared_ptr<Acceptor> acceptor;
+    std::vector<std::shared_ptr<Acceptor>> acceptors;
     {
       MutexLock lock(mutex_);
       first = !shut_down_;
       shut_down_ = true;
-      acceptor = std::move(acceptor_);
+      acceptors = std::move(acceptors_);
       if (!started_) return;
     }
     if (first) {
-      context_->loop->post([context = context_, acceptor] {
-        if (acceptor != nullptr) acceptor->stop_in_loop();
+      context_->loop->post([context = context_, acceptors = std::move(acceptors)] {
+        for (const std::shared_ptr<Acceptor>& acceptor : acceptors) acceptor->stop_in_loop();
         context->shut_down_in_loop();
       });
     }
@@ -58,20 +59,29 @@ class LoopTransport : public Transport {
     return start_locked();
   }
 
-  // Accepts connections on `socket`. FailedPrecondition for a second call.
-  absl::Status accept_on(Descriptor socket, Acceptor::OnSocket on_socket) {
-    std::shared_ptr<Acceptor> acceptor;
+  // Accepts connections on `socket`, or on all `sockets`. FailedPrecondition for a second call.
+  absl::Status accept_on(Descriptor socket, const Acceptor::OnSocket& on_socket) {
+    std::vector<Descriptor> sockets;
+    sockets.push_back(std::move(socket));
+    return accept_on(std::move(sockets), on_socket);
+  }
+  absl::Status accept_on(std::vector<Descriptor> sockets, const Acceptor::OnSocket& on_socket) {
+    std::vector<std::shared_ptr<Acceptor>> acceptors;
     {
       MutexLock lock(mutex_);
-      if (acceptor_ != nullptr) {
+      if (!acceptors_.empty()) {
         return absl::FailedPreconditionError(
             absl::StrCat("listen() was called twice on the ", name_, " transport"));
       }
       GRADWIRE_RETURN_IF_ERROR(start_locked());
-      acceptor = std::make_shared<Acceptor>(context_->loop, std::move(socket), std::move(on_socket));
-      acceptor_ = acceptor;
+      for (Descriptor& socket : sockets) {
+        acceptors.push_back(std::make_shared<Acceptor>(context_->loop, std::move(socket), on_socket));
+      }
+      acceptors_ = acceptors;
     }
-    context_->loop->post([acceptor] { acceptor->start_in_loop(); });
+    context_->loop->post([acceptors = std::move(acceptors)] {
+      for (const std::shared_ptr<Acceptor>& acceptor : acceptors) acceptor->start_in_loop();
+    });
     return absl::OkStatus();
   }
 
@@ -105,7 +115,7 @@ class LoopTransport : public Transport {
   Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Acceptor>> acceptors_ ABSL_GUARDED_BY(mutex_);
   // Held while the thread is joined, so that a concurrent shutdown() does not return before the first one.
   Mutex joining_;
 };

@@ -76,6 +76,26 @@ absl::StatusOr<std::vector<SocketAddress>> look_up(const char* host, int port, i
   return addresses;
 }
 
+SocketAddress address4(in_addr_t host, int port) {
+  SocketAddress address;
+  auto* in4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+  in4->sin_family = AF_INET;
+  in4->sin_addr.s_addr = htonl(host);
+  in4->sin_port = htons(static_cast<uint16_t>(port));
+  address.length = sizeof(sockaddr_in);
+  return address;
+}
+
+SocketAddress address6(const in6_addr& host, int port) {
+  SocketAddress address;
+  auto* in6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+  in6->sin6_family = AF_INET6;
+  in6->sin6_addr = host;
+  in6->sin6_port = htons(static_cast<uint16_t>(port));
+  address.length = sizeof(sockaddr_in6);
+  return address;
+}
+
 std::string host_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "?";
   if (address->sa_family == AF_INET) {
@@ -158,6 +178,17 @@ std::string to_string(const SocketAddress& address) {
   return join_host_port(host_of(address.get()), ntohs(port));
 }
 
+std::string host_to_string(const SocketAddress& address) { return host_of(address.get()); }
+
+bool is_loopback(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr) >> 24 == 127;
+  }
+  if (address.storage.ss_family != AF_INET6) return false;
+  const in6_addr& in6 = reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&in6) || (IN6_IS_ADDR_V4MAPPED(&in6) && in6.s6_addr[12] == 127);
+}
+
 std::string join_host_port(absl::string_view host, int port) {
   if (host.find(':') != absl::string_view::npos) return absl::StrCat("[", host, "]:", port);
   return absl::StrCat(host, ":", port);
@@ -183,18 +214,11 @@ absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view a
 absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::string& host, int port) {
   if (!host.empty()) return look_up(host.c_str(), port, AI_PASSIVE);
   // An IPv6 socket accepts IPv4 connections too. IPv4 is tried if the kernel has no IPv6.
-  std::vector<SocketAddress> addresses(2);
-  auto* any6 = reinterpret_cast<sockaddr_in6*>(&addresses[0].storage);
-  any6->sin6_family = AF_INET6;
-  any6->sin6_addr = in6addr_any;
-  any6->sin6_port = htons(static_cast<uint16_t>(port));
-  addresses[0].length = sizeof(sockaddr_in6);
-  auto* any4 = reinterpret_cast<sockaddr_in*>(&addresses[1].storage);
-  any4->sin_family = AF_INET;
-  any4->sin_addr.s_addr = htonl(INADDR_ANY);
-  any4->sin_port = htons(static_cast<uint16_t>(port));
-  addresses[1].length = sizeof(sockaddr_in);
-  return addresses;
+  return std::vector<SocketAddress>{address6(in6addr_any, port), address4(INADDR_ANY, port)};
+}
+
+std::vector<SocketAddress> loopback_addresses(int port) {
+  return {address4(INADDR_LOOPBACK, port), address6(in6addr_loopback, port)};
 }
 
 // Tries the most specific source first. The host's own name comes before the default route: in a cluster it

@@ -21,6 +21,10 @@ struct SocketAddress {
 
 // Formats an address as "10.0.0.1:80" or "[2001:db8::1]:80". An IPv4-mapped IPv6 address is written as IPv4.
 std::string to_string(const SocketAddress& address);
+// Returns the host of an address as to_string() writes it, without brackets.
+std::string host_to_string(const SocketAddress& address);
+// Whether the address belongs to the loopback interface.
+bool is_loopback(const SocketAddress& address);
 // Returns "host:port", with brackets around an IPv6 host.
 std::string join_host_port(absl::string_view host, int port);
 
@@ -29,8 +33,11 @@ std::string join_host_port(absl::string_view host, int port);
 // InvalidArgument for a malformed address; Unavailable if a name is not found.
 absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view address);
 
-// Returns the addresses to bind a listening socket to; all interfaces for an empty host.
+// Returns the addresses to bind a listening socket to, one of which is enough; all interfaces for an empty
+// host.
 absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::string& host, int port);
+// Returns the addresses of the loopback interface, IPv4 and IPv6.
+std::vector<SocketAddress> loopback_addresses(int port);
 
 // Returns the host to which other processes should connect if this process listens on all interfaces. It is
 // the first that exists of: `configured`; the environment variable GRADWIRE_HOST_ADDRESS; an address of the

@@ -34,6 +34,24 @@ TEST(ResolveAddresses, MalformedAddressIsInvalid) {
   }
 }
 
+TEST(IsLoopback, AddressesOfTheLoopbackInterfaceOnly) {
+  for (const char* text : {"127.0.0.1:1", "127.255.3.4:1", "[::1]:1", "[::ffff:127.0.0.2]:1"}) {
+    EXPECT_TRUE(is_loopback(resolve_addresses(text)->front())) << text;
+  }
+  for (const char* text : {"128.0.0.1:1", "10.0.0.1:1", "0.0.0.0:1", "[::]:1", "[::2]:1", "[::127.0.0.1]:1",
+                           "[::ffff:10.0.0.1]:1", "[fe80::1]:1"}) {
+    EXPECT_FALSE(is_loopback(resolve_addresses(text)->front())) << text;
+  }
+  EXPECT_FALSE(is_loopback(SocketAddress()));
+  for (const SocketAddress& address : loopback_addresses(7)) EXPECT_TRUE(is_loopback(address));
+}
+
+TEST(HostToString, HasNoPortAndNoBrackets) {
+  EXPECT_EQ(host_to_string(resolve_addresses("10.1.2.3:80")->front()), "10.1.2.3");
+  EXPECT_EQ(host_to_string(resolve_addresses("[2001:db8::1]:80")->front()), "2001:db8::1");
+  EXPECT_EQ(host_to_string(resolve_addresses("[::ffff:10.0.0.1]:80")->front()), "10.0.0.1");
+}
+
 TEST(JoinHostPort, Ipv6GetsBrackets) {
   EXPECT_EQ(join_host_port("10.0.0.1", 5), "10.0.0.1:5");
   EXPECT_EQ(join_host_port("::1", 5), "[::1]:5");

@@ -5,40 +5,86 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
+#include "gradwire/security/token/record.h"
 #include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
 
-void Arrival::start_in_loop() {
-  context_->arrivals.insert(shared_from_this());
+TcpOptions TcpContext::allowed(TcpOptions options) {
+  if (options.credentials == nullptr) options.credentials = security::no_credentials();
+  const Preface::Proof proof = proof_of(options.credentials->kind());
+  // The other protocol asks for no proof. The bytes of a stripe are not encrypted.
+  if (proof != Preface::Proof::kNone) options.other_protocol = nullptr;
+  if (proof == Preface::Proof::kCertificate) options.stripes = 0;
+  return options;
+}
+
+// cancel_in_loop() removes the arrival from the table, so iterating over it is not possible.
+void TcpContext::shut_down_in_loop() {
+  while (!arrivals.empty()) {
+    const std::shared_ptr<Arrival> arrival = arrivals.begin()->second;
+    arrival->cancel_in_loop();
+  }
+  LoopContext::shut_down_in_loop();
+}
+
+void Arrival::accept_in_loop(const std::shared_ptr<TcpContext>& context, Descriptor socket,
+                             const SocketAddress& peer, const OnAccept& on_accept) {
+  const std::string host = host_to_string(peer);
+  const absl::Time now = Clock::system().now();
+  const Admission::Outcome outcome = context->admission.arrive(host, now);
+  if (outcome.replaced != 0) {
+    const std::shared_ptr<Arrival> replaced = context->arrivals.at(outcome.replaced);
+    replaced->cancel_in_loop();
+  }
+  if ((outcome.admitted == 0 || outcome.replaced != 0) && context->warnings.due("", now)) {
+    log(LogLevel::kWarning, "too many sockets have not proved who they are: ", context->admission.refused(),
+        " were closed at once and ", context->admission.replaced(), " after a while, the last one from ",
+        host, "; see Limits::max_arrivals and max_arrivals_per_address");
+  }
+  if (outcome.admitted == 0) return;
+  set_connection_options(socket.get(), context->options);
+  std::make_shared<Arrival>(context, outcome.admitted, peer, on_accept)->start_in_loop(std::move(socket));
+}
+
+void Arrival::start_in_loop(Descriptor socket) {
+  socket_ = std::move(socket);
+  context_->arrivals.emplace(place_, shared_from_this());
   absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
     cancel_in_loop();
     return;
   }
   handler_id_ = *id;
-  timer_ = context_->loop->schedule_in_loop(Clock::system().now() + context_->introduction_timeout,
-                                            [self = shared_from_this()] { self->cancel_in_loop(); });
+  deadline_ = Clock::system().now() + context_->introduction_timeout;
+  timer_ = context_->loop->schedule_in_loop(deadline_, [self = shared_from_this()] {
+    self->timer_ = 0;
+    self->cancel_in_loop();
+  });
+  // The preface of an honest peer is usually there already. So many of them that connect at the same time do
+  // not take places from each other.
+  on_events_in_loop(0);
 }
 
-// cancel_in_loop() removes the arrival from the set, so iterating over it is not possible.
-void TcpContext::shut_down_in_loop() {
-  while (!arrivals.empty()) {
-    const std::shared_ptr<Arrival> arrival = *arrivals.begin();
-    arrival->cancel_in_loop();
-  }
-  LoopContext::shut_down_in_loop();
+void Arrival::cancel_in_loop() {
+  const std::shared_ptr<Arrival> self = shared_from_this();
+  take_socket_in_loop();
+  if (handshake_ != nullptr) handshake_->cancel_in_loop();
+  if (farewell_ != nullptr) farewell_->cancel_in_loop();
+  end_in_loop();
 }
 
-void Arrival::cancel_in_loop() { take_socket_in_loop(); }
+void Arrival::end_in_loop() {
+  context_->arrivals.erase(place_);
+  if (!context_->admission.is_connection(place_)) context_->admission.leave(place_);
+}
 
 Descriptor Arrival::take_socket_in_loop() {
-  const std::shared_ptr<Arrival> self = shared_from_this();
   context_->loop->cancel_in_loop(std::exchange(timer_, 0));
   if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
-  context_->arrivals.erase(self);
   return std::move(socket_);
 }
 
@@ -51,6 +97,7 @@ std::size_t Arrival::wanted_bytes() const {
 }
 
 void Arrival::on_events_in_loop(uint32_t) {
+  const std::shared_ptr<Arrival> self = shared_from_this();
   while (socket_.valid()) {
     char bytes[Preface::kBytes];
     const ssize_t got = ::recv(socket_.get(), bytes, wanted_bytes() - received_.size(), 0);
@@ -65,36 +112,84 @@ void Arrival::on_events_in_loop(uint32_t) {
     if (const auto& other = context_->options.other_protocol;
         other != nullptr && received_ == other->first_bytes) {
       const std::shared_ptr<const OtherProtocol> kept = other;
-      kept->take_in_loop(take_socket_in_loop(), peer_);
+      Descriptor socket = take_socket_in_loop();
+      end_in_loop();
+      kept->take_in_loop(std::move(socket), peer_);
       return;
     }
     if (received_.size() < Preface::kBytes) continue;
-    absl::StatusOr<Preface> preface = Preface::parse(received_);
-    if (!preface.ok()) {
-      log(LogLevel::kWarning, "refused a connection from ", peer_, ": ", preface.status().message());
-      cancel_in_loop();
-    } else if (preface->kind == Preface::Kind::kStripe) {
-      become_stripe_in_loop(*preface);
-    } else {
-      become_connection_in_loop(*preface);
-    }
+    preface_arrived_in_loop();
     return;
+  }
+}
+
+void Arrival::preface_arrived_in_loop() {
+  const absl::StatusOr<Preface> preface = Preface::parse(received_);
+  if (!preface.ok()) {
+    if (Preface::has_magic(received_)) {
+      // Another release of Gradwire, which may read a refusal.
+      refuse_in_loop(take_socket_in_loop(), preface.status().message(), preface.status().message());
+    } else {
+      warn_in_loop(preface.status().message());
+      cancel_in_loop();
+    }
+  } else if (preface->kind == Preface::Kind::kStripe) {
+    become_stripe_in_loop(*preface);
+  } else {
+    begin_connection_in_loop(*preface);
   }
 }
 
 // The token has 128 random bits. It identifies the connection to which later stripes belong, so two
 // connections must not share it.
-void Arrival::become_connection_in_loop(const Preface& preface) {
-  if (context_->by_token.contains(preface.token)) {
-    log(LogLevel::kWarning, "refused a connection from ", peer_, ": its token belongs to another connection");
-    cancel_in_loop();
+void Arrival::begin_connection_in_loop(const Preface& preface) {
+  Descriptor socket = take_socket_in_loop();
+  std::string reason;
+  if (preface.proof != context_->proof) {
+    reason = other_proof_sentence(preface.proof, context_->proof);
+  } else if (!context_->admission.may_connect(place_)) {
+    reason = absl::StrCat("too many connections from ", host_, ": the limit is ",
+                          context_->options.limits.max_connections_per_address,
+                          " (Limits::max_connections_per_address)");
+  } else if (context_->by_token.contains(preface.token)) {
+    reason = "its token belongs to another connection";
+  }
+  if (!reason.empty()) {
+    refuse_in_loop(std::move(socket), reason, reason);
+    return;
+  }
+  std::unique_ptr<security::SocketHandshake> handshake =
+      context_->options.credentials->accepted(socket.get(), context_->facts(peer_));
+  if (handshake == nullptr) {
+    become_connection_in_loop(preface, SecuredSocket{.socket = std::move(socket)});
+    return;
+  }
+  handshake_ = std::make_shared<TcpHandshake>(*context_->loop, std::move(socket), std::move(handshake));
+  handshake_->start_in_loop(
+      deadline_, [self = shared_from_this(), preface](const absl::Status& status, SecuredSocket secured) {
+        self->handshake_.reset();
+        if (status.ok()) {
+          self->become_connection_in_loop(preface, std::move(secured));
+        } else {
+          // The handshake has sent the reason, as far as that is possible.
+          self->refuse_in_loop(std::move(secured.socket), status.message(), "");
+        }
+      });
+}
+
+void Arrival::become_connection_in_loop(const Preface& preface, SecuredSocket socket) {
+  // Other sockets may have become connections during the handshake.
+  if (context_->by_token.contains(preface.token) || !context_->admission.may_connect(place_)) {
+    socket.stream.reset();
+    refuse_in_loop(std::move(socket.socket), "another connection has taken its place", "");
     return;
   }
   log(LogLevel::kDebug, "accepted a tcp connection from ", peer_);
   auto connection = std::make_shared<TcpConnection>(context_, peer_, preface.token);
   // Adopt the socket first: on_accept may already send on the connection.
   // Its events are watched only after the listener is known (listen_in_loop), so no message is read before.
-  connection->adopt_in_loop(take_socket_in_loop());
+  connection->adopt_in_loop(std::move(socket), place_);
+  end_in_loop();
   std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);
   const bool refused = listener == nullptr;
   connection->listen_in_loop(std::move(listener));
@@ -104,16 +199,28 @@ void Arrival::become_connection_in_loop(const Preface& preface) {
 }
 
 void Arrival::become_stripe_in_loop(const Preface& preface) {
+  Descriptor socket = take_socket_in_loop();
+  end_in_loop();
   auto found = context_->by_token.find(preface.token);
-  if (found == context_->by_token.end()) {
-    // Its connection may have been closed just before.
-    cancel_in_loop();
-    return;
-  }
+  // Its connection may have been closed just before, or is not authenticated yet.
+  if (found == context_->by_token.end()) return;
   TcpConnection& connection = *found->second;
   // Joining may fail and close the connection, which would destroy it during the call.
   const std::shared_ptr<LoopConnection> kept = connection.shared_from_this();
-  connection.join_stripe_in_loop(preface, take_socket_in_loop());
+  connection.join_stripe_in_loop(preface, std::move(socket));
+}
+
+void Arrival::warn_in_loop(absl::string_view reason) const {
+  if (!context_->warnings.due(host_, Clock::system().now())) return;
+  log(LogLevel::kWarning, "refused a connection from ", peer_, ": ", reason,
+      " (more refusals of this host in the next minute are not logged)");
+}
+
+void Arrival::refuse_in_loop(Descriptor socket, absl::string_view reason, absl::string_view sentence) {
+  warn_in_loop(reason);
+  farewell_ = std::make_shared<TcpFarewell>(*context_->loop, std::move(socket),
+                                            [self = shared_from_this()] { self->end_in_loop(); });
+  farewell_->start_in_loop(sentence.empty() ? "" : security::Record::refusal(sentence).encode());
 }
 
 }  // namespace gradwire::transport

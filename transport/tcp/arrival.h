@@ -5,45 +5,81 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/admission/admission.h"
 #include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/secure/farewell.h"
+#include "gradwire/transport/tcp/secure/handshake.h"
+#include "gradwire/transport/tcp/secure/secured_socket.h"
 #include "gradwire/transport/tcp/tcp_context.h"
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 
-// An accepted socket until its preface has been received, which says whether it is a connection or a stripe,
-// or until the first bytes of the other protocol have been received. The socket is closed if the preface does
-// not arrive in time. Used only by the loop's driver.
+// An accepted socket until it is a connection, or a stripe of one. It has these stages:
+//
+//   1. The preface, which says what the socket shall be. Or the first bytes of the other protocol, which then
+//      takes the socket.
+//   2. For a connection: the handshake, if the credentials demand a proof.
+//   3. For a socket that is refused: the farewell, with the reason.
+//
+// Stages 1 and 2 together last at most as long as the introduction timeout. The context has the arrivals, and
+// the place of each of them, which limits their number (admission.h). Used only by the loop's driver.
 class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival> {
  public:
-  // `on_accept` must live until cancel_in_loop() or the end of this object.
-  Arrival(std::shared_ptr<TcpContext> context, Descriptor socket, std::string peer,
-          std::shared_ptr<const Transport::AcceptHandler> on_accept)
+  using OnAccept = std::shared_ptr<const Transport::AcceptHandler>;
+
+  // Takes an accepted socket. Closes it if there is no place for it.
+  static void accept_in_loop(const std::shared_ptr<TcpContext>& context, Descriptor socket,
+                             const SocketAddress& peer, const OnAccept& on_accept);
+  // Use accept_in_loop().
+  Arrival(std::shared_ptr<TcpContext> context, Admission::Id place, const SocketAddress& peer,
+          OnAccept on_accept)
       : context_(std::move(context)),
-        socket_(std::move(socket)),
-        peer_(std::move(peer)),
+        place_(place),
+        host_(host_to_string(peer)),
+        peer_(to_string(peer)),
         on_accept_(std::move(on_accept)) {}
 
-  void start_in_loop();
+  // Closes the socket.
   void cancel_in_loop();
 
  private:
+  void start_in_loop(Descriptor socket);
   void on_events_in_loop(uint32_t events) override;
-  void become_connection_in_loop(const Preface& preface);
+  void preface_arrived_in_loop();
+  void begin_connection_in_loop(const Preface& preface);
+  void become_connection_in_loop(const Preface& preface, SecuredSocket socket);
   void become_stripe_in_loop(const Preface& preface);
+  void warn_in_loop(absl::string_view reason) const;
+  // Logs the reason, says it to the peer unless `sentence` is empty, and closes the socket.
+  void refuse_in_loop(Descriptor socket, absl::string_view reason, absl::string_view sentence);
   Descriptor take_socket_in_loop();
+  // The arrival has ended. Its place is free unless the socket is a connection now.
+  void end_in_loop();
   // Number of bytes to read before they can be interpreted.
   std::size_t wanted_bytes() const;
 
   const std::shared_ptr<TcpContext> context_;
-  Descriptor socket_;
+  const Admission::Id place_;
+  const std::string host_;
   const std::string peer_;
-  std::shared_ptr<const Transport::AcceptHandler> on_accept_;
+  // Lives until the end of this object.
+  const OnAccept on_accept_;
+  absl::Time deadline_;
+
+  // Stage 1.
+  Descriptor socket_;
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
   std::string received_;
+
+  // Stages 2 and 3.
+  std::shared_ptr<TcpHandshake> handshake_;
+  std::shared_ptr<TcpFarewell> farewell_;
 };
 
 }  // namespace gradwire::transport

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "gradwire/transport/tcp/hostile_fixture.h"
+#include "gradwire/transport/tcp/hostile/hostile_fixture.h"
 #include "gradwire/transport/tcp/stripe_control.h"
 
 namespace gradwire::transport {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "gradwire/transport/tcp/hostile_fixture.h"
+#include "gradwire/transport/tcp/hostile/hostile_fixture.h"
 #include "gradwire/transport/tcp/stripe_control.h"
 
 namespace gradwire::transport {

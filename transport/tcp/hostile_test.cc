@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "gradwire/transport/tcp/hostile_fixture.h"
+#include "gradwire/transport/tcp/hostile/hostile_fixture.h"
 
 namespace gradwire::transport {
 namespace {
@@ -156,7 +156,8 @@ TEST_F(HostileTcp, SocketWithoutAValidPrefaceIsClosedAndNotReported) {
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(100, '\xff'),
         encode_frame_start(Message()), std::string("GWt1\x09") + std::string(19, '\0'),
-        std::string("GWt1\x01\x07") + std::string(18, '\0')}) {
+        std::string("GWt1\x02\x30") + std::string(18, '\0'), std::string("GWt1\x01") + std::string(19, '\0'),
+        std::string("GWt1\x02\x07") + std::string(18, '\0')}) {
     Descriptor socket = connect_silently();
     write_all(socket, bytes);
     EXPECT_TRUE(is_closed_by_server(socket));

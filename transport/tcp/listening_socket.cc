@@ -54,11 +54,44 @@ Attempt listen_at(const SocketAddress& address, internal::ListenCall listen_call
   }
 }
 
+int listen_on(int descriptor) { return ::listen(descriptor, SOMAXCONN); }
+
+// The port has the same offset in both address families. 0 if the socket has none.
+int port_of(int socket) {
+  SocketAddress bound;
+  bound.length = sizeof(bound.storage);
+  if (::getsockname(socket, bound.get(), &bound.length) != 0) return 0;
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
+}
+
 }  // namespace
 
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port) {
-  return internal::listening_socket(host, port,
-                                    [](int descriptor) { return ::listen(descriptor, SOMAXCONN); });
+  return internal::listening_socket(host, port, listen_on);
+}
+
+// With port 0 the first address gets a free port, which may be in use at the second one: then try again.
+absl::StatusOr<ListeningSockets> loopback_listening_sockets(int port) {
+  std::string cause = "no address";
+  for (int attempt = 1; attempt <= kAttempts; ++attempt) {
+    ListeningSockets sockets{.descriptors = {}, .port = port};
+    bool in_use = false;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const SocketAddress address = loopback_addresses(sockets.port)[i];
+      Attempt listening = listen_at(address, listen_on);
+      if (listening.error == 0) {
+        sockets.port = port_of(listening.socket.get());
+        sockets.descriptors.push_back(std::move(listening.socket));
+        continue;
+      }
+      cause = absl::StrCat(to_string(address), ": ", std::strerror(listening.error));
+      const bool absent = listening.error == EAFNOSUPPORT || listening.error == EADDRNOTAVAIL;
+      if (!absent) in_use = true;
+    }
+    if (!in_use && !sockets.descriptors.empty()) return sockets;
+    if (port != 0) break;
+  }
+  return absl::UnavailableError(absl::StrCat("cannot listen on ", cause));
 }
 
 absl::StatusOr<ListeningSocket> internal::listening_socket(const std::string& host, int port,
@@ -67,12 +100,9 @@ absl::StatusOr<ListeningSocket> internal::listening_socket(const std::string& ho
   std::string cause = "no address";
   for (const SocketAddress& address : addresses) {
     Attempt attempt = listen_at(address, listen_call);
-    SocketAddress bound;
-    bound.length = sizeof(bound.storage);
-    if (attempt.error == 0 && ::getsockname(attempt.socket.get(), bound.get(), &bound.length) == 0) {
-      // The port has the same offset in both address families.
-      const int bound_port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
-      return ListeningSocket{std::move(attempt.socket), bound_port};
+    if (attempt.error == 0) {
+      const int bound_port = port_of(attempt.socket.get());
+      if (bound_port != 0) return ListeningSocket{std::move(attempt.socket), bound_port};
     }
     cause = absl::StrCat(to_string(address), ": ", std::strerror(attempt.error != 0 ? attempt.error : errno));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,15 @@ struct ListeningSocket {
 // for each address of the host. Unavailable, with the address and the cause, for example if the port is in
 // use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
+
+struct ListeningSockets {
+  std::vector<Descriptor> descriptors;
+  int port = 0;
+};
+
+// Returns sockets that listen on the addresses of the loopback interface, 127.0.0.1 and ::1, at the same
+// port. A family of addresses that this host does not have is left out. Otherwise as above.
+absl::StatusOr<ListeningSockets> loopback_listening_sockets(int port);
 
 namespace internal {
 

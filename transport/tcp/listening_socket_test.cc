@@ -6,9 +6,12 @@
 #include <cerrno>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "gradwire/base/free_port.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/transport/tcp/address.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {
@@ -81,6 +84,35 @@ TEST(ListeningSocket, OneOfTwoThatStartTogetherListens) {
     other.join();
     ASSERT_NE(first.ok(), second.ok())
         << "round " << round << ": " << first.status() << ", " << second.status();
+  }
+}
+
+TEST(LoopbackListeningSockets, HaveTheSamePortInBothFamilies) {
+  const absl::StatusOr<ListeningSockets> sockets = loopback_listening_sockets(0);
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  EXPECT_GT(sockets->port, 0);
+  const std::vector<SocketAddress> addresses = loopback_addresses(sockets->port);
+  // A host may lack IPv6.
+  ASSERT_GE(sockets->descriptors.size(), 1u);
+  ASSERT_LE(sockets->descriptors.size(), 2u);
+  for (const Descriptor& descriptor : sockets->descriptors) {
+    SocketAddress bound;
+    bound.length = sizeof(bound.storage);
+    ASSERT_EQ(::getsockname(descriptor.get(), bound.get(), &bound.length), 0);
+    EXPECT_TRUE(is_loopback(bound));
+    Descriptor client(::socket(bound.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(client.get(), bound.get(), bound.length), 0);
+    EXPECT_EQ(to_string(bound), to_string(addresses[bound.storage.ss_family == AF_INET ? 0 : 1]));
+  }
+}
+
+TEST(LoopbackListeningSockets, APortThatOneFamilyUsesIsTaken) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const absl::StatusOr<ListeningSocket> first = listening_socket(host, 0);
+    if (!first.ok()) continue;  // This host has no IPv6.
+    const absl::StatusOr<ListeningSockets> second = loopback_listening_sockets(first->port);
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << host;
+    EXPECT_TRUE(absl::StrContains(second.status().message(), "Address already in use")) << second.status();
   }
 }
 

@@ -10,7 +10,7 @@ namespace gradwire::transport {
 namespace {
 
 constexpr absl::string_view kMagic = "GWt1";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 int byte_at(absl::string_view bytes, std::size_t index) { return static_cast<unsigned char>(bytes[index]); }
 
@@ -20,7 +20,7 @@ std::string Preface::encode() const {
   std::string bytes(kBytes, '\0');
   kMagic.copy(bytes.data(), kMagic.size());
   bytes[4] = kVersion;
-  bytes[5] = kind == Kind::kStripe ? 1 : 0;
+  bytes[5] = static_cast<char>((kind == Kind::kStripe ? 1 : 0) | static_cast<int>(proof) << 4);
   bytes[6] = static_cast<char>(stripe);
   bytes[7] = static_cast<char>(stripes);
   frame_format::write_integer(bytes.data() + 8, token[0]);
@@ -28,30 +28,36 @@ std::string Preface::encode() const {
   return bytes;
 }
 
+bool Preface::has_magic(absl::string_view bytes) { return bytes.substr(0, kMagic.size()) == kMagic; }
+
 absl::StatusOr<Preface> Preface::parse(absl::string_view bytes) {
-  if (bytes.substr(0, 4) != kMagic) {
+  if (!has_magic(bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: it begins with \"",
                                                    absl::CHexEscape(bytes.substr(0, 4)), "\", expected \"",
                                                    kMagic, "\"; it may not be a Gradwire worker"));
   }
   if (byte_at(bytes, 4) != kVersion) {
     return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: got version ",
-                                                   byte_at(bytes, 4), ", expected version ", kVersion));
+                                                   byte_at(bytes, 4), ", expected version ", kVersion,
+                                                   "; run the same release of Gradwire at both ends"));
   }
   Preface preface;
   preface.stripe = byte_at(bytes, 6);
   preface.stripes = byte_at(bytes, 7);
   preface.token = {frame_format::read_integer<uint64_t>(bytes.data() + 8),
                    frame_format::read_integer<uint64_t>(bytes.data() + 16)};
-  const int kind = byte_at(bytes, 5);
-  if (kind == 0 && preface.stripe == 0 && preface.stripes == 0) return preface;
+  const int kind = byte_at(bytes, 5) & 0xf;
+  const int proof = byte_at(bytes, 5) >> 4;
+  if (proof <= static_cast<int>(Proof::kCertificate)) preface.proof = static_cast<Proof>(proof);
+  const bool proof_is_known = static_cast<int>(preface.proof) == proof;
+  if (proof_is_known && kind == 0 && preface.stripe == 0 && preface.stripes == 0) return preface;
   preface.kind = Kind::kStripe;
-  if (kind == 1 && preface.stripe >= 1 && preface.stripe <= preface.stripes &&
+  if (proof == 0 && kind == 1 && preface.stripe >= 1 && preface.stripe <= preface.stripes &&
       preface.stripes <= kMaxStripes) {
     return preface;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("invalid preface: got kind ", kind, ", stripe ", preface.stripe, " of ", preface.stripes));
+  return absl::InvalidArgumentError(absl::StrCat("invalid preface: got kind ", kind, ", proof ", proof,
+                                                 ", stripe ", preface.stripe, " of ", preface.stripes));
 }
 
 Preface::Token random_token() { return {random_id(), random_id()}; }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/transport/send_batch.h"
 
@@ -36,6 +37,7 @@ TcpReceiver::TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const 
 void TcpReceiver::end_in_loop() {
   connection_.loop().cancel_in_loop(shares_timer_);
   socket_ = -1;
+  stream_ = nullptr;
   awaits_shares_ = false;
   parser_.take();
 }
@@ -84,8 +86,7 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   // need no extra call.
   const absl::Span<char> scratch = connection_.loop().scratch_in_loop();
   places[count] = {scratch.data(), scratch.size()};
-  const ssize_t result =
-      count == 0 ? ::recv(socket_, scratch.data(), scratch.size(), 0) : ::readv(socket_, places, count + 1);
+  const ssize_t result = read_places_in_loop(places, count + 1);
   if (result == 0) {
     connection_.fail_in_loop(
         absl::UnavailableError(parser_.between_frames() ? "the peer closed the connection" : kCutOff));
@@ -93,18 +94,51 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   }
   if (result < 0) {
     if (errno == EINTR) return true;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      connection_.fail_in_loop(absl::UnavailableError(std::strerror(errno)));
-    }
+    if (errno != EAGAIN && errno != EWOULDBLOCK) read_failed_in_loop(errno);
     return false;
   }
   const auto bytes = static_cast<std::size_t>(result);
   bytes_arrived_.fetch_add(bytes, std::memory_order_relaxed);
   const std::size_t in_places = std::min(bytes, room);
-  // A listener may close the connection inside this call.
-  if (!discard && !accept_bytes_in_loop(in_places, scratch.first(bytes - in_places))) return false;
-  // A short read means that the socket is empty; epoll will report further data.
-  return bytes == room + scratch.size() || until_end;
+  // A listener may close the connection inside these calls.
+  if (!discard && refusal_.has_value()) {
+    if (!accept_first_bytes_in_loop(scratch.first(bytes))) return false;
+  } else if (!discard && !accept_bytes_in_loop(in_places, scratch.first(bytes - in_places))) {
+    return false;
+  }
+  // A short read means that the socket is empty; epoll will report further data. A stream may have more.
+  return bytes == room + scratch.size() || until_end || stream_ != nullptr;
+}
+
+ssize_t TcpReceiver::read_places_in_loop(const iovec* places, int count) {
+  if (stream_ != nullptr) return stream_->read(absl::MakeConstSpan(places, static_cast<std::size_t>(count)));
+  return count == 1 ? ::recv(socket_, places[0].iov_base, places[0].iov_len, 0)
+                    : ::readv(socket_, places, count);
+}
+
+void TcpReceiver::read_failed_in_loop(int error) {
+  connection_.fail_in_loop(stream_ != nullptr && error == EPROTO
+                               ? stream_->failure()
+                               : absl::UnavailableError(std::strerror(error)));
+}
+
+// The parser is between frames, so all bytes were read into scratch memory.
+bool TcpReceiver::accept_first_bytes_in_loop(absl::Span<const char> bytes) {
+  switch (refusal_->add(bytes)) {
+    case RefusalReader::Progress::kMore:
+      return true;
+    case RefusalReader::Progress::kRefusal:
+      connection_.fail_in_loop(absl::UnauthenticatedError(
+          absl::StrCat("the peer refused the connection: ", refusal_->sentence())));
+      return false;
+    case RefusalReader::Progress::kOther:
+      break;
+  }
+  std::string all = refusal_->held();
+  refusal_.reset();
+  if (all.empty()) return accept_bytes_in_loop(0, bytes);
+  all.append(bytes.data(), bytes.size());
+  return accept_bytes_in_loop(0, absl::MakeConstSpan(all.data(), all.size()));
 }
 
 bool TcpReceiver::accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond) {

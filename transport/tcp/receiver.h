@@ -3,12 +3,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/types/span.h"
 #include "gradwire/security/limits.h"
+#include "gradwire/security/secure_stream.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/secure/refusal_reader.h"
 #include "gradwire/transport/tcp/stripes.h"
 
 namespace gradwire::transport {
@@ -23,7 +26,14 @@ class TcpReceiver {
  public:
   TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options);
 
-  void start_in_loop(int socket) { socket_ = socket; }
+  // For the connecting end without a handshake. Must be called before the start: a refusal may come in place
+  // of the first frame.
+  void expect_refusal_in_loop() { refusal_.emplace(); }
+  // `stream`: through it the socket is read; nullptr: directly.
+  void start_in_loop(int socket, security::SecureStream* stream) {
+    socket_ = socket;
+    stream_ = stream;
+  }
   // Stops reading and drops an incomplete message.
   void end_in_loop();
 
@@ -42,6 +52,10 @@ class TcpReceiver {
  private:
   // Reads once. Returns whether there may be more data.
   bool read_once_in_loop(bool until_end);
+  ssize_t read_places_in_loop(const iovec* places, int count);
+  void read_failed_in_loop(int error);
+  // Handles the first bytes of the stream. Returns false if no byte of a frame follows.
+  bool accept_first_bytes_in_loop(absl::Span<const char> bytes);
   // Passes the bytes of one read to the parser. Returns false if reading has to stop.
   bool accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond);
   void deliver_in_loop();
@@ -56,7 +70,10 @@ class TcpReceiver {
   const absl::Duration share_timeout_;
   // -1 after the connection was closed.
   int socket_ = -1;
+  security::SecureStream* stream_ = nullptr;
   FrameParser parser_;
+  // Present until the first bytes show that the peer has not refused the connection.
+  std::optional<RefusalReader> refusal_;
 
   bool awaits_shares_ = false;
   // The bytes that were read after the waiting message, and whether the end of the stream may have been

@@ -52,21 +52,45 @@ void TcpConnection::connect_in_loop(std::vector<SocketAddress> addresses,
                                     std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
   listener_ = std::move(listener);
   if (!begin_in_loop()) return;
-  dial_ = std::make_shared<TcpDial>(loop(), peer_address(), std::move(addresses));
-  dial_->start_in_loop(deadline, [this, self = shared_from_this()](absl::StatusOr<Descriptor> socket) {
+  opening_ = std::make_shared<TcpOpening>(
+      loop(), TcpOpening::Options{.peer = peer_address(),
+                                  .addresses = std::move(addresses),
+                                  .credentials = context_->options.credentials,
+                                  .facts = context_->facts(""),
+                                  .preface = preface().encode(),
+                                  .prepare = [context = context_](int socket) {
+                                    set_connection_options(socket, context->options);
+                                  }});
+  opening_->start_in_loop(deadline, [this, self = shared_from_this()](absl::StatusOr<SecuredSocket> socket) {
     if (!socket.ok()) {
       finish_in_loop(socket.status());
       return;
     }
-    set_connection_options(socket->get(), context_->options);
-    stripes_.start_in_loop(dial_->address());
+    stripes_.start_in_loop(opening_->address());
+    // The accepting end may demand a proof, and answer the preface with a refusal.
+    if (context_->proof == Preface::Proof::kNone) receiver_.expect_refusal_in_loop();
     start_in_loop(*std::move(socket));
     watch_in_loop();
     sender_.write_queued();
+    // After a handshake the queue may be empty: then no write reports that it has been drained.
+    if (close_called()) flush_in_loop();
   });
 }
 
-void TcpConnection::adopt_in_loop(Descriptor socket) {
+Preface TcpConnection::preface() const { return {.proof = context_->proof, .token = token_}; }
+
+void TcpConnection::begin_with_preface() {
+  if (context_->proof == Preface::Proof::kNone) sender_.push_bytes(preface().encode());
+}
+
+security::PeerIdentity TcpConnection::peer() const {
+  MutexLock lock(mutex_);
+  return peer_;
+}
+
+void TcpConnection::adopt_in_loop(SecuredSocket socket, Admission::Id place) {
+  place_ = place;
+  context_->admission.connect(place);
   context_->connections.insert(shared_from_this());
   context_->by_token.emplace(token_, this);
   stripes_.start_in_loop(std::nullopt);
@@ -79,10 +103,15 @@ void TcpConnection::listen_in_loop(std::shared_ptr<ConnectionListener> listener)
   watch_in_loop();
 }
 
-void TcpConnection::start_in_loop(Descriptor socket) {
-  socket_ = std::move(socket);
-  sender_.start(socket_.get());
-  receiver_.start_in_loop(socket_.get());
+void TcpConnection::start_in_loop(SecuredSocket socket) {
+  {
+    MutexLock lock(mutex_);
+    peer_ = std::move(socket.peer);
+  }
+  socket_ = std::move(socket.socket);
+  stream_ = std::move(socket.stream);
+  sender_.start(socket_.get(), stream_.get());
+  receiver_.start_in_loop(socket_.get(), stream_.get());
 }
 
 void TcpConnection::watch_in_loop() {
@@ -91,7 +120,11 @@ void TcpConnection::watch_in_loop() {
     handler_id_ = *id;
   } else {
     finish_in_loop(id.status());
+    return;
   }
+  // The stream may have decrypted bytes already, which the socket does not report again. There is no listener
+  // if this end refuses the connection.
+  if (stream_ != nullptr && listener_ != nullptr) receiver_.read_in_loop(false);
 }
 
 void TcpConnection::on_events_in_loop(uint32_t events) {
@@ -117,6 +150,7 @@ void TcpConnection::flush_in_loop() {
 // then closes the other one.
 void TcpConnection::drained_in_loop() {
   if (!socket_.valid() || std::exchange(lingering_, true)) return;
+  if (stream_ != nullptr) stream_->end_writes();
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
@@ -131,11 +165,13 @@ void TcpConnection::lost_in_loop(absl::string_view cause) {
 // same number, and data of this connection would go to it.
 void TcpConnection::release_in_loop(const absl::Status& reason) {
   sender_.end(reason);
-  if (dial_ != nullptr) dial_->cancel_in_loop();
+  if (opening_ != nullptr) opening_->cancel_in_loop();
   if (handler_id_ != 0) loop().remove_in_loop(socket_.get(), handler_id_);
-  socket_.reset();
   stripes_.end_in_loop();
   receiver_.end_in_loop();
+  stream_.reset();
+  socket_.reset();
+  context_->admission.leave(place_);
   const auto found = context_->by_token.find(token_);
   if (found != context_->by_token.end() && found->second == this) context_->by_token.erase(found);
 }

@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/transport/common/loop_context.h"
+#include "gradwire/transport/tcp/admission/admission.h"
+#include "gradwire/transport/tcp/admission/warning_times.h"
 #include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/secure/rules.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
@@ -17,19 +20,38 @@ class TcpConnection;
 // The state that a tcp transport shares with its connections.
 struct TcpContext : LoopContext {
   TcpContext(TcpOptions given, std::shared_ptr<EventLoop> given_loop)
-      : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {
+      : LoopContext(given.pool, std::move(given_loop)),
+        options(allowed(std::move(given))),
+        proof(proof_of(options.credentials->kind())),
+        admission({.arrivals = options.limits.max_arrivals,
+                   .arrivals_per_host = options.limits.max_arrivals_per_address,
+                   .connections_per_host = options.limits.max_connections_per_address}) {
     introduction_timeout = options.introduction_timeout;
   }
 
   void shut_down_in_loop() override;
 
+  security::ConnectionFacts facts(std::string peer_address) const {
+    return {
+        .purpose = options.purpose, .own_name = options.own_name, .peer_address = std::move(peer_address)};
+  }
+
+  // `credentials` is set.
   const TcpOptions options;
+  // The proof that both ends of a connection give.
+  const Preface::Proof proof;
 
   // The members below are used only by the loop's driver.
 
   // The accepted connections by token. A socket with the token of a connection is a stripe of it.
   absl::flat_hash_map<Preface::Token, TcpConnection*> by_token;
-  absl::flat_hash_set<std::shared_ptr<Arrival>> arrivals;
+  Admission admission;
+  absl::flat_hash_map<Admission::Id, std::shared_ptr<Arrival>> arrivals;
+  WarningTimes warnings;
+
+ private:
+  // The options without what the credentials do not allow.
+  static TcpOptions allowed(TcpOptions options);
 };
 
 // Sets the options of all sockets: no delay, keepalive, a timeout for unacknowledged bytes.

@@ -1,8 +1,12 @@
 #include "gradwire/transport/tcp/tcp_transport.h"
 
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/transport/common/loop_transport.h"
@@ -21,19 +25,14 @@ class TcpTransport : public LoopTransport<TcpContext> {
       : LoopTransport("tcp", std::make_shared<TcpContext>(std::move(options), std::move(loop))) {}
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
-    const TcpOptions& options = context_->options;
-    GRADWIRE_ASSIGN_OR_RETURN(ListeningSocket socket, listening_socket(options.bind_address, options.port));
-    std::string host = options.advertised_host.empty() ? options.bind_address : options.advertised_host;
-    std::string address = join_host_port(advertised_host(host), socket.port);
+    GRADWIRE_ASSIGN_OR_RETURN(ListeningSockets sockets, listening_sockets());
+    std::string address = join_host_port(own_host(sockets), sockets.port);
     // Shared with the accepted sockets that have not sent their preface yet.
     auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
     GRADWIRE_RETURN_IF_ERROR(accept_on(
-        std::move(socket.descriptor),
+        std::move(sockets.descriptors),
         [context = context_, shared](Descriptor accepted, const sockaddr_storage& peer, socklen_t length) {
-          set_connection_options(accepted.get(), context->options);
-          std::make_shared<Arrival>(context, std::move(accepted), to_string(SocketAddress{peer, length}),
-                                    shared)
-              ->start_in_loop();
+          Arrival::accept_in_loop(context, std::move(accepted), SocketAddress{peer, length}, shared);
         }));
     return address;
   }
@@ -43,12 +42,44 @@ class TcpTransport : public LoopTransport<TcpContext> {
                                                       absl::Duration timeout) override {
     absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
+    if (!context_->options.credentials->may_leave_host()) {
+      std::erase_if(candidates, [](const SocketAddress& candidate) { return !is_loopback(candidate); });
+      if (candidates.empty()) return leaves_host_error(absl::StrCat("cannot connect to ", address));
+    }
     auto connection = std::make_shared<TcpConnection>(context_, address, random_token());
     connection->begin_with_preface();
     return begin(connection, [connection, candidates = std::move(candidates), listener = std::move(listener),
                               deadline]() mutable {
       connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
     });
+  }
+
+ private:
+  absl::StatusOr<ListeningSockets> listening_sockets() const {
+    const TcpOptions& options = context_->options;
+    if (!options.credentials->may_leave_host()) {
+      if (options.bind_address.empty()) return loopback_listening_sockets(options.port);
+      GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
+                                resolve_bind_addresses(options.bind_address, options.port));
+      if (!std::all_of(addresses.begin(), addresses.end(), is_loopback))
+        return leaves_host_error(absl::StrCat("cannot listen on ", options.bind_address));
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(ListeningSocket socket, listening_socket(options.bind_address, options.port));
+    ListeningSockets sockets{.descriptors = {}, .port = socket.port};
+    sockets.descriptors.push_back(std::move(socket.descriptor));
+    return sockets;
+  }
+
+  // The host under which other processes reach `sockets`.
+  std::string own_host(const ListeningSockets& sockets) const {
+    const TcpOptions& options = context_->options;
+    const std::string& host =
+        options.advertised_host.empty() ? options.bind_address : options.advertised_host;
+    if (!host.empty() || options.credentials->may_leave_host()) return advertised_host(host);
+    SocketAddress bound;
+    bound.length = sizeof(bound.storage);
+    ::getsockname(sockets.descriptors.front().get(), bound.get(), &bound.length);
+    return host_to_string(bound);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/threads/spin_wait.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"
@@ -28,12 +29,20 @@ struct TcpOptions {
   // Received data is checked against these limits before memory is allocated; send() fails for messages over
   // them.
   Limits limits;
-  // The address or name of the interface to listen on; empty: all interfaces, IPv4 and IPv6.
+  // The proof of this process, and the proof that it demands of others; nullptr: no_credentials(). Without
+  // credentials nothing leaves this host: listen() and connect() accept only addresses of the loopback
+  // interface. With certificates there are no stripes.
+  security::CredentialsPtr credentials;
+  // The use of the connections and the name of this process, for the handshake (security/credentials.h).
+  std::string purpose;
+  std::string own_name;
+  // The address or name of the interface to listen on; empty: all interfaces, IPv4 and IPv6. Without
+  // credentials: the loopback interface.
   std::string bind_address;
   // The port to listen on; 0: any free port.
   int port = 0;
   // The host to which other processes connect. Empty: bind_address if it is set, else GRADWIRE_HOST_ADDRESS,
-  // else the host that transport/tcp/address.h finds.
+  // else the host that transport/tcp/address.h finds. Without credentials it is the loopback address.
   std::string advertised_host;
   // The pool for received buffers; nullptr: the transport creates one.
   std::shared_ptr<BufferPool> pool;
@@ -54,7 +63,8 @@ struct TcpOptions {
   // The time in which a process that connects must introduce itself, and in which all stripes of a connection
   // must join it; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
-  // Served at the same port; nullptr: none.
+  // Served at the same port; nullptr: none. It is not served with a token or certificates, because its
+  // sockets prove nothing.
   std::shared_ptr<const OtherProtocol> other_protocol;
   // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;
@@ -65,7 +75,11 @@ struct TcpOptions {
 //
 // The driver of `loop` reads and delivers. Without `loop` the transport creates a loop and a thread that
 // drives it, at the first listen() or connect(). A sender writes on its own thread as far as the socket has
-// room. Uses one descriptor per connection, and one to listen.
+// room. Uses one descriptor per connection, and one to listen (without credentials two: 127.0.0.1 and ::1).
+//
+// listen() and connect() return FailedPrecondition for an address that is not allowed without credentials. A
+// connection whose peer does not prove what the credentials demand, or refuses the proof of this process,
+// ends with Unauthenticated.
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 

@@ -12,6 +12,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
@@ -47,6 +48,8 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
     } else if (name == "tcp") {
       transport::TcpOptions tcp;
       tcp.limits = limits;
+      // Until the options of a group set the credentials, as before there were any.
+      tcp.credentials = security::insecure_credentials();
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
     } else {
       return absl::InvalidArgumentError(

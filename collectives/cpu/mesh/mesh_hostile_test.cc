@@ -57,7 +57,9 @@ class HostileMesh : public testing::Test {
   World world_;
   std::string address_;
   std::string token_;
-  std::unique_ptr<transport::Transport> stranger_ = transport::make_tcp_transport();
+  // The meshes advertise an address of the network.
+  std::unique_ptr<transport::Transport> stranger_ =
+      transport::make_tcp_transport({.credentials = security::insecure_credentials()});
 };
 
 TEST_F(HostileMesh, StrangersAreRefused) {
@@ -167,7 +169,8 @@ class ScriptedRank {
   transport::RecordingListener& listener() { return *listener_; }
 
  private:
-  std::unique_ptr<transport::Transport> transport_ = transport::make_tcp_transport();
+  std::unique_ptr<transport::Transport> transport_ =
+      transport::make_tcp_transport({.credentials = security::insecure_credentials()});
   std::shared_ptr<transport::RecordingListener> listener_ = std::make_shared<transport::RecordingListener>();
   Mutex mutex_;
   std::shared_ptr<transport::Connection> connection_ ABSL_GUARDED_BY(mutex_);
@@ -214,7 +217,7 @@ class PlainSocket {
     EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
     // The preface of transport/tcp/preface.h, with its own token.
     static char next = 'a';
-    write(std::string("GWt1\1\0\0\0", 8) + std::string(16, next++));
+    write(std::string("GWt1\2\0\0\0", 8) + std::string(16, next++));
   }
   ~PlainSocket() { ::close(socket_); }
 

@@ -192,9 +192,10 @@ void TcpSender::send_control(StripeControl control) {
   write_queued();
 }
 
-void TcpSender::start(int socket) {
+void TcpSender::start(int socket, security::SecureStream* stream) {
   MutexLock lock(mutex_);
   lanes_.front().fd = socket;
+  lanes_.front().stream = stream;
 }
 
 void TcpSender::use_stripes(absl::Span<const int> sockets) {
@@ -280,12 +281,14 @@ bool TcpSender::write_once(std::size_t index) {
   iovec pieces[kMaxPieces];
   int count;
   int fd;
+  security::SecureStream* stream;
   {
     MutexLock lock(mutex_);
     if (index >= lanes_.size()) return false;
     Lane& lane = lanes_[index];
     if (lane.writing || lane.full || lane.fd < 0 || lane.queue.empty()) return false;
     fd = lane.fd;
+    stream = lane.stream;
     count = lane.queue.gather(pieces, kMaxPieces);
     if (lane.queue.bytes() <= kStepwiseBytes) count = limit(pieces, count, kStepBytes);
     lane.writing = true;
@@ -294,8 +297,12 @@ bool TcpSender::write_once(std::size_t index) {
     // and this thread tries again instead of waiting for a report that does not come.
     lane.became_writable = false;
   }
-  const ssize_t result = write_pieces(fd, pieces, count);
+  const ssize_t result = stream == nullptr
+                             ? write_pieces(fd, pieces, count)
+                             : stream->write(absl::MakeConstSpan(pieces, static_cast<std::size_t>(count)));
   const int error = result < 0 ? errno : 0;
+  // Asked now: the stream may be gone when this thread has given the lane back.
+  const absl::Status failure = stream != nullptr && error == EPROTO ? stream->failure() : absl::OkStatus();
   const bool full = error == EAGAIN || error == EWOULDBLOCK;
 
   // Destroyed outside the lock, because buffers belong to users.
@@ -327,7 +334,10 @@ bool TcpSender::write_once(std::size_t index) {
   if (drained) {
     connection_.loop().post([connection = connection_.shared_from_this()] { connection->drained_in_loop(); });
   }
-  if (error != 0 && !full && error != EINTR) {
+  if (!failure.ok()) {
+    connection_.loop().post(
+        [connection = connection_.shared_from_this(), failure] { connection->fail_in_loop(failure); });
+  } else if (error != 0 && !full && error != EINTR) {
     connection_.loop().post([connection = connection_.shared_from_this(),
                              cause = std::string(std::strerror(error))] { connection->lost_in_loop(cause); });
   }

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/security/limits.h"
+#include "gradwire/security/secure_stream.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/send_batch.h"
 #include "gradwire/transport/tcp/frame.h"
@@ -40,8 +41,8 @@ class TcpSender : public SendBatch::Member {
   // Sends a control frame. After kDrop, messages use no stripes.
   void send_control(StripeControl control);
 
-  // From now on messages can be written.
-  void start(int socket);
+  // From now on messages can be written to the socket, through `stream` unless it is nullptr.
+  void start(int socket, security::SecureStream* stream);
   // From now on messages use a stripe on each of these sockets.
   void use_stripes(absl::Span<const int> sockets);
   // Removes the stripes and their unsent data.
@@ -72,6 +73,8 @@ class TcpSender : public SendBatch::Member {
     SendQueue queue;
     // -1 unless connected.
     int fd = -1;
+    // Not used unless connected; nullptr: bytes travel as they are.
+    security::SecureStream* stream = nullptr;
     // A thread is in the write system call.
     bool writing = false;
     // The socket is full; epoll reports when it has room.

@@ -41,6 +41,7 @@ class HostileTcp : public testing::Test {
     server_ = make_tcp_transport(options);
     auto listening = server_->listen([this](const std::shared_ptr<Connection>& connection) {
       MutexLock lock(mutex_);
+      peers_.push_back(connection->peer());
       listeners_.push_back(std::make_shared<RecordingListener>());
       changed_.notify_all();
       return listeners_.back();
@@ -59,10 +60,15 @@ class HostileTcp : public testing::Test {
     return socket;
   }
 
-  Descriptor connect_silently(std::string* own_address = nullptr) {
+  // `from`: an address of the loopback interface.
+  Descriptor connect_silently(std::string* own_address = nullptr, const char* from = nullptr) {
     auto addresses = resolve_addresses(address_);
     EXPECT_TRUE(addresses.ok());
     Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (from != nullptr) {
+      const SocketAddress source = resolve_bind_addresses(from, 0)->front();
+      EXPECT_EQ(::bind(socket.get(), source.get(), source.length), 0) << std::strerror(errno);
+    }
     EXPECT_EQ(::connect(socket.get(), addresses->front().get(), addresses->front().length), 0)
         << std::strerror(errno);
     if (own_address != nullptr) {
@@ -81,6 +87,12 @@ class HostileTcp : public testing::Test {
       Clock::system().wait_until(mutex_, changed_, deadline);
     }
     return listeners_.at(index);
+  }
+
+  // The identity of the peer when the connection with this index was accepted.
+  security::PeerIdentity peer(std::size_t index) {
+    MutexLock lock(mutex_);
+    return peers_.at(index);
   }
 
   std::size_t listener_count() {
@@ -109,8 +121,8 @@ class HostileTcp : public testing::Test {
     return got == 0 || (got < 0 && errno == ECONNRESET);
   }
 
-  void expect_still_serving(std::size_t index) {
-    auto client = make_tcp_transport();
+  void expect_still_serving(std::size_t index, const TcpOptions& options = TcpOptions()) {
+    auto client = make_tcp_transport(options);
     auto client_listener = std::make_shared<RecordingListener>();
     auto connection = client->connect(address_, client_listener, absl::Seconds(30));
     ASSERT_TRUE(connection.ok());
@@ -128,6 +140,7 @@ class HostileTcp : public testing::Test {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::shared_ptr<RecordingListener>> listeners_ ABSL_GUARDED_BY(mutex_);
+  std::vector<security::PeerIdentity> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::transport
