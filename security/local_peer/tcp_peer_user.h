@@ -1,0 +1,30 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "absl/status/statusor.h"
+#include "gradwire/security/local_peer/tcp_end.h"
+
+namespace gradwire::security {
+
+// Returns the user of the process at the other end of `socket`, a connected TCP socket, if that process is on
+// this host. The kernel says so: it knows the socket of the peer. Precisely it is the user who made the
+// socket.
+//
+// The peer is on this host if the connection goes through the loopback interface: the address of the peer is
+// a loopback address, or the same as that of this end. A program that forwards connections, such as ssh -L,
+// counts as the peer.
+//
+// PermissionDenied: the peer is on another host or in another network namespace, or has closed its socket.
+// Unavailable: the socket is not connected any more, or the kernel does not answer such questions.
+//
+// Costs some 20 us. If the system does not permit netlink sockets it reads /proc/net/tcp, which costs up to
+// some milliseconds on a host with thousands of connections. Thread-safe.
+absl::StatusOr<uid_t> tcp_peer_user(int socket);
+
+// The two ways by which tcp_peer_user() finds the socket from `source` to `destination`. NotFound: this
+// network namespace has no such socket. Unavailable: this way does not work on this host.
+absl::StatusOr<FoundSocket> find_tcp_socket_by_netlink(const TcpEnd& source, const TcpEnd& destination);
+absl::StatusOr<FoundSocket> find_tcp_socket_in_proc(const TcpEnd& source, const TcpEnd& destination);
+
+}  // namespace gradwire::security
