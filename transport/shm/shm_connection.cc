@@ -9,7 +9,7 @@ ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string pe
       context_(std::move(context)),
       peer_arena_(context_->options.max_arena_bytes),
       sender_(*this, *context_, socket_, peer_arena_, watch_),
-      handshake_(*this, context_->options, *socket_,
+      handshake_(*this, *context_, *socket_,
                  [this](ShmHandshake::Outcome outcome) { established_in_loop(std::move(outcome)); }),
       receiver_(*this, *context_, *socket_, peer_arena_, watch_) {}
 

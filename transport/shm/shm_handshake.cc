@@ -27,9 +27,12 @@ constexpr absl::Duration kRetryConnect = absl::Milliseconds(2);
 
 }  // namespace
 
-ShmHandshake::ShmHandshake(LoopConnection& connection, const ShmOptions& options, ControlSocket& socket,
-                           Done done)
-    : connection_(connection), options_(options), socket_(socket), done_(std::move(done)) {}
+ShmHandshake::ShmHandshake(LoopConnection& connection, ShmContext& context, ControlSocket& socket, Done done)
+    : connection_(connection),
+      options_(context.options),
+      users_(context.users),
+      socket_(socket),
+      done_(std::move(done)) {}
 
 void ShmHandshake::connect_in_loop(ShmAddress address, absl::Time deadline) {
   address_ = std::move(address);
@@ -67,7 +70,7 @@ void ShmHandshake::try_connect_in_loop() {
   socket_.open(std::move(socket));
   // Any process on the host can listen on or connect to an abstract name, so each end checks the user of
   // the other before it passes or maps memory.
-  if (const absl::Status peer = socket_.check_peer(); !peer.ok()) {
+  if (const absl::Status peer = check_peer_in_loop(); !peer.ok()) {
     cannot_connect_in_loop(peer.message());
     return;
   }
@@ -79,14 +82,19 @@ void ShmHandshake::try_connect_in_loop() {
 
 void ShmHandshake::accept_in_loop(Descriptor accepted) {
   socket_.open(std::move(accepted));
-  const absl::Status peer = socket_.check_peer();
-  if (!peer.ok()) {
-    log(LogLevel::kWarning, "refused a connection through shared memory: ", peer.message());
+  if (const absl::Status peer = check_peer_in_loop(); !peer.ok()) {
     connection_.finish_in_loop(peer);
     return;
   }
   log(LogLevel::kDebug, "accepted a connection through shared memory");
   watch_in_loop();
+}
+
+absl::Status ShmHandshake::check_peer_in_loop() {
+  const absl::StatusOr<uid_t> user = socket_.peer_user();
+  if (!user.ok()) return user.status();
+  return users_.check(*user,
+                      absl::StrCat("a connection through shared memory (", connection_.peer_address(), ")"));
 }
 
 bool ShmHandshake::watch_in_loop() {

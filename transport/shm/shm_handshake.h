@@ -10,6 +10,7 @@
 #include "gradwire/transport/shm/memory/ring_consumer.h"
 #include "gradwire/transport/shm/memory/ring_producer.h"
 #include "gradwire/transport/shm/shm_address.h"
+#include "gradwire/transport/shm/shm_context.h"
 #include "gradwire/transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
@@ -17,7 +18,7 @@ namespace gradwire::transport {
 // Establishes a connection through shared memory:
 //
 //   1. The client connects the socket, and retries while the server's backlog is full.
-//   2. Each end checks that the process of its peer belongs to the same user.
+//   2. Each end checks that the process of its peer belongs to an allowed user. Until then it sends nothing.
 //   3. The client sends its hello, which passes the memory of its ring.
 //   4. The server receives it and sends its own hello.
 //   5. Each end calls `done` when it has the hello of its peer.
@@ -33,7 +34,7 @@ class ShmHandshake : public EventHandler {
   };
   using Done = std::function<void(Outcome outcome)>;
 
-  ShmHandshake(LoopConnection& connection, const ShmOptions& options, ControlSocket& socket, Done done);
+  ShmHandshake(LoopConnection& connection, ShmContext& context, ControlSocket& socket, Done done);
 
   void connect_in_loop(ShmAddress address, absl::Time deadline);
   void accept_in_loop(Descriptor accepted);
@@ -46,6 +47,8 @@ class ShmHandshake : public EventHandler {
 
   void try_connect_in_loop();
   void cannot_connect_in_loop(absl::string_view cause, bool refused = false);
+  // Returns OK if the process of the peer belongs to an allowed user.
+  absl::Status check_peer_in_loop();
   // Returns false if it closed the connection.
   bool watch_in_loop();
   bool send_hello_in_loop();
@@ -53,6 +56,7 @@ class ShmHandshake : public EventHandler {
 
   LoopConnection& connection_;
   const ShmOptions& options_;
+  security::UserGuard& users_;
   ControlSocket& socket_;
   const Done done_;
   // The address of the server; not set at the server.

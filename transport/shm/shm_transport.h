@@ -1,9 +1,12 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -46,14 +49,17 @@ struct ShmOptions {
   absl::Duration introduction_timeout = kIntroductionTimeout;
   // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;
+  // The users, beside that of this process, whose processes may be peers (SecurityOptions::allowed_users).
+  // Both ends check the user of the other.
+  std::vector<uid_t> allowed_users;
   // May be null.
   std::shared_ptr<ShmCounters> counters;
 };
 
-// Connections between processes of one user on one host, through shared memory. Addresses have the form
-// "shm:<boot id>:<name>"; the name is that of an abstract Unix socket, which can be reached from the same
-// network namespace. connect() to an address that cannot be reached fails at once, with Unavailable in
-// on_closed().
+// Connections between processes of one user on one host, or of users that each end allows, through shared
+// memory. Nothing is sent to a process of another user. Addresses have the form "shm:<boot id>:<name>"; the
+// name is that of an abstract Unix socket, which can be reached from the same network namespace. connect() to
+// an address that cannot be reached fails at once, with Unavailable in on_closed().
 //
 // A large buffer is copied once, on the sender's thread, into memory that the receiver then uses. After
 // send() no borrowed buffer is read any more, unless the arena was exhausted or the connection was not

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
@@ -89,8 +91,8 @@ class ControlSocket {
   // Receives the next packet. kInvalid: the packet is longer, or has more descriptors, than any valid packet.
   Receipt receive(ControlPacket& packet);
 
-  // Returns OK if the process of the peer belongs to the same user as this process.
-  absl::Status check_peer() const;
+  // Returns the user of the process at the other end. Unavailable if the socket is not open.
+  absl::StatusOr<uid_t> peer_user() const;
 
  private:
   mutable Mutex mutex_;

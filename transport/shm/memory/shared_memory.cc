@@ -18,7 +18,24 @@ namespace {
 
 // With these seals no process can change the size of the file or add seals. Otherwise a peer could shrink
 // it, and an access to the missing part would kill this process with SIGBUS.
+//
+// The other seals of Linux are not set here:
+// - F_SEAL_WRITE and F_SEAL_FUTURE_WRITE: both ends write to the memory. The consumer of a ring stores its
+//   position there (ring.h), and the receiver of a block releases it there (arena.h). A reader therefore
+//   never trusts a value that it reads a second time.
+// - F_SEAL_EXEC: MFD_NOEXEC_SEAL sets it, where the kernel has it.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// The file cannot be executed, nor made executable. Since Linux 6.3; earlier headers do not define it. With
+// vm.memfd_noexec=2 the kernel demands it.
+constexpr unsigned kNoExecSeal = 0x0008U;
+
+Descriptor new_memory_file() {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  Descriptor created(::memfd_create("gradwire", kFlags | kNoExecSeal));
+  if (!created.valid() && errno == EINVAL) created = Descriptor(::memfd_create("gradwire", kFlags));
+  return created;
+}
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 }  // namespace
@@ -28,11 +45,14 @@ SharedMemory::~SharedMemory() {
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, Descriptor& descriptor) {
-  Descriptor created(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor created = new_memory_file();
   if (!created.valid()) return errno_status("cannot create shared memory", errno);
   if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) {
     return errno_status(absl::StrCat("cannot allocate shared memory of ", bytes, " bytes"), errno);
   }
+  // A memory file has mode 0777. The mode matters for a process that reaches the file by a path, as
+  // /proc/PID/fd.
+  if (::fchmod(created.get(), 0600) != 0) return errno_status("cannot protect shared memory", errno);
   if (::fcntl(created.get(), F_ADD_SEALS, kSeals) != 0)
     return errno_status("cannot seal shared memory", errno);
   absl::StatusOr<SharedMemory> memory = map(created.get(), bytes, huge);
