@@ -32,8 +32,9 @@ class FileTable;
 class FileStore : public Store {
  public:
   // Throws Error: NotFound if the directory does not exist; InvalidArgument if the path is not a regular
-  // file, or the file was not written by a FileStore or is damaged; PermissionDenied; DeadlineExceeded if
-  // another process does not release the lock.
+  // file, or the file was not written by a FileStore or is damaged; PermissionDenied, also if another user
+  // has made the file in a folder like /tmp, to which every user can write; DeadlineExceeded if another
+  // process does not release the lock. A new file has mode 0600: only processes of this user can open it.
   explicit FileStore(const std::string& path, std::optional<int> world_size = std::nullopt,
                      absl::Duration timeout = kDefaultTimeout);
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,7 +66,7 @@ EtcdProcess::EtcdProcess(std::vector<std::string> flags, std::string scheme)
     : flags_(std::move(flags)), scheme_(std::move(scheme)) {
   const char* const base = std::getenv("TEST_TMPDIR");
   folder_ = absl::StrCat(base != nullptr ? base : "/tmp", "/etcd-", absl::Hex(random_id()));
-  std::filesystem::create_directories(folder_);
+  ::mkdir(folder_.c_str(), 0700);
   // Retry: another process may take the port before etcd does.
   for (int attempt = 0; attempt < 5; ++attempt) {
     port_ = free_port();

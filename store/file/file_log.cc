@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -147,6 +148,7 @@ absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Tim
   if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     return error(absl::StatusCode::kInvalidArgument, "the path is not a regular file; choose another path");
   }
+  GRADWIRE_RETURN_IF_ERROR(check_owner(status));
   GRADWIRE_RETURN_IF_ERROR(lock(/*exclusive=*/true, clock, deadline));
   GRADWIRE_RETURN_IF_ERROR(check_header());
   // Always succeeds: only is_alone() takes this lock exclusively, and releases it again while it holds the
@@ -157,6 +159,20 @@ absl::Status FileLog::open_once(const std::string& path, Clock& clock, absl::Tim
                               "; use a file system that supports locks"));
   }
   return absl::OkStatus();
+}
+
+// In a folder like /tmp another user could have made the file before, to read and change what the processes
+// of a job write. Linux itself refuses such files if fs.protected_regular is set.
+absl::Status FileLog::check_owner(const struct stat& file) const {
+  const std::string parent = std::filesystem::path(path_).parent_path().string();
+  struct stat folder = {};
+  if (stat(parent.empty() ? "." : parent.c_str(), &folder) != 0)
+    return error(code_of(errno), std::strerror(errno));
+  const bool is_shared = (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWOTH | S_IWGRP)) != 0;
+  if (!is_shared || file.st_uid == ::geteuid() || file.st_uid == folder.st_uid) return absl::OkStatus();
+  return error(absl::StatusCode::kPermissionDenied,
+               absl::StrCat("the file belongs to user ", file.st_uid, ", expected user ", ::geteuid(),
+                            ", in a folder to which other users can write; choose a path in another folder"));
 }
 
 absl::Status FileLog::check_header() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <string>
@@ -37,8 +38,9 @@ class FileLog {
   FileLog& operator=(const FileLog&) = delete;
 
   // Opens or creates `path` and takes the presence lock and the data lock, which is still held on return.
-  // NotFound: the directory does not exist. InvalidArgument: not a regular file, or not a file of a
-  // FileStore. PermissionDenied. DeadlineExceeded: another process did not release the lock.
+  // A new file is readable and writable for its owner alone. NotFound: the directory does not exist.
+  // InvalidArgument: not a regular file, or not a file of a FileStore. PermissionDenied, also for a file of
+  // another user in a folder like /tmp. DeadlineExceeded: another process did not release the lock.
   absl::Status open(const std::string& path, Clock& clock, absl::Time deadline);
 
   // Takes the data lock. Waits at least one second. DeadlineExceeded if another FileLog holds it until
@@ -68,6 +70,7 @@ class FileLog {
 
  private:
   absl::Status open_once(const std::string& path, Clock& clock, absl::Time deadline);
+  absl::Status check_owner(const struct stat& file) const;
   absl::Status check_header();
   absl::Status error(absl::StatusCode code, absl::string_view what) const;
   void close();

@@ -1,5 +1,6 @@
 #include "gradwire/store/file_store.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,11 +11,14 @@
 #include <iterator>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/base/testing/other_user.h"
+#include "gradwire/base/testing/test_needs.h"
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/file/file_log.h"
@@ -52,6 +56,62 @@ class FileStoreTest : public testing::Test {
 TEST_F(FileStoreTest, KeysOutliveTheStoreThatHasNoWorldSize) {
   { FileStore(path_).set("key", "value"); }
   EXPECT_EQ(FileStore(path_).get("key"), "value");
+}
+
+// A folder that other users can reach, with a file of a FileStore.
+class FileStoreOfSeveralUsers : public testing::Test {
+ protected:
+  void SetUp() override {
+    GRADWIRE_NEEDS("root", OtherUser::available());
+    ASSERT_NE(::mkdtemp(folder_), nullptr);
+    path_ = absl::StrCat(folder_, "/store");
+  }
+  void TearDown() override {
+    if (!path_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  char folder_[32] = "/tmp/gradwire_test_XXXXXX";
+  std::string path_;
+  // Opens a FileStore at a path, and gives everybody access to a file that it makes.
+  static std::string open_in_other_process(const std::string& path) {
+    const absl::Status status = FileStore::open(path, std::nullopt).status();
+    if (status.ok()) ::chmod(path.c_str(), 0666);
+    return std::string(absl::StatusCodeToString(status.code()));
+  }
+};
+
+TEST_F(FileStoreOfSeveralUsers, AnotherUserCannotJoin) {
+  OtherUser other(&open_in_other_process);
+  ASSERT_EQ(::chmod(folder_, 0777), 0);
+  const mode_t before = ::umask(0);
+  FileStore store(path_);
+  ::umask(before);
+  struct stat file = {};
+  ASSERT_EQ(::stat(path_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 07777, 0600);
+  EXPECT_EQ(other.ask(path_), "PERMISSION_DENIED");
+  store.set("key", "value");
+}
+
+TEST_F(FileStoreOfSeveralUsers, FileThatAnotherUserHasMadeInASharedFolderIsRefused) {
+  OtherUser other(&open_in_other_process);
+  ASSERT_EQ(::chmod(folder_, 01777), 0);
+  ASSERT_EQ(other.ask(path_), "OK");
+  const absl::Status status = FileStore::open(path_, std::nullopt).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  // Linux itself refuses it with fs.protected_regular.
+  EXPECT_TRUE(absl::StrContains(status.message(), "belongs to user 65534, expected user 0") ||
+              absl::StrContains(status.message(), "Permission denied"))
+      << status;
+}
+
+// The owner of the folder could replace every file in it anyway.
+TEST_F(FileStoreOfSeveralUsers, FileThatTheOwnerOfTheFolderHasMadeIsOpened) {
+  OtherUser other(&open_in_other_process);
+  ASSERT_EQ(::chown(folder_, OtherUser::kUser, OtherUser::kUser), 0);
+  ASSERT_EQ(::chmod(folder_, 01777), 0);
+  ASSERT_EQ(other.ask(path_), "OK");
+  EXPECT_EQ(FileStore::open(path_, std::nullopt).status().code(), absl::StatusCode::kOk);
 }
 
 TEST_F(FileStoreTest, TornTailOfAnyLengthIsCutOffByTheNextWriter) {

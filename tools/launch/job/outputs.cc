@@ -23,11 +23,18 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
+// The output of workers is for the user who started them alone.
+constexpr mode_t kDirectoryMode = 0700;
+constexpr mode_t kFileMode = 0600;
+
+// Creates the directory and those above it that are missing. Directories that exist keep their modes.
 absl::Status make_directories(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error)
-    return absl::UnavailableError(absl::StrCat("cannot create log directory ", path, ": ", error.message()));
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string part = path.substr(0, end);
+    if (mkdir(part.c_str(), kDirectoryMode) == 0 || std::filesystem::is_directory(part)) continue;
+    return errno_status(absl::StrCat("cannot create log directory ", part), errno);
+  }
   return absl::OkStatus();
 }
 
@@ -49,7 +56,7 @@ absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const
   GRADWIRE_RETURN_IF_ERROR(make_directories(parent));
   std::string directory = absl::StrCat(parent, "/", run_id);
   // mkdir() fails if the directory exists, so two launchers cannot choose the same one.
-  while (mkdir(directory.c_str(), 0777) != 0) {
+  while (mkdir(directory.c_str(), kDirectoryMode) != 0) {
     if (errno != EEXIST) return errno_status(absl::StrCat("cannot create log directory ", directory), errno);
     directory = absl::StrFormat("%s/%s_%08x", parent, run_id, random_id() & 0xffffffff);
   }
@@ -146,7 +153,7 @@ absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
   GRADWIRE_ASSIGN_OR_RETURN(const std::string directory, make_directory(stream.round, stream.local_rank));
   const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
   // Append, so that a worker that opens the file again does not overwrite its own lines.
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, kFileMode));
   if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
   return file;
 }

@@ -1,6 +1,7 @@
 #include "gradwire/tools/launch/job/outputs.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -91,6 +92,25 @@ TEST_F(Outputs, ErrorFilesAreBesideLogsAndAreKept) {
     EXPECT_TRUE(std::ofstream(path) << "{}") << path;
   }
   EXPECT_TRUE(std::filesystem::exists(path)) << path;
+}
+
+// Whatever the umask is.
+TEST_F(Outputs, DirectoriesAndLogsAreForTheirOwnerAlone) {
+  const mode_t before = umask(0);
+  options_.log_dir = absl::StrCat(options_.log_dir, "/new//deeper");
+  WorkerOutputs outputs(loop_, options_);
+  ASSERT_TRUE(outputs.prepare("private").ok());
+  ASSERT_TRUE(outputs.open(0, 0).ok());
+  umask(before);
+  const auto mode = [](const std::string& path) {
+    struct stat about {};
+    EXPECT_EQ(stat(path.c_str(), &about), 0) << path;
+    return about.st_mode & 07777;
+  };
+  const std::string attempt = outputs.directory() + "/attempt_0";
+  for (const std::string& directory : {options_.log_dir, outputs.directory(), attempt, attempt + "/0"})
+    EXPECT_EQ(mode(directory), 0700) << directory;
+  EXPECT_EQ(mode(attempt + "/0/stdout.log"), 0600);
 }
 
 TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
