@@ -23,6 +23,11 @@ struct TcpStoreOptions {
   // Whether the master waits until world_size processes, itself included, have connected. The other processes
   // need not wait.
   bool wait_for_workers = true;
+  // Whether the master serves every client of PyTorch's TCPStore. These clients cannot prove that they belong
+  // to the job. If false, it serves only those that run on its own host, connect by the loopback interface,
+  // and belong to its own user: the kernel says so. If not set: every client, unless the store demands a
+  // proof from the clients of Gradwire.
+  std::optional<bool> allow_unauthenticated_pytorch = std::nullopt;
 };
 
 // A store that one process, the master, holds and the others use over TCP (proto/store.proto). Jobs on

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,8 @@ struct TcpStoreServerOptions {
   // Limit for the answers that one client has asked for but not read. Beyond it the server refuses further
   // calls, and closes the connection if the client goes on calling.
   std::size_t max_unread_bytes = kMaxUnreadBytes;
+  // As TcpStoreOptions::allow_unauthenticated_pytorch.
+  std::optional<bool> allow_unauthenticated_pytorch = std::nullopt;
 };
 
 // Server that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one. A

@@ -18,8 +18,9 @@ namespace gradwire::security {
 // PermissionDenied: the peer is on another host or in another network namespace, or has closed its socket.
 // Unavailable: the socket is not connected any more, or the kernel does not answer such questions.
 //
-// Costs some 20 us. If the system does not permit netlink sockets it reads /proc/net/tcp, which costs up to
-// some milliseconds on a host with thousands of connections. Thread-safe.
+// Costs about 10 us (measured on an EPYC), with any number of connections. If the system does not permit
+// netlink sockets it reads /proc/net/tcp, which took 0.2 ms, and 20 ms on a host with 10,000 sockets. So it
+// is for the beginning of a connection. Thread-safe.
 absl::StatusOr<uid_t> tcp_peer_user(int socket);
 
 // The two ways by which tcp_peer_user() finds the socket from `source` to `destination`. NotFound: this

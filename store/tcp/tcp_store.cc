@@ -65,7 +65,10 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   }
   Endpoint target{host_, port_};
   if (options.is_master) {
-    GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_, .port = port_}));
+    GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_,
+                                                              .port = port_,
+                                                              .allow_unauthenticated_pytorch =
+                                                                  options.allow_unauthenticated_pytorch}));
     port_ = server_->port();
     // The master connects to itself by a loopback address: its own name may not be reachable from inside the
     // machine (for example behind address translation).

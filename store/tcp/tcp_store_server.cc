@@ -10,6 +10,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/store/c10d/c10d_admission.h"
 #include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
@@ -40,8 +41,11 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
 
   auto parts = std::make_unique<Parts>();
   GRADWIRE_ASSIGN_OR_RETURN(parts->loop, StoreLoop::create("store-server"));
-  parts->sessions =
-      std::make_shared<TcpStoreSessions>(parts->loop->loop(), random_id(), options.max_unread_bytes);
+  using Mode = C10dAdmission::Mode;
+  const bool serves_all_of_pytorch = options.allow_unauthenticated_pytorch.value_or(true);
+  C10dAdmission admission({.mode = serves_all_of_pytorch ? Mode::kEveryone : Mode::kAllowedUsers});
+  parts->sessions = std::make_shared<TcpStoreSessions>(parts->loop->loop(), random_id(),
+                                                       options.max_unread_bytes, std::move(admission));
   transport::TcpOptions tcp;
   tcp.limits = store_message_limits();
   // Until the options of a store set the credentials, as before there were any.

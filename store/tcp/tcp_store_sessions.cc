@@ -48,9 +48,10 @@ class TcpStoreSessions::FramedPeer : public StorePeer {
 };
 
 TcpStoreSessions::TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number,
-                                   std::size_t max_unread_bytes)
+                                   std::size_t max_unread_bytes, C10dAdmission admission)
     : loop_(std::move(loop)),
       max_unread_bytes_(max_unread_bytes),
+      admission_(std::move(admission)),
       service_(number, kMaxWaitingBytes, kMaxAllWaitingBytes, max_unread_bytes) {}
 
 TcpStoreSessions::~TcpStoreSessions() = default;
@@ -64,7 +65,7 @@ std::shared_ptr<transport::ConnectionListener> TcpStoreSessions::accept_in_loop(
 }
 
 void TcpStoreSessions::accept_c10d_in_loop(Descriptor socket, const std::string& peer) {
-  if (stopped_) return;
+  if (stopped_ || !admission_.check_in_loop(socket.get(), peer).ok()) return;
   log(LogLevel::kDebug, "a client of PyTorch's TCPStore at ", peer, " has connected to the store");
   const Session session = next_session_++;
   auto client = std::make_shared<C10dPeer>(loop_, std::move(socket), peer, session, shared_from_this(),

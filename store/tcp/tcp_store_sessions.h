@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/store/c10d/c10d_admission.h"
 #include "gradwire/store/c10d/c10d_peer.h"
 #include "gradwire/store/calls/store_peer.h"
 #include "gradwire/store/tcp/tcp_store_service.h"
@@ -26,13 +27,16 @@ namespace gradwire::store {
 class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_this<TcpStoreSessions> {
  public:
   // `number` identifies the server; it is random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.
-  TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number, std::size_t max_unread_bytes);
+  // `admission` decides which clients of PyTorch's TCPStore are served.
+  TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number, std::size_t max_unread_bytes,
+                   C10dAdmission admission = C10dAdmission({}));
   ~TcpStoreSessions() override;
 
   // Returns the listener for a new connection; null after stop_in_loop().
   std::shared_ptr<transport::ConnectionListener> accept_in_loop(
       const std::shared_ptr<transport::Connection>& connection);
-  // Takes over the socket of a client of PyTorch's TCPStore, from which the greeting has been read.
+  // Takes over the socket of a client of PyTorch's TCPStore, from which the greeting has been read. Closes it
+  // if the client is not admitted; nothing else is read from it then.
   void accept_c10d_in_loop(Descriptor socket, const std::string& peer);
   // Answers all waiting requests with Unavailable. Closes each connection when its answers have been sent or
   // `grace` is over. Calls `on_closed` when no connection is left or `grace` is over; possibly inside this
@@ -65,6 +69,7 @@ class TcpStoreSessions : public C10dPeer::Owner, public std::enable_shared_from_
 
   const std::shared_ptr<transport::EventLoop> loop_;
   const std::size_t max_unread_bytes_;
+  C10dAdmission admission_;
   TcpStoreService service_;
   absl::flat_hash_map<Session, std::shared_ptr<StorePeer>> peers_;
   Session next_session_ = 1;

@@ -42,6 +42,15 @@ class TorchClient : public testing::TestWithParam<bool> {
   std::unique_ptr<TcpStoreServer> server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
 };
 
+// The kernel says that the client is a process of the same user on this host.
+TEST_P(TorchClient, WithoutAProofClientOfTheSameUserIsServed) {
+  server_ =
+      value_or_throw(TcpStoreServer::start({.host = "localhost", .allow_unauthenticated_pytorch = false}));
+  const TorchStore torch = this->torch();
+  torch->set("key", "value");
+  EXPECT_EQ(gradwire()->get("key"), "value");
+}
+
 TEST_P(TorchClient, BothKindsOfClientsSeeTheSameKeys) {
   const TorchStore torch = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
