@@ -3,13 +3,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "gradwire/security/policy/pattern.h"
 
 namespace gradwire::gateway {
 namespace {
 
 bool any_matches(const std::vector<std::string>& patterns, absl::string_view name) {
   for (const std::string& pattern : patterns) {
-    if (matches(pattern, name)) return true;
+    if (security::matches(pattern, name)) return true;
   }
   return false;
 }
@@ -35,31 +36,6 @@ bool equal_in_constant_time(absl::string_view secret, absl::string_view given) {
     difference = static_cast<unsigned char>(difference | (expected ^ given[i]));
   }
   return difference == 0;
-}
-
-// The usual greedy matcher: after a mismatch the last '*' takes one character more. It needs no recursion,
-// and at most the product of both lengths of steps.
-bool matches(absl::string_view pattern, absl::string_view name) {
-  std::size_t p = 0;
-  std::size_t n = 0;
-  std::size_t star = absl::string_view::npos;
-  std::size_t resume = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (star != absl::string_view::npos) {
-      p = star + 1;
-      n = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
 }
 
 Access::Access(const Options& options)

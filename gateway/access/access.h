@@ -13,9 +13,6 @@ namespace gradwire::gateway {
 // `secret`.
 bool equal_in_constant_time(absl::string_view secret, absl::string_view given);
 
-// Whether `name` fits the pattern, in which '*' stands for any number of any characters.
-bool matches(absl::string_view pattern, absl::string_view name);
-
 // Decides who may use the gateway, and which callees. Immutable and thread-safe.
 class Access {
  public:

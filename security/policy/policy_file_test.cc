@@ -1,0 +1,185 @@
+#include "gradwire/security/policy/policy_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/testing/log_lines.h"
+
+namespace gradwire::security {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const Subject kF{CalleeClass::kFunction, "f"};
+
+class PolicyFileTest : public ::testing::Test {
+ protected:
+  ~PolicyFileTest() override { unlink(path_.c_str()); }
+
+  void write(absl::string_view text) {
+    std::ofstream(path_) << text;
+    ASSERT_EQ(chmod(path_.c_str(), 0600), 0);
+  }
+  // As editors do it: the file gets another inode.
+  void replace(absl::string_view text) {
+    const std::string next = path_ + ".next";
+    std::ofstream(next) << text;
+    ASSERT_EQ(chmod(next.c_str(), 0600), 0);
+    ASSERT_EQ(rename(next.c_str(), path_.c_str()), 0);
+  }
+  // The answer for a caller, `seconds` after the beginning of the test.
+  Decision at(PolicyFile& file, double seconds, absl::string_view caller = "a") {
+    return file.check(caller, kF, absl::UnixEpoch() + absl::Seconds(1000 + seconds));
+  }
+
+  const std::string path_ = absl::StrCat(testing::TempDir(), "/policy-", getpid(), "-",
+                                         testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(PolicyFileTest, ReadsAChangedFileAfterASecond) {
+  write("allow a function f");
+  auto file = PolicyFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(at(**file, 0).allowed);
+  const uint64_t generation = (*file)->generation();
+  // The same size, and perhaps the same time: only the content says that it has changed.
+  write("allow b function f");
+  EXPECT_TRUE(at(**file, 0.9).allowed);
+  EXPECT_FALSE(at(**file, 1.0).allowed);
+  EXPECT_TRUE(at(**file, 1.0, "b").allowed);
+  EXPECT_NE((*file)->generation(), generation);
+  replace("\ndeny * function f");
+  EXPECT_TRUE(at(**file, 1.9, "b").allowed);
+  EXPECT_EQ(at(**file, 2.1, "b").line, 2);
+  EXPECT_FALSE(at(**file, 2.1, "b").allowed);
+}
+
+TEST_F(PolicyFileTest, AChangeBeforeTheFirstQuestionIsSeen) {
+  write("allow a function f");
+  auto file = PolicyFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  replace("deny a function f");
+  EXPECT_FALSE(at(**file, 0).allowed);
+}
+
+TEST_F(PolicyFileTest, ABadFileKeepsTheOldRulesAndWarnsOnce) {
+  write("allow a function f");
+  auto file = PolicyFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  replace("deny a function f\nallow a functoin g");
+  testing::internal::CaptureStderr();
+  for (int second = 0; second < 5; ++second) EXPECT_TRUE(at(**file, second).allowed);
+  EXPECT_THAT(captured_lines("policy"), ElementsAre(AllOf(HasSubstr("the old policy stays in force"),
+                                                          HasSubstr(path_ + ":2:9: unknown"))));
+  // The next mistake is a new one.
+  replace("allow a functoin g");
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(at(**file, 6).allowed);
+  EXPECT_TRUE(at(**file, 7).allowed);
+  EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr(path_ + ":1:9: unknown")));
+  // When it is mended, it is used, also if the first version comes back.
+  replace("deny a function f");
+  EXPECT_FALSE(at(**file, 8).allowed);
+  replace("bad");
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(at(**file, 9).allowed);
+  EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr(path_ + ":1:1: unknown word")));
+  replace("allow a function f");
+  EXPECT_TRUE(at(**file, 10).allowed);
+}
+
+TEST_F(PolicyFileTest, AMissingOrUnprotectedFileKeepsTheOldRules) {
+  write("allow a function f");
+  auto file = PolicyFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_EQ(unlink(path_.c_str()), 0);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(at(**file, 0).allowed);
+  EXPECT_TRUE(at(**file, 1).allowed);
+  EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr("cannot open the policy file " + path_)));
+  write("deny a function f");
+  ASSERT_EQ(chmod(path_.c_str(), 0620), 0);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(at(**file, 2).allowed);
+  EXPECT_THAT(captured_lines("policy"), ElementsAre(HasSubstr("chmod go-w " + path_)));
+  ASSERT_EQ(chmod(path_.c_str(), 0640), 0);
+  EXPECT_FALSE(at(**file, 3).allowed);
+}
+
+TEST_F(PolicyFileTest, AFileThatOthersCanWriteIsRefused) {
+  for (const mode_t mode : {0620, 0602, 0666}) {
+    write("allow a function f");
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    const absl::Status status = PolicyFile::open(path_).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr(mode == 0620 ? "by its group" : "by all users"),
+                                        HasSubstr("chmod go-w " + path_)));
+  }
+  for (const mode_t mode : {0600, 0644, 0444}) {
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_TRUE(PolicyFile::open(path_).ok()) << mode;
+  }
+}
+
+TEST_F(PolicyFileTest, AFileOfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write("allow a function f");
+  ASSERT_EQ(chown(path_.c_str(), 12345, 12345), 0);
+  const absl::Status status = PolicyFile::open(path_).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("belongs to user 12345"), HasSubstr("chown 0 ")));
+}
+
+TEST_F(PolicyFileTest, WhatCannotBeReadIsRefused) {
+  EXPECT_TRUE(absl::IsNotFound(PolicyFile::open(path_).status()));
+  EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("SecurityOptions::policy_file"));
+  EXPECT_TRUE(absl::IsInvalidArgument(PolicyFile::open(testing::TempDir()).status()));
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("not a regular file"));
+  unlink(path_.c_str());
+  write(std::string(kMaxPolicyBytes + 1, '\n'));
+  EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("at most 1048576"));
+  write("allow a function");
+  EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr(path_ + ":1:17: "));
+}
+
+TEST_F(PolicyFileTest, ThreadsAskWhileTheFileChanges) {
+  write("allow * function f");
+  auto file = PolicyFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::atomic<int> second{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      while (!stop) {
+        const Decision decision = at(**file, second, absl::StrCat("w", i));
+        EXPECT_EQ(decision.line, decision.allowed ? 1 : 2);
+      }
+    });
+  }
+  for (int i = 1; i <= 50; ++i) {
+    replace(i % 2 == 0 ? "allow * function f" : "\ndeny * function f");
+    second = i;
+    // After the change every thread gets the new answer.
+    EXPECT_EQ(at(**file, i).allowed, i % 2 == 0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace gradwire::security
