@@ -12,6 +12,7 @@
 #include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/codec/device.h"
 #include "gradwire/security/limits.h"
+#include "gradwire/security/security_options.h"
 
 namespace gradwire::store {
 class Store;
@@ -136,6 +137,8 @@ struct RpcBackendOptions {
   WaitPolicy wait;
   // Limits on the messages that are accepted from other processes.
   Limits limits;
+  // How this worker and the others prove who they are, and what the others may call here (docs/security.md).
+  SecurityOptions security;
   // Maximum time that shutdown waits for handlers that continue after their calls were cancelled. Then
   // shutdown fails with DeadlineExceeded, which names these handlers, and leaves their threads running.
   // InfiniteDuration(): no limit. A graceful shutdown cancels no call before its own timeout. Until then it

@@ -90,6 +90,11 @@ void Engine::shutdown(const absl::Status& reason) {
 
 bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kNeededService; }
 
+// Both only end what is there already.
+bool Engine::gives_back(uint32_t service) const {
+  return service == kCleanupService || service == kAbortService;
+}
+
 // A RUN is served on arrival: if the thread of the root waits for gradients, the RUN is handed to that
 // thread, and no other thread has to wake up for it.
 bool Engine::serves_on_arrival(uint32_t service) const { return service == kRunService; }

@@ -45,6 +45,8 @@ class Engine : public rpc::AgentExtension {
   // holds it. Calls `make` if it does not exist, and always for an empty name.
   std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
 
+  absl::string_view name() const override { return "autograd"; }
+  bool gives_back(uint32_t service) const override;
   bool serves(uint32_t service) const override;
   bool serves_on_arrival(uint32_t service) const override;
   void serve(rpc::ServiceCall call) override;

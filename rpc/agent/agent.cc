@@ -140,6 +140,7 @@ AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;
   impl().caller->count(statistics);
   statistics.calls_served = impl().server->calls().served();
+  if (impl().runtime.policy != nullptr) statistics.calls_denied = impl().runtime.policy->denied();
   statistics.bytes_sent = impl().peers->bytes_sent();
   statistics.bytes_received = impl().peers->bytes_received();
   return statistics;

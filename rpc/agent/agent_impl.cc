@@ -56,6 +56,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(Registry::instance().conflicts());
   GRADWIRE_RETURN_IF_ERROR(check_name("worker name", name));
   runtime.self = {name, rank, random_id()};
+  if (const std::string& policy = runtime.options.security.policy_file; !policy.empty()) {
+    GRADWIRE_ASSIGN_OR_RETURN(runtime.policy, CallPolicy::open(policy, runtime.self));
+  }
   ThreadPool::Options threads;
   threads.num_threads = runtime.options.num_worker_threads;
   threads.max_threads = std::max(runtime.options.max_worker_threads, runtime.options.num_worker_threads);

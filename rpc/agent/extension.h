@@ -7,6 +7,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/threads/stream_fence.h"
 #include "gradwire/codec/tensor_set.h"
@@ -92,6 +93,11 @@ class AgentExtension {
  public:
   virtual ~AgentExtension() = default;
 
+  // The name of its services, by which the rules of a policy allow them: one of security::kServices.
+  virtual absl::string_view name() const = 0;
+  // Whether calls of this service only give back what earlier ones have made. They are served whatever the
+  // policy says, so that nothing is left behind when its rules have changed.
+  virtual bool gives_back(uint32_t /*service*/) const { return false; }
   // Whether serve() handles calls of this service.
   virtual bool serves(uint32_t service) const = 0;
   // Handles a call. Called on a thread of the executor, in a clean ExecutionState. May block (on Futures).

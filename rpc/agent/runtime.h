@@ -18,6 +18,7 @@
 #include "gradwire/rpc/device/fence_watch.h"
 #include "gradwire/rpc/device/stream_order.h"
 #include "gradwire/rpc/options.h"
+#include "gradwire/rpc/policy/call_policy.h"
 #include "gradwire/rpc/worker.h"
 
 namespace gradwire::transport {
@@ -90,6 +91,9 @@ struct AgentRuntime {
   std::vector<std::unique_ptr<AgentExtension>> extensions;
   // nullptr if no extension has a graph hook.
   GraphHook* graph_hook = nullptr;
+  // Decides what other workers may call; nullptr without a policy file, when they may call what is
+  // registered.
+  std::unique_ptr<CallPolicy> policy;
 
   std::atomic<uint64_t> ids{1};
   std::atomic<bool> closed{false};

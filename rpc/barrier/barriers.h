@@ -28,6 +28,7 @@ class Barriers final : public AgentExtension {
   absl::Status wait(std::vector<Worker> members, absl::Time deadline);
 
   // AgentExtension
+  absl::string_view name() const override { return "barrier"; }
   bool serves(uint32_t service) const override;
   void serve(ServiceCall call) override;
   void worker_lost(const Worker& worker, const absl::Status& reason) override;

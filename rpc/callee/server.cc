@@ -48,9 +48,10 @@ void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
 // The order of the steps matters:
 //   1. Refuse a malformed request. No correct worker sends one, so nothing needs to be given back.
 //   2. Receive the references.
-//   3. Enter the call into the table. A repetition of a known request ends here.
-//   4. Register a remote result. A later request may name it as its target before the value exists.
-//   5. Wait for the target, if there is one, then for admission (admit), then for a place in the queue
+//   3. Ask the policy. A call that it denies leaves nothing behind, since only step 2 has come before.
+//   4. Enter the call into the table. A repetition of a known request ends here.
+//   5. Register a remote result. A later request may name it as its target before the value exists.
+//   6. Wait for the target, if there is one, then for admission (admit), then for a place in the queue
 //      (enqueue).
 void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                         std::vector<transport::Buffer> buffers) {
@@ -87,6 +88,14 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   if (!references.ok()) {
     refuse(*link, call_id, references.status());
     return;
+  }
+  if (runtime_.policy != nullptr) {
+    // Destroying the handles gives the references back. The caller of a remote() takes its reference back by
+    // itself, as after any failed creation.
+    if (absl::Status allowed = runtime_.policy->check_request(from, request, arrived); !allowed.ok()) {
+      refuse(*link, call_id, allowed);
+      return;
+    }
   }
   CancellationSource source;
   IncomingCall incoming = {

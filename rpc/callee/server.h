@@ -34,6 +34,8 @@ class Server {
  private:
   class ServiceAnswer;
 
+  // Asks the policy, which exists.
+  absl::Status check_service(AgentExtension* layer, const Worker& from, uint32_t number);
   void serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers);
   // Decodes a service call and passes it to its layer, which may be nullptr.

@@ -88,12 +88,30 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
   std::atomic<bool> sent_{false};
 };
 
+// A worker may always give back what it holds, and ask whether this one is alive. Other messages about
+// references say what the sender itself holds, or has lost.
+absl::Status Server::check_service(AgentExtension* layer, const Worker& from, uint32_t number) {
+  const absl::Time now = Clock::system().now();
+  if (number == kForkAdd) return runtime_.policy->check_hold(from, now);
+  if (number == kListCallees) return runtime_.policy->check_service(from, "callees", now);
+  if (layer == nullptr || layer->gives_back(number)) return absl::OkStatus();
+  return runtime_.policy->check_service(from, layer->name(), now);
+}
+
 void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
   // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
   if (agent == nullptr || !calls_.begin_service()) return;
   auto answer = std::make_shared<ServiceAnswer>(*this, agent, from, link, (*envelope)->request().call_id());
+  const uint32_t number = (*envelope)->request().service().number();
+  AgentExtension* const layer = runtime_.extension_for(number);
+  if (runtime_.policy != nullptr) {
+    if (absl::Status allowed = check_service(layer, from, number); !allowed.ok()) {
+      answer->send(std::move(allowed));
+      return;
+    }
+  }
   if (const proto::Service& service = (*envelope)->request().service();
       RRefService::serves(service.number())) {
     // Messages about references are handled on this thread, in the order of arrival: all that have arrived
@@ -106,8 +124,6 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
     rrefs_.serve(call);
     return;
   }
-  const uint32_t number = (*envelope)->request().service().number();
-  AgentExtension* const layer = runtime_.extension_for(number);
   if (layer != nullptr && layer->serves_on_arrival(number)) {
     read_service(layer, from, **envelope, std::move(buffers), std::move(answer));
     return;

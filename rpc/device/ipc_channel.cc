@@ -28,6 +28,8 @@ class Extension : public AgentExtension {
  public:
   explicit Extension(std::shared_ptr<IpcChannel> channel) : channel_(std::move(channel)) {}
 
+  absl::string_view name() const override { return "ipc"; }
+  bool gives_back(uint32_t service) const override { return service != kSharingProbe; }
   bool serves(uint32_t service) const override {
     return service >= kTransfersConsumed && service <= kSharingProbe;
   }

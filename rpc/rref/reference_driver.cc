@@ -174,13 +174,18 @@ void ReferenceDriver::send(ReferenceMessage message) {
 }
 
 void ReferenceDriver::answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply) {
-  // Aborted: the receiver has declared this worker lost and accepts nothing from it. Any other error says
-  // nothing about the reference, so the message stays unanswered until its receiver is lost. A fence stays
-  // unanswered after any error.
+  // Aborted: the receiver has declared this worker lost and accepts nothing from it. PermissionDenied: the
+  // owner's policy does not let this worker hold the reference. Any other error says nothing about the
+  // reference, so the message stays unanswered until its receiver is lost. A fence stays unanswered after any
+  // error.
   const bool refused = absl::IsAborted(reply.status()) && message.kind != Kind::kFence;
-  if (!reply.ok() && !refused) return;
-  const Answer answer = refused ? Answer::kRefused : answer_of(message.kind, *reply);
-  apply([&](Tables& tables, Actions& actions) { tables.references.on_answer(message, answer, actions); });
+  const bool denied = absl::IsPermissionDenied(reply.status()) && message.kind == Kind::kAdd;
+  if (!reply.ok() && !refused && !denied) return;
+  const Answer answer = refused  ? Answer::kRefused
+                        : denied ? Answer::kDenied
+                                 : answer_of(message.kind, *reply);
+  apply([&](Tables& tables, Actions& actions) { tables.references.on_answer(message, answer, actions); },
+        denied ? reply.status() : absl::OkStatus());
 }
 
 void ReferenceDriver::creation_failed(const Worker& owner, const Id& rref, const Id& fork) {

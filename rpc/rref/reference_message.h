@@ -29,7 +29,9 @@ struct ReferenceMessage {
     // had accepted from them.
     kFence,
   };
-  enum class Answer : uint8_t { kDone, kRefused, kReceived, kNever };
+  // kRefused: the receiver regards the sender as dead. kDenied: the owner's policy forbids the sender of a
+  // kAdd to hold the reference.
+  enum class Answer : uint8_t { kDone, kRefused, kReceived, kNever, kDenied };
 
   Kind kind = Kind::kAdd;
   uint64_t to = 0;  // An incarnation.

@@ -165,7 +165,9 @@ void References::on_answer(const ReferenceMessage& message, Answer answer, Actio
       if (!holder_.contains(message.fork)) return;
       // Read before confirm(), which forgets it.
       const uint64_t sharer = holder_.sharer_of_unconfirmed(message.fork);
-      actions.confirmed.push_back(message.fork);
+      // A denied fork ends as a confirmed one does, except that its handles fail. The owner ignores its
+      // delete.
+      (answer == Answer::kDenied ? actions.refused : actions.confirmed).push_back(message.fork);
       peers_.post_deletes(holder_.confirm(message.fork), actions);
       if (sharer != 0) peers_.post_confirm(sharer, message.rref, message.fork, actions);
       check_fences(actions);

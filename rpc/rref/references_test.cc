@@ -294,6 +294,26 @@ TEST(References, WorkerThatIsRefusedConfirmsNothing) {
   EXPECT_TRUE(refused.fence_answers.empty());
 }
 
+// The sharer must not keep its fork for a receiver that the owner's policy does not let hold the reference.
+TEST(References, ADeniedForkFailsAndIsGivenBack) {
+  References b = worker(kB);
+  Actions actions;
+  (void)b.receive({kRref, kOwner, kChild, false}, kA, actions);
+  Actions denied;
+  b.on_answer(sent(actions, Kind::kAdd), Answer::kDenied, denied);
+  EXPECT_EQ(denied.refused, std::vector<Id>{kChild});
+  EXPECT_TRUE(denied.confirmed.empty());
+  const ReferenceMessage confirm = sent(denied, Kind::kConfirm);
+  EXPECT_EQ(confirm.to, kA);
+  EXPECT_EQ(confirm.fork, kChild);
+  EXPECT_EQ(b.holder().unconfirmed(), 0u);
+  // Its handle is released as any other one.
+  Actions released;
+  b.release(kRref, kChild, released);
+  EXPECT_EQ(sent(released, Kind::kDelete).to, kOwner);
+  EXPECT_EQ(b.holder().forks(), 0u);
+}
+
 TEST(References, RefusalIsNoAnswerToAFence) {
   References owner = worker(kOwner);
   Actions actions;
