@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <random>
 #include <string>
 
@@ -87,8 +89,18 @@ inline std::string random_bytes(std::size_t size, std::mt19937& random) {
   return bytes;
 }
 
-inline void run(const std::string& bytes) {
+inline void run_without_recording(const std::string& bytes) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+}
+
+// Calls the entry point. If GRADWIRE_FUZZ_RECORD names a folder, which tools/fuzz --reseed does, the input is
+// written to a file there instead.
+inline void run(const std::string& bytes) {
+  const char* const folder = std::getenv("GRADWIRE_FUZZ_RECORD");
+  if (folder == nullptr) return run_without_recording(bytes);
+  // The same input is written once.
+  const std::string name = std::to_string(std::hash<std::string>()(bytes));
+  std::ofstream(folder + ("/" + name), std::ios::binary) << bytes;
 }
 
 }  // namespace gradwire::fuzzing

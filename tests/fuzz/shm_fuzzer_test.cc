@@ -1,8 +1,8 @@
 #include "gradwire/tests/fuzz/shm_fuzzer.h"
 
 #include <random>
-#include <vector>
 
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {
@@ -12,9 +12,7 @@ TEST(ShmFuzzer, WhateverTheOtherEndDoesTheTransportKeepsItsPromises) {
   for (unsigned seed = 0; seed < 3'000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    std::vector<uint8_t> bytes(random() % 600);
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+    fuzzing::run(fuzzing::random_bytes(random() % 600, random));
   }
 }
 
