@@ -1,7 +1,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -420,6 +423,27 @@ TEST_F(GatewayTest, AnOpenAddressAndATakenPortAreRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable);
   }
+}
+
+// The umask would let every user connect.
+TEST_F(GatewayTest, SocketFileIsForItsOwnerAlone) {
+  start();
+  // The path of a socket has at most 107 bytes, so it is not in the folder of the test.
+  char folder[] = "/tmp/gradwire_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = absl::StrCat(folder, "/gateway.sock");
+  Options options;
+  options.address = "unix:" + path;
+  const mode_t before = ::umask(0);
+  {
+    Server server(group_[0], options);
+    EXPECT_EQ(::umask(before), 0);
+    struct stat file = {};
+    EXPECT_EQ(::stat(path.c_str(), &file), 0);
+    EXPECT_TRUE(S_ISSOCK(file.st_mode));
+    EXPECT_EQ(file.st_mode & 0077, 0);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(GatewayTest, ShutdownEndsSessionsAndCancelsCalls) {

@@ -10,7 +10,8 @@ namespace gradwire::gateway {
 
 // Options of a gateway. docs/gateway.md explains them. Sizes are in bytes.
 struct Options {
-  // Where the gateway listens: "HOST:PORT". Port 0: a free one, see Server::port().
+  // Where the gateway listens: "HOST:PORT". Port 0: a free one, see Server::port(). Or "unix:PATH", a socket
+  // file that only processes of this user can connect to.
   std::string address = "127.0.0.1:0";
   // TLS: files in PEM format. Both or neither.
   std::string certificate_file;

@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
@@ -65,6 +67,23 @@ void watch(const std::weak_ptr<Core>& weak, absl::Duration period) {
   });
 }
 
+// While it exists, new files of this process are for its user alone. gRPC makes the socket file of a "unix:"
+// address and listens there in one step, with the mode that the umask leaves. Other threads may make files
+// meanwhile, which are then more private than they asked for.
+class PrivateFiles {
+ public:
+  explicit PrivateFiles(bool wanted) : wanted_(wanted), before_(wanted ? ::umask(0077) : 0) {}
+  ~PrivateFiles() {
+    if (wanted_) ::umask(before_);
+  }
+  PrivateFiles(const PrivateFiles&) = delete;
+  PrivateFiles& operator=(const PrivateFiles&) = delete;
+
+ private:
+  const bool wanted_;
+  const mode_t before_;
+};
+
 }  // namespace
 
 struct Server::Parts {
@@ -100,7 +119,10 @@ Server::Server(std::shared_ptr<rpc::Agent> agent, Options options)
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddListeningPort(checked.address, credentials(checked), &parts_->port);
   builder.RegisterService(&parts_->service);
-  parts_->server = builder.BuildAndStart();
+  {
+    const PrivateFiles only_for_unix_sockets(absl::StartsWith(checked.address, "unix:"));
+    parts_->server = builder.BuildAndStart();
+  }
   if (parts_->server == nullptr || parts_->port == 0) {
     throw Error(absl::UnavailableError(absl::StrCat("cannot listen on ", checked.address,
                                                     ": is the address in use, or not one of this host?")));

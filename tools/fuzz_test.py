@@ -10,6 +10,7 @@ import os
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 TOOL = os.path.realpath(os.path.join(os.path.dirname(__file__), "fuzz"))
 LOADER = importlib.machinery.SourceFileLoader("fuzz", TOOL)
@@ -142,6 +143,12 @@ class Sizes(unittest.TestCase):
 
 
 class Options(unittest.TestCase):
+    def test_machine_without_libfuzzer_is_reported(self):
+        with unittest.mock.patch.object(fuzz, "CLANG", "/missing/clang++"):
+            status, output = printed(fuzz.main, ["--list"])
+        self.assertEqual(status, fuzz.NO_LIBFUZZER)
+        self.assertRegex(output, "^fuzz: skipped: .*/missing/clang")
+
     def test_wrong_options_are_refused(self):
         for option in ("--second=3", "--jobs=0", "--seconds=x", "--reseed"):
             with contextlib.redirect_stderr(io.StringIO()) as output, self.assertRaises(SystemExit) as end:

@@ -12,6 +12,8 @@ namespace {
 
 // Interval between attempts to accept while the process has no free descriptors.
 constexpr absl::Duration kRetryAccept = absl::Milliseconds(100);
+// Number of connections to accept before other sockets are served.
+constexpr int kAcceptsPerTurn = 64;
 
 }  // namespace
 
@@ -38,7 +40,12 @@ void Acceptor::stop_in_loop() {
 void Acceptor::on_events_in_loop(uint32_t) { accept_in_loop(); }
 
 void Acceptor::accept_in_loop() {
-  while (socket_.valid()) {
+  for (int turn = 0; socket_.valid(); ++turn) {
+    if (turn == kAcceptsPerTurn) {
+      // epoll does not report these connections again.
+      loop_->post([self = shared_from_this()] { self->accept_in_loop(); });
+      return;
+    }
     sockaddr_storage peer = {};
     socklen_t length = sizeof(peer);
     Descriptor socket(

@@ -25,8 +25,9 @@ bool is_identifier_character(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
 }
 
-// The class of a method, "ns::Class::method": everything before the last "::" that is not inside < >, or
-// before "::operator". The registration makes the name of a method from that of its class.
+// The class of a method, "ns::Class::method": everything before the last "::" that is not inside < > or [ ],
+// or before "::operator". Empty for "Stream[ns::T].take", whose object has no class of the user. The
+// registration makes the name of a method from that of its class.
 absl::string_view class_of(absl::string_view method) {
   constexpr absl::string_view kOperator = "::operator";
   const std::size_t found = method.rfind(kOperator);
@@ -36,8 +37,8 @@ absl::string_view class_of(absl::string_view method) {
   int depth = 0;
   for (std::size_t i = method.size(); i > 1; --i) {
     const char c = method[i - 1];
-    if (c == '>') ++depth;
-    if (c == '<') --depth;
+    if (c == '>' || c == ']') ++depth;
+    if (c == '<' || c == '[') --depth;
     if (depth == 0 && c == ':' && method[i - 2] == ':') return method.substr(0, i - 2);
   }
   return {};

@@ -68,7 +68,8 @@ TEST(CallPolicy, EachKindOfCallNeedsItsRule) {
                            "B<a::b>::get", "S::operators"}) {
     EXPECT_TRUE(allowed(method(name))) << name;
   }
-  for (const char* name : {"T::push", "n::S::push", "push", "B<a", "::", "", ">>", "S::x::push"}) {
+  for (const char* name :
+       {"T::push", "n::S::push", "push", "B<a", "::", "", ">>", "S::x::push", "Stream[S::push].take"}) {
     EXPECT_FALSE(allowed(method(name))) << name;
   }
   EXPECT_TRUE(allowed(operation("aten::add")));

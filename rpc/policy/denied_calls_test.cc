@@ -14,6 +14,7 @@
 #include "gradwire/rpc/policy/policy_text.h"
 #include "gradwire/rpc/registration.h"
 #include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/stream.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 
@@ -54,6 +55,10 @@ int64_t fetch(const RRef<int64_t>& value) { return value.to_here(); }
 std::string confirmation(const RRef<int64_t>& value) {
   return std::string(value.confirmed().result().ToString());
 }
+Stream<int64_t> count(int64_t to) {
+  for (int64_t i = 0; i < to; ++i) co_yield i;
+}
+GRADWIRE_RPC(count)
 GRADWIRE_RPC(twice)
 GRADWIRE_RPC(thrice)
 GRADWIRE_RPC_IDEMPOTENT(retried)
@@ -210,6 +215,21 @@ TEST(DeniedCalls, BarriersNeedARule) {
                   group[2]->barrier({"b", "c"}, absl::Seconds(60));
                 }),
                 "use the service \"barrier\"");
+}
+
+TEST(DeniedCalls, StreamsNeedRulesToBeginAndToRead) {
+  const PolicyText text(
+      "allow a,b function *::count\nallow a,b reference hold\nallow a class Stream[*\nallow c function *\n");
+  Group group({"a", "b", "c", "d"}, with(text));
+  const auto sum = [&](std::size_t rank) {
+    AgentGuard guard(group[rank]);
+    int64_t total = 0;
+    for (const int64_t item : rpc_stream<&count>("d", 4)) total += item;
+    return total;
+  };
+  EXPECT_EQ(sum(0), 6);
+  expect_denied(status_of([&] { sum(1); }), "Stream[int64].take");
+  expect_denied(status_of([&] { sum(2); }), "may not hold references");
 }
 
 TEST(DeniedCalls, TheRulesMayChangeWhileCallsRun) {

@@ -10,6 +10,7 @@ int bio_read(BIO* bio, char* to, size_t size, size_t* count) {
   BioEnds& ends = *static_cast<BioEnds*>(BIO_get_data(bio));
   if (ends.too_many_records()) return 0;
   if (ends.in == nullptr || ends.in->empty()) {
+    ends.wanted = size;
     BIO_set_retry_read(bio);
     return 0;
   }

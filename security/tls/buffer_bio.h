@@ -12,6 +12,8 @@ namespace gradwire::security {
 struct BioEnds {
   // The bytes to process. nullptr: the calling thread must not read, and OpenSSL finds nothing to read.
   ReceivedBytes* in = nullptr;
+  // The bytes that OpenSSL still needs for the head or the body of a record, after it found too few.
+  size_t wanted = 0;
   // Takes all that OpenSSL writes.
   BytesToSend* out = nullptr;
   // The records and messages that OpenSSL has processed since the owner last set it to 0. Reading fails once

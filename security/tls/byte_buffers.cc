@@ -18,7 +18,7 @@ ssize_t ReceivedBytes::receive(int socket, size_t most) {
   // 1. Make room: enlarge the buffer if the socket filled it last time, or move the remaining bytes, which
   // are
   //    less than a record, to its beginning.
-  if (capacity_ == 0 || (filled_ && capacity_ < kMaxBytes)) {
+  if (capacity_ == 0 || (grow_ && capacity_ < kMaxBytes)) {
     const size_t capacity = capacity_ == 0 ? kFirstBytes : std::min(capacity_ * 4, kMaxBytes);
     std::unique_ptr<char[]> larger(new char[capacity]);
     if (!empty()) std::memcpy(larger.get(), bytes().data(), bytes().size());
@@ -37,6 +37,7 @@ ssize_t ReceivedBytes::receive(int socket, size_t most) {
     count = ::recv(socket, bytes_.get() + end_, room, MSG_DONTWAIT);
   } while (count < 0 && errno == EINTR);
   filled_ = count > 0 && static_cast<size_t>(count) == room;
+  grow_ = filled_ && room == capacity_ - end_;
   if (count > 0) {
     end_ += static_cast<size_t>(count);
     received_ += static_cast<uint64_t>(count);

@@ -36,6 +36,8 @@ class ReceivedBytes {
   size_t begin_ = 0;
   size_t end_ = 0;
   bool filled_ = false;
+  // The buffer's end limited the last receive().
+  bool grow_ = false;
   uint64_t received_ = 0;
 };
 

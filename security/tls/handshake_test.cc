@@ -144,6 +144,30 @@ TEST(TlsHandshake, TheEndOfThePeerIsUnavailable) {
   EXPECT_EQ(ends.client->step().status(), ends.client_result.status());
 }
 
+// An owner that waits for the socket to become readable would wait in vain for bytes that the handshake took.
+TEST(TlsHandshake, ReadsNoByteBehindTheHandshake) {
+  const TwoWorkers workers;
+  Ends ends(credentials(workers.a), credentials(workers.b));
+  for (int i = 0; i < 10 && !Ends::finished(ends.server_result); ++i) {
+    ends.client_result = ends.client->step();
+    ends.server_result = ends.server->step();
+  }
+  ASSERT_TRUE(ends.server_result.ok());
+  ASSERT_TRUE(ends.client_result.ok());
+  ASSERT_FALSE(Ends::finished(ends.client_result));
+  // The server's first bytes arrive together with the end of the handshake.
+  const std::shared_ptr<SecureStream> server = ends.server->take_stream();
+  const iovec piece{const_cast<char*>("hello"), 5};
+  ASSERT_EQ(server->write({&piece, 1}), 5);
+  ends.client_result = ends.client->step();
+  ASSERT_TRUE(ends.done());
+  std::string wire(1000, '\0');
+  EXPECT_EQ(::recv(ends.sockets.client.get(), wire.data(), wire.size(), MSG_PEEK), 5 + 22);
+  const std::shared_ptr<SecureStream> client = ends.client->take_stream();
+  const iovec place{wire.data(), wire.size()};
+  EXPECT_EQ(client->read({&place, 1}), 5);
+}
+
 TEST(TlsHandshake, WaitsForRoomInTheSocket) {
   const TwoWorkers workers;
   Ends ends(credentials(workers.a), credentials(workers.b));

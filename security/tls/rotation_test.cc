@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -142,6 +144,36 @@ TEST_F(Rotation, ExpiredAndMissingFilesAreNotUsed) {
   ASSERT_EQ(lines.size(), 2);
   EXPECT_THAT(lines[0], HasSubstr("has expired"));
   EXPECT_THAT(lines[1], HasSubstr(files_.authority + " cannot be opened"));
+}
+
+TEST_F(Rotation, ConnectionsOfSeveralThreadsBeginDuringRotations) {
+  const TestAuthority::Pem next = new_.issue({.uris = {"gradwire://job/a"}});
+  const TestAuthority::Pem first = {.certificate = read_text(files_.certificate),
+                                    .key = read_text(files_.key)};
+  std::atomic<bool> stop{false};
+  std::atomic<int> failed{0};
+  const auto connect = [&] {
+    while (!stop) {
+      Ends ends(rotated_, peer_);
+      ends.run();
+      if (!ends.done()) ++failed;
+    }
+  };
+  ::testing::internal::CaptureStderr();
+  std::thread one(connect);
+  std::thread other(connect);
+  for (int i = 0; i < 10; ++i) {
+    replace_all(i % 2 == 0 ? next : first);
+    clock_.advance(absl::Seconds(1));
+    Ends ends(rotated_, peer_);
+    ends.run();
+    EXPECT_TRUE(ends.done());
+  }
+  stop = true;
+  one.join();
+  other.join();
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(failed, 0);
 }
 
 // As Kubernetes does: the files are links into a folder behind a link, and only that link changes.

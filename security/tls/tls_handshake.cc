@@ -20,7 +20,9 @@ namespace {
 
 // Far more than any handshake has.
 constexpr int kMaxRecords = 1000;
-constexpr size_t kBytesOfOneReceive = size_t{16} << 10;
+// A part of the peer's first message, which is longer; the rest of a text that is not TLS.
+constexpr size_t kFirstBytes = 16;
+constexpr size_t kRestOfRefusal = 520;
 constexpr size_t kShown = 128;
 constexpr char kWelcomeByte = 1;
 
@@ -94,7 +96,7 @@ absl::StatusOr<bool> TlsHandshake::advance() {
       return false;
     case State::kFirstBytes: {
       const std::optional<absl::Status> judged =
-          judge_first_bytes(parts_.received.bytes(), ended_, parts_.peer_address);
+          judge_first_bytes(received_.bytes(), ended_, parts_.peer_address);
       if (!judged.has_value()) return false;
       if (!judged->ok()) return *judged;
       state_ = State::kTls;
@@ -111,7 +113,7 @@ absl::StatusOr<bool> TlsHandshake::advance() {
 
 absl::StatusOr<bool> TlsHandshake::advance_tls() {
   ERR_clear_error();
-  ends_.in = &parts_.received;
+  ends_.in = &received_;
   const int result = SSL_do_handshake(parts_.ssl.get());
   ends_.in = nullptr;
   if (result == 1) {
@@ -128,7 +130,7 @@ absl::StatusOr<bool> TlsHandshake::exchange_welcome() {
   SSL* const ssl = parts_.ssl.get();
   char welcome = kWelcomeByte;
   ERR_clear_error();
-  ends_.in = &parts_.received;
+  ends_.in = &received_;
   const int result = role_ == Role::kAccepted ? SSL_write(ssl, &welcome, 1) : SSL_read(ssl, &welcome, 1);
   ends_.in = nullptr;
   if (result == 1) {
@@ -210,8 +212,11 @@ absl::string_view TlsHandshake::choose_protocol(absl::string_view offered) {
 
 absl::StatusOr<bool> TlsHandshake::receive() {
   if (ended_) return closed(0);
-  const ssize_t count = parts_.received.receive(parts_.socket, kBytesOfOneReceive);
-  if (count > 0 && parts_.received.received() > kMaxBytes) {
+  const size_t needed = state_ != State::kFirstBytes ? ends_.wanted
+                        : received_.empty()          ? kFirstBytes
+                                                     : kRestOfRefusal;
+  const ssize_t count = received_.receive(parts_.socket, needed);
+  if (count > 0 && received_.received() > kMaxBytes) {
     return refuse(absl::StrCat("the peer's handshake is too long: expected at most ", kMaxBytes,
                                " bytes; shorten its certificate file"));
   }

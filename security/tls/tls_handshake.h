@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/tls/buffer_bio.h"
+#include "gradwire/security/tls/byte_buffers.h"
 #include "gradwire/security/tls/certificates/certificate_set.h"
 #include "gradwire/security/tls/certificates/handshake_checks.h"
 #include "gradwire/security/tls/tls_parts.h"
@@ -62,7 +63,8 @@ class TlsHandshake final : public SocketHandshake, private HandshakeChecks {
   absl::StatusOr<bool> exchange_welcome();
   // Checks what OpenSSL does not.
   absl::Status check_finished() const;
-  // Receives more bytes. Returns false if there are none yet.
+  // Receives what the next step needs, and no byte of the stream behind the handshake. Returns false if
+  // nothing has arrived yet.
   absl::StatusOr<bool> receive();
   // The reason why a call of OpenSSL failed. OK: it needs more bytes.
   absl::Status failure_of(int result);
@@ -77,6 +79,7 @@ class TlsHandshake final : public SocketHandshake, private HandshakeChecks {
   const std::string protocol_;
   // With its length before it, as in messages.
   const std::string offered_;
+  ReceivedBytes received_;
   BytesToSend out_;
   BioEnds ends_;
   State state_;

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/security/tls/byte_buffers.h"
 #include "gradwire/security/tls/certificates/certificate_set.h"
 #include "gradwire/security/tls/certificates/openssl.h"
 
@@ -19,8 +18,6 @@ struct TlsParts {
   // The certificates of the connection's beginning.
   std::shared_ptr<const CertificateSet> own;
   SslPtr ssl;
-  // Received after the handshake, and not processed yet.
-  ReceivedBytes received;
 };
 
 }  // namespace gradwire::security

@@ -30,9 +30,6 @@ TlsStream::TlsStream(TlsParts parts, uint64_t records_of_one_key)
       purpose_(std::move(parts.purpose)),
       own_(std::move(parts.own)),
       records_of_one_key_(records_of_one_key),
-      received_(std::move(parts.received)),
-      // The first read() must process what has arrived with the handshake.
-      decrypted_remain_(true),
       ssl_(std::move(parts.ssl)),
       ends_{.out = &encrypted_, .max_records = kMaxRecordsWithoutData} {
   connect_bio(ssl_.get(), &ends_);

@@ -505,18 +505,37 @@ TEST(TokenHandshake, RecordsInAnotherOrderAreRefused) {
       "\"proof\"");
 }
 
-TEST(TokenHandshake, NothingIsAcceptedAfterTheEnd) {
-  const std::vector<std::string> records = honest_records();
+TEST(TokenHandshake, NothingIsAcceptedBeforeTheStartAndAfterTheEnd) {
+  const std::vector<std::string> bytes = honest_records();
+  std::vector<Record> records;
   RecordParser parser;
-  ASSERT_TRUE(parser.add(records[3]).ok());
-  const Record welcome = parser.take();
-  TokenHandshake client(key(), client_options());
-  EXPECT_TRUE(absl::IsFailedPrecondition(client.receive(welcome).failure));
+  for (const std::string& each : bytes) {
+    ASSERT_TRUE(parser.add(each).ok());
+    records.push_back(parser.take());
+  }
+  TokenHandshake unstarted(key(), client_options());
+  EXPECT_TRUE(absl::IsFailedPrecondition(unstarted.receive(records[1]).failure));
+
   TokenHandshake failed(key(), client_options());
   failed.start();
-  EXPECT_TRUE(absl::IsUnauthenticated(failed.receive(welcome).failure));
-  ASSERT_TRUE(parser.add(records[1]).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(failed.receive(parser.take()).failure));
+  EXPECT_TRUE(absl::IsUnauthenticated(failed.receive(records[3]).failure));
+  EXPECT_TRUE(absl::IsFailedPrecondition(failed.receive(records[1]).failure));
+
+  TokenHandshake client(key(), client_options());
+  client.start();
+  client.receive(records[1]);
+  EXPECT_TRUE(client.receive(records[3]).done);
+  TokenHandshake server(key(), server_options());
+  server.start();
+  server.receive(records[0]);
+  EXPECT_TRUE(server.receive(records[2]).done);
+  for (TokenHandshake* end : {&client, &server}) {
+    for (const Record& record : records) {
+      const TokenHandshake::Reaction reaction = end->receive(record);
+      EXPECT_TRUE(absl::IsFailedPrecondition(reaction.failure));
+      EXPECT_FALSE(reaction.done || reaction.send.has_value());
+    }
+  }
 }
 
 TEST(TokenHandshake, AnOwnOptionOutsideItsBoundsIsRefused) {

@@ -111,12 +111,13 @@ void write_to_hostile_reader(Input& input) {
     require(lied || written - consumed_so_far < kRingCells, "an unread cell is overwritten");
     writer.write({.kind = FrameKind::kData, .size = size, .id = 1, .payload = payload.data()});
     require(memory.cell(written).words[0].load() == written + 1, "a record is in the wrong cell");
-    const uint64_t position = memory.cell(written).words[5].load();
-    require(size == 0 || position + size <= kDataBytes, "a payload is written outside of the ring");
+    // A record without a payload leaves the position of an earlier one in the cell.
+    const uint64_t position = size > 0 ? memory.cell(written).words[5].load() : 0;
+    require(position + size <= kDataBytes, "a payload is written outside of the ring");
     // Data that an honest reader has not released must not change.
     std::erase_if(unread, [consumed_so_far](const Unread& each) { return each.number < consumed_so_far; });
     for (const Unread& each : unread) {
-      require(lied || position + size <= each.position || each.position + each.size <= position,
+      require(lied || size == 0 || position + size <= each.position || each.position + each.size <= position,
               "an unread payload is overwritten");
     }
     if (size > 0) unread.push_back({written, position, size});

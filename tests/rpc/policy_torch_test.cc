@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/statistics.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/rpc/policy/policy_text.h"
 #include "gradwire/rpc/rpc.h"
@@ -88,6 +90,25 @@ TEST(PolicyTorch, AutogradNeedsARule) {
   }
   // Outside of contexts the function may be called.
   EXPECT_TRUE(at::equal(rpc_sync<&square>("b", at::ones({2})), at::ones({2})));
+}
+
+// Otherwise a changed policy would keep the contexts, with their tensors, until their origin leaves.
+TEST(PolicyTorch, AContextEndsAfterTheRulesHaveChanged) {
+  PolicyText text("allow * function *::square\nallow * service autograd\n");
+  testing::Group group({"a", "b"}, with(text));
+  const AgentGuard guard(group[0]);
+  const at::Tensor x = at::ones({2}).requires_grad_();
+  {
+    Context context;
+    rpc_sync<&square>("b", x);
+    EXPECT_EQ(autograd::statistics(*group[1]).contexts, 1u);
+    text.replace("allow * function *::square\n");
+    // The file is checked once a second, when a call arrives.
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (status_of([&] { rpc_sync<&square>("b", x); }).ok()) ASSERT_LT(absl::Now(), deadline);
+  }
+  eventually([&] { return autograd::statistics(*group[1]).contexts == 0; }, absl::Seconds(30));
+  EXPECT_EQ(autograd::statistics(*group[1]).contexts, 0u);
 }
 
 TEST(PolicyTorch, ABackwardPassNeedsTheServiceInBothDirections) {

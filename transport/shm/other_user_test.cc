@@ -222,9 +222,9 @@ TEST_F(ShmOtherUser, RefusalsAreLoggedOnce) {
 // The number of descriptors is the same afterwards, also after a hello with a descriptor.
 TEST_F(ShmOtherUser, RefusalsLeaveNothingBehind) {
   ASSERT_NO_FATAL_FAILURE(start());
-  EXPECT_EQ(other_->ask("raw_hello " + address_), "0 packets, closed");
+  ASSERT_EQ(other_->ask("raw_hello " + address_), "0 packets, closed");
   const int before = count_descriptors();
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(other_->ask("raw_hello " + address_), "0 packets, closed");
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(other_->ask("raw_hello " + address_), "0 packets, closed");
   EXPECT_EQ(count_descriptors_down_to(before), before);
 }
 

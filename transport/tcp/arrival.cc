@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gradwire/security/token/record.h"
 #include "gradwire/transport/tcp/tcp_connection.h"
 
@@ -15,10 +17,8 @@ namespace gradwire::transport {
 
 TcpOptions TcpContext::allowed(TcpOptions options) {
   if (options.credentials == nullptr) options.credentials = security::no_credentials();
-  const Preface::Proof proof = proof_of(options.credentials->kind());
-  // The other protocol asks for no proof. The bytes of a stripe are not encrypted.
-  if (proof != Preface::Proof::kNone) options.other_protocol = nullptr;
-  if (proof == Preface::Proof::kCertificate) options.stripes = 0;
+  // The bytes of a stripe are not encrypted.
+  if (proof_of(options.credentials->kind()) == Preface::Proof::kCertificate) options.stripes = 0;
   return options;
 }
 
@@ -153,6 +153,8 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
                           " (Limits::max_connections_per_address)");
   } else if (context_->by_token.contains(preface.token)) {
     reason = "its token belongs to another connection";
+  } else if (const absl::Status user = check_user_in_loop(socket.get()); !user.ok()) {
+    reason = std::string(user.message());
   }
   if (!reason.empty()) {
     refuse_in_loop(std::move(socket), reason, reason);
@@ -175,6 +177,12 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
           self->refuse_in_loop(std::move(secured.socket), status.message(), "");
         }
       });
+}
+
+absl::Status Arrival::check_user_in_loop(int socket) const {
+  if (context_->options.credentials->may_leave_host()) return absl::OkStatus();
+  GRADWIRE_ASSIGN_OR_RETURN(const uid_t user, security::tcp_peer_user(socket));
+  return context_->users.check(user, "a connection over the loopback interface");
 }
 
 void Arrival::become_connection_in_loop(const Preface& preface, SecuredSocket socket) {

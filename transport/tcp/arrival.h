@@ -52,6 +52,8 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   void on_events_in_loop(uint32_t events) override;
   void preface_arrived_in_loop();
   void begin_connection_in_loop(const Preface& preface);
+  // Without credentials: whether the peer's process belongs to this process's user, or an allowed one.
+  absl::Status check_user_in_loop(int socket) const;
   void become_connection_in_loop(const Preface& preface, SecuredSocket socket);
   void become_stripe_in_loop(const Preface& preface);
   void warn_in_loop(absl::string_view reason) const;

@@ -61,9 +61,14 @@ void TcpReceiver::read_in_loop(bool until_end) {
     }
     SendBatch::flush();
   }
-  // Continue in a task, so that other connections are served. epoll does not report this edge again.
-  connection_.loop().post(
-      [this, connection = connection_.shared_from_this(), until_end] { read_in_loop(until_end); });
+  // Continue in a task, so that other connections are served. epoll does not report this edge again, but it
+  // may report another one before the task runs.
+  posted_until_end_ = posted_until_end_ || until_end;
+  if (std::exchange(read_posted_, true)) return;
+  connection_.loop().post([this, connection = connection_.shared_from_this()] {
+    read_posted_ = false;
+    read_in_loop(std::exchange(posted_until_end_, false));
+  });
 }
 
 bool TcpReceiver::read_once_in_loop(bool until_end) {

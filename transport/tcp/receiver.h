@@ -75,6 +75,10 @@ class TcpReceiver {
   // Present until the first bytes show that the peer has not refused the connection.
   std::optional<RefusalReader> refusal_;
 
+  // A task will read on, and whether it reads up to the end of the stream.
+  bool read_posted_ = false;
+  bool posted_until_end_ = false;
+
   bool awaits_shares_ = false;
   // The bytes that were read after the waiting message, and whether the end of the stream may have been
   // reached.

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/security/credentials.h"
+#include "gradwire/security/local_peer/user_guard.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/tcp/admission/admission.h"
 #include "gradwire/transport/tcp/admission/warning_times.h"
@@ -25,7 +26,8 @@ struct TcpContext : LoopContext {
         proof(proof_of(options.credentials->kind())),
         admission({.arrivals = options.limits.max_arrivals,
                    .arrivals_per_host = options.limits.max_arrivals_per_address,
-                   .connections_per_host = options.limits.max_connections_per_address}) {
+                   .connections_per_host = options.limits.max_connections_per_address}),
+        users(options.allowed_users) {
     introduction_timeout = options.introduction_timeout;
   }
 
@@ -48,6 +50,7 @@ struct TcpContext : LoopContext {
   Admission admission;
   absl::flat_hash_map<Admission::Id, std::shared_ptr<Arrival>> arrivals;
   WarningTimes warnings;
+  security::UserGuard users;
 
  private:
   // The options without what the credentials do not allow.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
@@ -36,6 +39,9 @@ struct TcpOptions {
   // The use of the connections and the name of this process, for the handshake (security/credentials.h).
   std::string purpose;
   std::string own_name;
+  // Without credentials only processes of this process's user may connect, and those of these users
+  // (SecurityOptions::allowed_users).
+  std::vector<uid_t> allowed_users;
   // The address or name of the interface to listen on; empty: all interfaces, IPv4 and IPv6. Without
   // credentials: the loopback interface.
   std::string bind_address;
@@ -63,8 +69,8 @@ struct TcpOptions {
   // The time in which a process that connects must introduce itself, and in which all stripes of a connection
   // must join it; shorter in tests.
   absl::Duration introduction_timeout = kIntroductionTimeout;
-  // Served at the same port; nullptr: none. It is not served with a token or certificates, because its
-  // sockets prove nothing.
+  // Served at the same port; nullptr: none. Its sockets have proved nothing, also with a token or
+  // certificates: it must decide itself which of them it serves.
   std::shared_ptr<const OtherProtocol> other_protocol;
   // The wait policy of the transport's own thread, if it has one.
   WaitPolicy wait;

@@ -22,7 +22,7 @@ char mask_at(std::size_t position) { return static_cast<char>(position * 7 + 13)
 
 // Few bytes at first, so that small messages are cut too, then more, so that large ones do not take long.
 std::size_t step_at(std::size_t position) {
-  if (position < 2'000) return 1 + position % 7;
+  if (position < 300) return 1 + position % 7;
   return position < 100'000 ? 1 + position % 4'099 : std::size_t{64} << 10;
 }
 

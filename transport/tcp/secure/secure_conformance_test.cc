@@ -29,6 +29,8 @@ TransportKind kind(std::string name, const CredentialsPtr& credentials, int stri
             options.credentials = credentials;
             options.purpose = "test";
             options.own_name = "worker";
+            // Under a sanitizer, on a busy machine, the fake stream is slow.
+            options.user_timeout = absl::Minutes(2);
             options.stripes = stripes;
             options.stripe_from_bytes = 64 << 10;
             return make_tcp_transport(options);

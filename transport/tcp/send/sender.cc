@@ -271,8 +271,14 @@ void TcpSender::write_queued() {
     for (std::size_t lane = 0; lane < lanes; ++lane) more = write_once(lane) || more;
     if (!more) return;
   }
-  // Too much at once: let the loop go on, so that this thread may return to its caller.
-  connection_.loop().post([this, connection = connection_.shared_from_this()] { write_queued(); });
+  // Too much at once: let the loop go on, so that this thread may return to its caller. One task is enough
+  // for all threads: with one for each send() the loop would do little else.
+  if (write_posted_.exchange(true)) return;
+  connection_.loop().post([this, connection = connection_.shared_from_this()] {
+    // Before the write: what is appended from now on has a task again.
+    write_posted_.store(false);
+    write_queued();
+  });
 }
 
 // Writes without the lock held, so that other threads can send meanwhile. `writing` reserves the lane for

@@ -115,6 +115,8 @@ class TcpSender : public SendBatch::Member {
 
   // The size of lanes_, for threads that do not hold the lock.
   std::atomic<std::size_t> lane_count_{1};
+  // A task of the loop will write the queues.
+  std::atomic<bool> write_posted_{false};
 };
 
 }  // namespace gradwire::transport
