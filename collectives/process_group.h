@@ -16,6 +16,7 @@
 #include "gradwire/collectives/coalesced_call.h"
 #include "gradwire/collectives/reduce_op.h"
 #include "gradwire/collectives/work.h"
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
@@ -52,6 +53,9 @@ struct ProcessGroupOptions {
   // Compares operation, sequence number, shape, dtype and root over all ranks before each collective. The
   // error says which rank differs. Costs one small collective each time.
   bool check_consistency = false;
+  // How the ranks prove that they belong to the job, to the store and, in the cpu backend, to one another.
+  // NCCL and MPI have connections of their own, which it does not protect.
+  SecurityOptions security = {};
 };
 
 // Options of a new group that may differ from those of the group in which it is made.

@@ -8,6 +8,13 @@
 
 namespace gradwire::security {
 
+// The remedy in errors about a process that has no credentials and would reach, or be reached from, other
+// hosts.
+inline constexpr char kHowToSecure[] =
+    "start the job with the launcher, give all its processes one token (SecurityOptions::token_file, "
+    "GRADWIRE_TOKEN_FILE) or certificates, or set SecurityOptions::insecure (GRADWIRE_INSECURE=1) if every "
+    "process in the network is trusted";
+
 // The facts that one end knows about a connection before its handshake.
 struct ConnectionFacts {
   // The use of the connection: "rpc", "store", "group". Both ends must say the same, so that nobody can lead

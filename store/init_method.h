@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::store {
@@ -35,6 +36,8 @@ struct RendezvousOptions {
   // Lets a process that still has a rank in the current group join the next group. Otherwise that is an error
   // until the process has released the store of the current group.
   bool again = false;
+  // Used for a TcpStore.
+  SecurityOptions security = {};
 };
 
 // The rank is to be assigned, or comes from the environment or the init method.

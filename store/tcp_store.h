@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::store {
@@ -25,9 +26,12 @@ struct TcpStoreOptions {
   bool wait_for_workers = true;
   // Whether the master serves every client of PyTorch's TCPStore. These clients cannot prove that they belong
   // to the job. If false, it serves only those that run on its own host, connect by the loopback interface,
-  // and belong to its own user: the kernel says so. If not set: every client, unless the store demands a
-  // proof from the clients of Gradwire.
+  // and belong to its own user: the kernel says so. If not set: every client if
+  // `security.insecure` is set, else only those.
   std::optional<bool> allow_unauthenticated_pytorch = std::nullopt;
+  // How this process and the others prove that they belong to the job. Without a token or a certificate only
+  // processes of this machine can use the store, unless `security.insecure` is set.
+  SecurityOptions security = {};
 };
 
 // A store that one process, the master, holds and the others use over TCP (proto/store.proto). Jobs on
@@ -88,6 +92,7 @@ class TcpStore : public Store {
   int port_;
   std::unique_ptr<TcpStoreServer> server_;  // Only on the master.
   std::unique_ptr<StoreCaller> client_;
+  SecurityOptions security_;
   bool served_by_torch_ = false;
 };
 

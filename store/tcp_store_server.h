@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
@@ -25,6 +26,9 @@ struct TcpStoreServerOptions {
   std::size_t max_unread_bytes = kMaxUnreadBytes;
   // As TcpStoreOptions::allow_unauthenticated_pytorch.
   std::optional<bool> allow_unauthenticated_pytorch = std::nullopt;
+  // The proof that clients must give. Without a token or a certificate the server listens on the loopback
+  // interface only, unless `security.insecure` is set.
+  SecurityOptions security = {};
 };
 
 // Server that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one. A

@@ -17,6 +17,7 @@
 #include "gradwire/collectives/cpu/wide/wide_reductions.h"
 #include "gradwire/collectives/group/backend_registry.h"
 #include "gradwire/collectives/group_backend.h"
+#include "gradwire/security/make_credentials.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
@@ -234,6 +235,8 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context
   group.mesh = std::static_pointer_cast<Mesh>(context.world_state);
   if (group.mesh == nullptr) {
     mesh.store = std::make_shared<store::PrefixStore>("mesh/", context.store);
+    GRADWIRE_ASSIGN_OR_RETURN(mesh.credentials, security::make_credentials(context.security));
+    mesh.allowed_users = context.security.allowed_users;
     GRADWIRE_ASSIGN_OR_RETURN(group.mesh, Mesh::create(std::move(mesh)));
   }
   // The world makes the mesh, and its smaller groups share it (world_state).

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "gradwire/collectives/backend.h"
 #include "gradwire/collectives/group_backend.h"
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
@@ -32,6 +33,7 @@ struct BackendContext {
   // The CUDA device of this rank, or -1.
   int device_id = -1;
   std::map<std::string, std::string> options;
+  SecurityOptions security;
   // GroupBackend::world_state() of the world's backend, if that is the same kind of backend. nullptr for
   // another kind, and when the world itself is made.
   std::shared_ptr<void> world_state;

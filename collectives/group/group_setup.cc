@@ -86,7 +86,8 @@ absl::Status find_peers(const BackendEntry& entry, ProcessGroupOptions& options,
   const store::RendezvousOptions how{
       .timeout = std::max(deadline - Clock::system().now(), absl::ZeroDuration()),
       .group_name = rendezvous_name(options),
-      .again = true};
+      .again = true,
+      .security = options.security};
   absl::StatusOr<store::Rendezvous> found =
       options.store != nullptr
           ? store::rendezvous(options.store, options.rank, options.world_size, how)
@@ -148,6 +149,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice&
                             .timeout = parts.options.timeout,
                             .device_id = parts.options.device_id,
                             .options = parts.options.options,
+                            .security = parts.options.security,
                             .world_state = std::move(world_state)});
   const std::string text = backend.ok() ? "" : backend.status().ToString();
   // 1. Every rank publishes whether its backend was made, also a rank that failed. Otherwise the others would

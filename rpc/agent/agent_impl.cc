@@ -17,6 +17,7 @@
 #include "gradwire/rpc/agent/transports.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/security/environment.h"
 #include "gradwire/store/init_method.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/event_loop.h"
@@ -56,6 +57,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(Registry::instance().conflicts());
   GRADWIRE_RETURN_IF_ERROR(check_name("worker name", name));
   runtime.self = {name, rank, random_id()};
+  GRADWIRE_ASSIGN_OR_RETURN(runtime.options.security, security::with_environment(runtime.options.security));
   if (const std::string& policy = runtime.options.security.policy_file; !policy.empty()) {
     GRADWIRE_ASSIGN_OR_RETURN(runtime.policy, CallPolicy::open(policy, runtime.self));
   }
@@ -80,7 +82,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     runtime.order = std::make_shared<StreamOrder>();
   }
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
-                            make_transports(runtime.options, runtime.loop, transport::probe_shm));
+                            make_transports(runtime.options, name, runtime.loop, transport::probe_shm));
   const HeartbeatOptions& heartbeat = runtime.options.heartbeat;
   if (heartbeat.interval <= absl::ZeroDuration() || heartbeat.suspect_after < 3 * heartbeat.interval ||
       heartbeat.dead_after < heartbeat.suspect_after) {
@@ -105,10 +107,11 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     if (store == nullptr) {
       // The group name keeps this rendezvous apart from that of a process group: both may use the same
       // address, and then share the store that is hosted there.
-      GRADWIRE_ASSIGN_OR_RETURN(store::Rendezvous found,
-                                with_directory_code(store::rendezvous(
-                                    runtime.options.init_method, rank, size,
-                                    {.timeout = runtime.options.join_timeout, .group_name = "rpc"})));
+      GRADWIRE_ASSIGN_OR_RETURN(store::Rendezvous found, with_directory_code(store::rendezvous(
+                                                             runtime.options.init_method, rank, size,
+                                                             {.timeout = runtime.options.join_timeout,
+                                                              .group_name = "rpc",
+                                                              .security = runtime.options.security})));
       store = found.store;
       rank = found.rank;
       size = found.world_size;

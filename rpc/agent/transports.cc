@@ -7,7 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
-#include "gradwire/security/credentials.h"
+#include "gradwire/security/make_credentials.h"
 #include "gradwire/transport/loopback/loopback_transport.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
@@ -16,15 +16,17 @@
 namespace gradwire::rpc {
 
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
-    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop,
-    absl::FunctionRef<absl::Status()> check_shm) {
+    const RpcBackendOptions& options, const std::string& name,
+    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm) {
   std::vector<std::unique_ptr<transport::Transport>> transports;
+  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                            security::make_credentials(options.security));
   // Loopback comes first, for calls of a worker to itself, and is never left out or wrapped.
   transports.push_back(transport::make_loopback_transport({}, loop));
   const bool chosen = !options.transports.empty();
   absl::Status shm_works;
-  for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
-    if (name == "shm") {
+  for (const std::string& kind : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
+    if (kind == "shm") {
       // The names say what may be used, so with another transport the worker can do without shared memory.
       shm_works = check_shm();
       if (!shm_works.ok()) {
@@ -34,20 +36,29 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       }
       transport::ShmOptions shm;
       shm.limits = options.limits;
+      shm.allowed_users = options.security.allowed_users;
       transports.push_back(transport::make_shm_transport(std::move(shm), loop));
-    } else if (name == "tcp") {
+    } else if (kind == "tcp") {
       transport::TcpOptions tcp;
       tcp.limits = options.limits;
-      // Until the options of an agent set the credentials, as before there were any.
-      tcp.credentials = security::insecure_credentials();
+      tcp.credentials = credentials;
+      tcp.purpose = "rpc";
+      tcp.own_name = name;
+      tcp.allowed_users = options.security.allowed_users;
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
-    } else if (name == "ucx") {
+    } else if (kind == "ucx") {
+      if (credentials->kind() != security::Credentials::Kind::kInsecure) {
+        return absl::FailedPreconditionError(
+            "the transport \"ucx\" cannot find out who connects: set SecurityOptions::insecure if every "
+            "process of "
+            "the network is trusted, or leave \"ucx\" out of RpcBackendOptions::transports");
+      }
       GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> ucx,
                                 transport::make_ucx_transport_if_built(options.limits, loop));
       transports.push_back(std::move(ucx));
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", name, "\"; expected \"shm\", \"tcp\" or \"ucx\""));
+          absl::StrCat("unknown transport \"", kind, "\"; expected \"shm\", \"tcp\" or \"ucx\""));
     }
   }
   if (transports.size() == 1) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -14,11 +15,12 @@ namespace gradwire::rpc {
 
 // Creates the transports of an agent, best first: loopback, for calls to itself, and those that
 // `options.transports` names. If it names none, all transports that work on this machine are created.
-// `check_shm` returns why shared memory does not work on this machine; OK if it does. Then "shm" is left out
-// with a warning in the log. Errors: InvalidArgument for an unknown name; Unavailable if no transport but
-// loopback is left.
+// `name`: the worker's, which the credentials of `options.security` prove to other workers. `check_shm`
+// returns why shared memory does not work on this machine; OK if it does. Then "shm" is left out with a
+// warning in the log. Errors: InvalidArgument for an unknown name; those of security::make_credentials();
+// Unavailable if no transport but loopback is left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
-    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop,
-    absl::FunctionRef<absl::Status()> check_shm);
+    const RpcBackendOptions& options, const std::string& name,
+    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm);
 
 }  // namespace gradwire::rpc

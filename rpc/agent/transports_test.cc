@@ -22,7 +22,7 @@ absl::StatusOr<Names> made(const Names& named, absl::FunctionRef<absl::Status()>
   if (!loop.ok()) return loop.status();
   RpcBackendOptions options;
   options.transports = named;
-  auto transports = make_transports(options, *loop, check_shm);
+  auto transports = make_transports(options, "worker", *loop, check_shm);
   if (!transports.ok()) return transports.status();
   Names names;
   for (const auto& transport : *transports) names.push_back(transport->name());

@@ -1,5 +1,6 @@
 #include "gradwire/rpc/link/handshake.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/name.h"
@@ -13,6 +14,13 @@ using Standing = GroupView::Standing;
 const ReferenceList& references_of(const proto::Envelope& envelope) {
   return envelope.has_response() ? envelope.response().result().references()
                                  : envelope.request().arguments().references();
+}
+
+// Without proof of a name, whatever the Hello says is as good: a process of this user, or of a trusted
+// network.
+void Handshake::identify(const security::PeerIdentity& peer) {
+  using Proof = security::PeerIdentity::Proof;
+  if (peer.proof == Proof::kToken || peer.proof == Proof::kCertificate) proven_name_ = peer.name;
 }
 
 Handshake::Step Handshake::receive(const proto::Envelope& envelope, const GroupView& group) const {
@@ -51,6 +59,11 @@ bool Handshake::must_wait(const proto::Envelope& envelope, const GroupView& grou
 absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group) const {
   // The name must be checked first, because the error messages below contain it.
   GRADWIRE_RETURN_IF_ERROR(with_context(check_name("worker name", hello.name()), "a Hello"));
+  if (proven_name_.has_value() && hello.name() != *proven_name_) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "a worker says in its Hello that it is \"", hello.name(), "\", but its credentials are those of \"",
+        absl::CHexEscape(*proven_name_), "\": give it the certificate of the worker that it is to be"));
+  }
   if (hello.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat("protocol version mismatch: worker \"", hello.name(),
                                                       "\" has ", hello.protocol_version(), ", worker \"",

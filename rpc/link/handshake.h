@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/worker.h"
+#include "gradwire/security/peer_identity.h"
 
 namespace gradwire::rpc {
 
@@ -59,6 +60,10 @@ class Handshake {
   Handshake(const Worker& self, std::optional<Worker> to)
       : self_(self), made_here_(to.has_value()), other_(std::move(to)) {}
 
+  // Sets what the transport knows of the other side. If that includes its name, a Hello with another name is
+  // refused.
+  void identify(const security::PeerIdentity& peer);
+
   // Decides on a message that has no held message before it.
   Step receive(const proto::Envelope& envelope, const GroupView& group) const;
   // Call when the caller has accepted a Hello for which receive() returned kAdmit.
@@ -100,6 +105,7 @@ class Handshake {
   const bool made_here_;
   // The worker at the other end; before its Hello, the one that is expected there. Nullopt while unknown.
   std::optional<Worker> other_;
+  std::optional<std::string> proven_name_;
   bool introduced_ = false;
   bool holds_ = false;
   bool wait_expired_ = false;

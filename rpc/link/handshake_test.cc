@@ -116,6 +116,17 @@ TEST_F(HandshakeTest, EachReasonToRefuseAHelloHasItsCode) {
   expect_refused(came_in_, unnumbered, absl::StatusCode::kInvalidArgument, "has no connection number");
 }
 
+TEST_F(HandshakeTest, NameThatDiffersFromTheProvenOneIsRefused) {
+  using Proof = security::PeerIdentity::Proof;
+  came_in_.identify({.proof = Proof::kToken, .name = "third"});
+  expect_refused(came_in_, hello("other", 22), absl::StatusCode::kPermissionDenied,
+                 "says in its Hello that it is \"other\", but its credentials are those of \"third\"");
+  came_in_.identify({.proof = Proof::kToken, .name = "other"});
+  EXPECT_EQ(came_in_.receive(hello("other", 22), group_).action, Action::kAdmit);
+  made_.identify({.proof = Proof::kCertificate, .job = "job", .name = "third"});
+  expect_refused(made_, hello("other", 22, 0), absl::StatusCode::kPermissionDenied, "those of \"third\"");
+}
+
 TEST_F(HandshakeTest, LivenessQueryIsAnsweredBeforeTheGroupIsKnown) {
   group_.workers.clear();
   expect_refused(came_in_, hello("who", 0), absl::StatusCode::kNotFound,

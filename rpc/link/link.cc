@@ -135,6 +135,7 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
 // The group may change between the first decision and wait_for_group(), and then no release() follows. So the
 // link decides again after it has registered.
 Handshake::Step Link::decide_locked(const proto::Envelope& envelope) {
+  if (!handshake_.introduced()) handshake_.identify(connection_->peer());
   Handshake::Step step = handshake_.receive(envelope, context_.group);
   if (step.action != Action::kHold) return step;
   context_.host.wait_for_group(shared());

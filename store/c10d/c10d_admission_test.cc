@@ -68,8 +68,9 @@ std::string use_store(const std::string& port) {
   return load_c10d_number({answer, sizeof(answer)}) == 77 ? kServed : "wrong answer";
 }
 
-std::unique_ptr<TcpStoreServer> start(std::optional<bool> allow) {
-  return value_or_throw(TcpStoreServer::start({.host = "localhost", .allow_unauthenticated_pytorch = allow}));
+std::unique_ptr<TcpStoreServer> start(std::optional<bool> allow, bool insecure = false) {
+  return value_or_throw(TcpStoreServer::start(
+      {.host = "localhost", .allow_unauthenticated_pytorch = allow, .security = {.insecure = insecure}}));
 }
 
 bool has_key(const TcpStoreServer& server) {
@@ -107,14 +108,15 @@ TEST(C10dAdmission, ProcessOfAnotherUserIsRefusedAndItsBytesAreNotRead) {
   EXPECT_EQ(use_store(absl::StrCat(server->port())), kServed);
 }
 
-TEST(C10dAdmission, WithoutTheOptionEveryUserIsServed) {
+TEST(C10dAdmission, EveryUserIsServedIfTheOptionSaysSoOrTheStoreIsInsecure) {
   GRADWIRE_NEEDS("root", OtherUser::available());
   OtherUser other(&use_store);
-  for (const std::optional<bool> allow : {std::optional<bool>(), std::optional<bool>(true)}) {
-    const auto server = start(allow);
+  for (const bool insecure : {false, true}) {
+    const auto server = start(insecure ? std::nullopt : std::make_optional(true), insecure);
     EXPECT_EQ(other.ask(absl::StrCat(server->port())), kServed);
     EXPECT_TRUE(has_key(*server));
   }
+  EXPECT_EQ(other.ask(absl::StrCat(start(std::nullopt)->port())), kRefused);
 }
 
 // A connection of the other user's process, accepted by the test.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/security/make_credentials.h"
 #include "gradwire/store/init/init_internal.h"
 #include "gradwire/store/init/process_place.h"
 #include "gradwire/store/prefix_store.h"
@@ -51,7 +52,11 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
 
   std::vector<std::string> missing;
   if (!environment_variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
-  if (!host.has_value() && request.rank == 0 && !launcher_hosts) host = host_name();
+  if (!host.has_value() && request.rank == 0 && !launcher_hosts) {
+    GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                              security::make_credentials(request.options.security));
+    host = credentials->may_leave_host() ? host_name() : "localhost";
+  }
   if (!host.has_value()) missing.push_back("MASTER_ADDR");
   // In an open group the ranks may be assigned.
   if (request.rank == kUnknownRank && request.world_size != 0) missing.push_back(place.rank);
@@ -71,8 +76,10 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   }
   int round = kNoRound;
   GRADWIRE_RETURN_IF_ERROR(read_number("GRADWIRE_ROUND", round));
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
-                            TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::shared_ptr<Store> store,
+      TcpStore::open(endpoint.host, endpoint.port,
+                     {.timeout = request.left(), .security = request.options.security}));
   // One store may serve every start of the job's workers, so each start needs keys of its own. Gradwire's
   // launcher sets the number of the round (not every round is a restart); torchrun sets the number of
   // restarts.

@@ -32,7 +32,7 @@ struct Member {
   std::string method;
   int rank = kUnknownRank;
   int world_size = kUnknownWorldSize;
-  RendezvousOptions options = {.timeout = kTimeout, .group_name = ""};
+  RendezvousOptions options = {.timeout = kTimeout, .group_name = "", .security = {.insecure = true}};
 };
 
 // Runs the members at the same time, each on a thread, and keeps their results until all have ended.
@@ -206,8 +206,8 @@ TEST(InitTcp, TakenPortIsAnErrorForRankZero) {
 
 TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
-  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "red.1"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red", .security = {.insecure = true}};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "red.1", .security = {.insecure = true}};
   std::vector<absl::StatusOr<Rendezvous>> results =
       meet({{method, 0, 2, red}, {method, 1, 2, red}, {method, 0, 1, blue}});
   for (absl::StatusOr<Rendezvous>& result : results) ASSERT_TRUE(result.ok()) << result.status();
@@ -231,8 +231,8 @@ TEST(InitMethods, BadGroupNameIsRefused) {
 
 TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
-  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red", .security = {.insecure = true}};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue", .security = {.insecure = true}};
   absl::StatusOr<Rendezvous> first = rendezvous(method, 0, 1, red);
   ASSERT_TRUE(first.ok()) << first.status();
   absl::StatusOr<Rendezvous> second = rendezvous(method, 0, 1, blue);
@@ -249,7 +249,9 @@ TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
 TEST(InitTcp, MissingRankIsNamed) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
   const absl::Status status =
-      rendezvous(method, 0, 2, {.timeout = absl::Milliseconds(200), .group_name = ""}).status();
+      rendezvous(method, 0, 2,
+                 {.timeout = absl::Milliseconds(200), .group_name = "", .security = {.insecure = true}})
+          .status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not arrive"));
 }
@@ -314,8 +316,8 @@ TEST_P(InitMulticast, MembersFindOneAnother) {
 }
 
 TEST_P(InitMulticast, GroupsOfTwoNamesDoNotSeeOneAnother) {
-  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red", .security = {.insecure = true}};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue", .security = {.insecure = true}};
   for (auto& result : meet({{method_, 0, 2, red}, {method_, 1, 2, red}, {method_, 0, 1, blue}})) {
     EXPECT_TRUE(result.ok()) << result.status();
   }
@@ -330,16 +332,18 @@ TEST_P(InitMulticast, WorldSizesThatDifferAreBothNamed) {
 
 TEST_P(InitMulticast, MemberThatStaysAloneTimesOut) {
   const absl::Status status =
-      rendezvous(method_, -1, 2, {.timeout = absl::Milliseconds(300), .group_name = ""}).status();
+      rendezvous(method_, -1, 2,
+                 {.timeout = absl::Milliseconds(300), .group_name = "", .security = {.insecure = true}})
+          .status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("received announcements of 1 of 2 processes"));
 }
 
 TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
-  absl::StatusOr<Rendezvous> first = rendezvous(method_, -1, 0);
+  absl::StatusOr<Rendezvous> first = rendezvous(method_, -1, 0, {.security = {.insecure = true}});
   ASSERT_TRUE(first.ok()) << first.status();
   first->store->set("key", "value");
-  absl::StatusOr<Rendezvous> second = rendezvous(method_, -1, 0);
+  absl::StatusOr<Rendezvous> second = rendezvous(method_, -1, 0, {.security = {.insecure = true}});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->rank, 1);
   EXPECT_EQ(second->store->get("key"), "value");
@@ -382,7 +386,7 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
     return {method(),
             GetParam().ranks_are_given ? rank : kUnknownRank,
             world_size,
-            {.timeout = kTimeout, .group_name = "world"}};
+            {.timeout = kTimeout, .group_name = "world", .security = {.insecure = true}}};
   }
 
   static absl::Status join_extra(const Member& member) {

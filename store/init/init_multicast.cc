@@ -132,8 +132,10 @@ absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
                             MulticastSocket::open(request.url.endpoint));
   // Every process opens a store; all but one are closed again.
   // Its port is in the announcements, so it must exist before the election.
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<TcpStore> own,
-                            TcpStore::open(host_name(), 0, {.is_master = true, .timeout = request.left()}));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::shared_ptr<TcpStore> own,
+      TcpStore::open(host_name(), 0,
+                     {.is_master = true, .timeout = request.left(), .security = request.options.security}));
   auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
   while (true) {
     GRADWIRE_ASSIGN_OR_RETURN(const MulticastElection::Decision decision,
@@ -144,7 +146,8 @@ absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
       return join_group(std::shared_ptr<Store>(hosted, own.get()), request);
     }
     absl::StatusOr<std::shared_ptr<TcpStore>> other = TcpStore::open(
-        decision.endpoint.host, decision.endpoint.port, {.timeout = std::min(request.left(), kDialTime)});
+        decision.endpoint.host, decision.endpoint.port,
+        {.timeout = std::min(request.left(), kDialTime), .security = request.options.security});
     absl::Status status = other.status();
     if (other.ok()) {
       absl::StatusOr<Rendezvous> joined = join_group(*std::move(other), request);

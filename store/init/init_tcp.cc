@@ -27,12 +27,11 @@ class HostedStores {
     return *all;
   }
 
-  absl::StatusOr<std::shared_ptr<Store>> host(const Endpoint& endpoint, absl::Duration timeout) {
+  absl::StatusOr<std::shared_ptr<Store>> host(const Endpoint& endpoint, const TcpStoreOptions& options) {
     // Hold the lock while opening: find() must not miss a store that already has its port.
     MutexLock lock(mutex_);
-    GRADWIRE_ASSIGN_OR_RETURN(
-        std::shared_ptr<TcpStore> hosted,
-        TcpStore::open(endpoint.host, endpoint.port, {.is_master = true, .timeout = timeout}));
+    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<TcpStore> hosted,
+                              TcpStore::open(endpoint.host, endpoint.port, options));
     stores_[hosted->port()] = hosted;
     return std::shared_ptr<Store>(std::move(hosted));
   }
@@ -60,14 +59,17 @@ struct LocalConnection {
 absl::StatusOr<std::shared_ptr<Store>> open_tcp_store(const InitRequest& request, const Endpoint& endpoint) {
   const bool may_host =
       request.rank == 0 || (request.rank == kUnknownRank && is_this_machine(endpoint.host).value_or(false));
-  if (!may_host) return TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()});
-  absl::StatusOr<std::shared_ptr<Store>> hosted = HostedStores::instance().host(endpoint, request.left());
+  TcpStoreOptions options{.timeout = request.left(), .security = request.options.security};
+  if (!may_host) return TcpStore::open(endpoint.host, endpoint.port, options);
+  options.is_master = true;
+  absl::StatusOr<std::shared_ptr<Store>> hosted = HostedStores::instance().host(endpoint, options);
+  options.is_master = false;
   if (!absl::IsFailedPrecondition(hosted.status())) return hosted;
   // The port is in use: by the member that came first or, if the group has a name, by the store of another
   // group, which this group then shares. Only rank 0 of a group without a name must have the port itself.
   if (request.rank == 0 && request.options.group_name.empty()) return hosted;
-  absl::StatusOr<std::shared_ptr<Store>> joined =
-      TcpStore::open(endpoint.host, endpoint.port, {.timeout = std::min(request.left(), kAnswerTime)});
+  options.timeout = std::min(request.left(), kAnswerTime);
+  absl::StatusOr<std::shared_ptr<Store>> joined = TcpStore::open(endpoint.host, endpoint.port, options);
   if (absl::IsUnavailable(joined.status())) {
     return with_context(joined.status(),
                         absl::StrCat("port ", endpoint.port, " is in use, but not by a Gradwire store"));

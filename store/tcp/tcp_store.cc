@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/security/make_credentials.h"
 #include "gradwire/store/c10d/c10d_client.h"
 #include "gradwire/store/calls/key_list.h"
 #include "gradwire/store/calls/store_caller.h"
@@ -41,7 +42,7 @@ absl::Status check_fits(const std::vector<std::string>& keys, const std::string&
 }  // namespace
 
 TcpStore::TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options)
-    : Store(options.timeout), host_(host), port_(port) {}
+    : Store(options.timeout), host_(host), port_(port), security_(options.security) {}
 
 TcpStore::TcpStore(const std::string& host, int port, TcpStoreOptions options)
     : TcpStore(Unopened{}, host, port, options) {
@@ -63,12 +64,15 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(description(), ": world size must be positive, got ", *options.world_size));
   }
+  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                            security::make_credentials(options.security));
   Endpoint target{host_, port_};
   if (options.is_master) {
     GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_,
                                                               .port = port_,
                                                               .allow_unauthenticated_pytorch =
-                                                                  options.allow_unauthenticated_pytorch}));
+                                                                  options.allow_unauthenticated_pytorch,
+                                                              .security = options.security}));
     port_ = server_->port();
     // The master connects to itself by a loopback address: its own name may not be reachable from inside the
     // machine (for example behind address translation).
@@ -81,8 +85,10 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   } else {
     GRADWIRE_ASSIGN_OR_RETURN(loop, StoreLoop::create("store-client"));
   }
-  TcpStoreClient::Options client_options{
-      .endpoint = target, .name = description(), .world_size = options.world_size.value_or(0)};
+  TcpStoreClient::Options client_options{.endpoint = target,
+                                         .name = description(),
+                                         .world_size = options.world_size.value_or(0),
+                                         .credentials = credentials};
   std::optional<C10dSocket> to_torch;
   if (!options.is_master) {
     client_options.is_other_server = [&to_torch, target, &clock = clock()](absl::Duration timeout) {
@@ -106,6 +112,15 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
 
 absl::Status TcpStore::start_at_torch(C10dSocket socket, const TcpStoreOptions& options,
                                       absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                            security::make_credentials(options.security));
+  if (credentials->kind() != security::Credentials::Kind::kNone &&
+      credentials->kind() != security::Credentials::Kind::kInsecure) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(description(),
+                     ": a program of PyTorch serves it, which cannot prove that it belongs to the job; "
+                     "serve the store by Gradwire, or use no token and no certificate for this store"));
+  }
   log(LogLevel::kInfo, "the ", description(), " is served by PyTorch");
   auto client = std::make_unique<C10dClient>(
       C10dClient::Options{.endpoint = {host_, port_}, .name = description()}, clock());
@@ -269,6 +284,7 @@ absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Ti
 absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
   TcpStoreOptions options;
   options.timeout = deadline - clock().now();
+  options.security = security_;
   if (!served_by_torch_) {
     return open(is_master() && !is_loopback(host_) ? "127.0.0.1" : host_, port_, options);
   }

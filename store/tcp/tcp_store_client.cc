@@ -27,11 +27,12 @@ constexpr absl::Duration kSilence = absl::Milliseconds(100);
 constexpr absl::Duration kMinPause = absl::Milliseconds(10);
 constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
 
-std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop) {
+std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop,
+                                                     const security::CredentialsPtr& credentials) {
   transport::TcpOptions options;
   options.limits = store_message_limits();
-  // Until the options of a store set the credentials, as before there were any.
-  options.credentials = security::insecure_credentials();
+  options.credentials = credentials;
+  options.purpose = kStorePurpose;
   return transport::make_tcp_transport(options, loop.loop());
 }
 
@@ -62,7 +63,7 @@ TcpStoreClient::TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop,
       clock_(clock),
       id_(random_id()),
       loop_(std::move(loop)),
-      transport_(make_transport(*loop_)) {}
+      transport_(make_transport(*loop_, options_.credentials)) {}
 
 TcpStoreClient::~TcpStoreClient() { transport_->shutdown(); }
 

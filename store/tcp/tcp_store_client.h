@@ -13,6 +13,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/store.pb.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/store/calls/store_caller.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp/store_loop.h"
@@ -42,6 +43,8 @@ class TcpStoreClient : public StoreCaller {
     std::string name;
     // Number of clients of the job; 0 if unknown.
     int world_size = 0;
+    // The proof of this process, and the proof that it demands of the server.
+    security::CredentialsPtr credentials = nullptr;
     // Asks whether a server of another protocol is at the endpoint, for the given time at most. Called in
     // connect() only, after the server has accepted a connection and closed it. If true, connect() fails with
     // kOtherServer.

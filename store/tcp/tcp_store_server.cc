@@ -10,6 +10,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/security/make_credentials.h"
 #include "gradwire/store/c10d/c10d_admission.h"
 #include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/store/tcp/endpoint.h"
@@ -35,21 +36,32 @@ TcpStoreServer::TcpStoreServer(std::unique_ptr<Parts> parts) : parts_(std::move(
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpStoreServerOptions& options) {
   // "localhost" resolves to ::1 on some machines; clients and server agree on 127.0.0.1.
   const std::string loopback = absl::EqualsIgnoreCase(options.host, "localhost") ? "127.0.0.1" : options.host;
-  const std::string host = is_loopback(options.host) ? loopback : "";
+  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                            security::make_credentials(options.security));
+  const bool open = credentials->may_leave_host();
+  if (!open && !options.host.empty() && !is_loopback(options.host)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot serve a store for other hosts at ", to_string({options.host, options.port}),
+                     " without a token or a certificate: ", security::kHowToSecure));
+  }
+  const std::string host = is_loopback(options.host) ? loopback : open ? "" : "127.0.0.1";
   const std::string address = to_string({host.empty() ? "::" : host, options.port});
   GRADWIRE_RETURN_IF_ERROR(check_endpoint({host.empty() ? "::" : host, options.port}, 0));
 
   auto parts = std::make_unique<Parts>();
   GRADWIRE_ASSIGN_OR_RETURN(parts->loop, StoreLoop::create("store-server"));
   using Mode = C10dAdmission::Mode;
-  const bool serves_all_of_pytorch = options.allow_unauthenticated_pytorch.value_or(true);
-  C10dAdmission admission({.mode = serves_all_of_pytorch ? Mode::kEveryone : Mode::kAllowedUsers});
+  const bool serves_all_of_pytorch = options.allow_unauthenticated_pytorch.value_or(
+      credentials->kind() == security::Credentials::Kind::kInsecure);
+  C10dAdmission admission({.mode = serves_all_of_pytorch ? Mode::kEveryone : Mode::kAllowedUsers,
+                           .allowed_users = options.security.allowed_users});
   parts->sessions = std::make_shared<TcpStoreSessions>(parts->loop->loop(), random_id(),
                                                        options.max_unread_bytes, std::move(admission));
   transport::TcpOptions tcp;
   tcp.limits = store_message_limits();
-  // Until the options of a store set the credentials, as before there were any.
-  tcp.credentials = security::insecure_credentials();
+  tcp.credentials = credentials;
+  tcp.purpose = kStorePurpose;
+  tcp.allowed_users = options.security.allowed_users;
   tcp.bind_address = host;
   tcp.port = options.port;
   // The advertised host is not used: clients get the address by other means. This value avoids resolving this

@@ -48,8 +48,10 @@ void expect_done(const RankProcesses& ranks) {
 
 OptionsFactory with_method(const std::string& method, bool ranks_are_given) {
   return [=](int rank, int size) {
-    return ProcessGroupOptions{
-        .init_method = method, .world_size = size, .rank = ranks_are_given ? rank : -1};
+    return ProcessGroupOptions{.init_method = method,
+                               .world_size = size,
+                               .rank = ranks_are_given ? rank : -1,
+                               .security = {.insecure = true}};
   };
 }
 

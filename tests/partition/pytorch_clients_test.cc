@@ -59,8 +59,8 @@ TEST(PyTorchClients, OfAnotherHostAreRefused) {
   GRADWIRE_NEEDS("network_namespaces", Hosts::enter());
   ASSERT_EQ(other.ask("enter"), "ok");
   ASSERT_TRUE(Hosts::join(1, other.pid()).ok());
-  auto server =
-      gradwire::value_or_throw(TcpStoreServer::start({.host = "", .allow_unauthenticated_pytorch = false}));
+  auto server = gradwire::value_or_throw(TcpStoreServer::start(
+      {.host = "", .allow_unauthenticated_pytorch = false, .security = {.insecure = true}}));
   const std::string at_address = absl::StrCat(Hosts::own_address(), " ", server->port());
   testing::internal::CaptureStderr();
   EXPECT_EQ(other.ask(at_address), "refused");
@@ -71,7 +71,7 @@ TEST(PyTorchClients, OfAnotherHostAreRefused) {
   // A client on the host of the server, by each of its addresses.
   EXPECT_EQ(client(at_address), "served");
   EXPECT_EQ(client(absl::StrCat("127.0.0.1 ", server->port())), "served");
-  server = gradwire::value_or_throw(TcpStoreServer::start({.host = ""}));
+  server = gradwire::value_or_throw(TcpStoreServer::start({.host = "", .security = {.insecure = true}}));
   EXPECT_EQ(other.ask(absl::StrCat(Hosts::own_address(), " ", server->port())), "served");
 }
 

@@ -13,6 +13,7 @@
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
 #include "gradwire/collectives/cpu/span.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/store/store.h"
 
@@ -41,6 +42,10 @@ class Mesh {
     std::size_t eager_bytes = std::size_t{64} << 10;
     absl::Duration connect_timeout = absl::Seconds(60);
     Limits limits;
+    // For tcp. nullptr: none, and then tcp reaches only ranks on this host.
+    security::CredentialsPtr credentials = nullptr;
+    // The users beside that of this process whose processes may be ranks on this host.
+    std::vector<uid_t> allowed_users = {};
   };
 
   // Listens and publishes the addresses. Does not wait for the other ranks. Errors: Unavailable, and the

@@ -44,12 +44,15 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       }
       transport::ShmOptions shm;
       shm.limits = limits;
+      shm.allowed_users = options.allowed_users;
       transports.push_back(transport::make_shm_transport(std::move(shm), loop));
     } else if (name == "tcp") {
       transport::TcpOptions tcp;
       tcp.limits = limits;
-      // Until the options of a group set the credentials, as before there were any.
-      tcp.credentials = security::insecure_credentials();
+      tcp.credentials = options.credentials;
+      tcp.purpose = "group";
+      tcp.allowed_users = options.allowed_users;
+      tcp.own_name = absl::StrCat("rank ", options.rank);
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
     } else {
       return absl::InvalidArgumentError(

@@ -58,8 +58,7 @@ class HostileMesh : public testing::Test {
   std::string address_;
   std::string token_;
   // The meshes advertise an address of the network.
-  std::unique_ptr<transport::Transport> stranger_ =
-      transport::make_tcp_transport({.credentials = security::insecure_credentials()});
+  std::unique_ptr<transport::Transport> stranger_ = transport::make_tcp_transport();
 };
 
 TEST_F(HostileMesh, StrangersAreRefused) {
@@ -169,8 +168,7 @@ class ScriptedRank {
   transport::RecordingListener& listener() { return *listener_; }
 
  private:
-  std::unique_ptr<transport::Transport> transport_ =
-      transport::make_tcp_transport({.credentials = security::insecure_credentials()});
+  std::unique_ptr<transport::Transport> transport_ = transport::make_tcp_transport();
   std::shared_ptr<transport::RecordingListener> listener_ = std::make_shared<transport::RecordingListener>();
   Mutex mutex_;
   std::shared_ptr<transport::Connection> connection_ ABSL_GUARDED_BY(mutex_);

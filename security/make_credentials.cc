@@ -1,0 +1,48 @@
+#include "gradwire/security/make_credentials.h"
+
+#include "absl/status/status.h"
+#include "gradwire/base/error.h"
+#include "gradwire/security/environment.h"
+#include "gradwire/security/secret.h"
+#include "gradwire/security/tls/certificate_credentials.h"
+#include "gradwire/security/tls/certificates/certificate_files.h"
+#include "gradwire/security/token/token_credentials.h"
+
+namespace gradwire::security {
+namespace {
+
+absl::Status check_consistent(const SecurityOptions& options) {
+  const bool has_token = !options.token.empty() || !options.token_file.empty();
+  const int files =
+      !options.certificate_file.empty() + !options.key_file.empty() + !options.authority_file.empty();
+  if (has_token && files > 0) {
+    return absl::InvalidArgumentError(
+        "SecurityOptions has a token and a certificate: all processes of a job use one or the other");
+  }
+  if (files != 0 && files != 3) {
+    return absl::InvalidArgumentError(
+        "SecurityOptions needs certificate_file, key_file and authority_file together: one of them is empty");
+  }
+  if (options.insecure && (has_token || files > 0)) {
+    return absl::InvalidArgumentError(
+        "SecurityOptions is insecure, but has a token or a certificate: remove one of them");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CredentialsPtr> make_credentials(const SecurityOptions& given) {
+  GRADWIRE_ASSIGN_OR_RETURN(const SecurityOptions options, with_environment(given));
+  GRADWIRE_RETURN_IF_ERROR(check_consistent(options));
+  if (!options.certificate_file.empty()) {
+    return make_certificate_credentials({.certificate = options.certificate_file,
+                                         .key = options.key_file,
+                                         .authority = options.authority_file});
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(const Secret token, token_of(options));
+  if (!token.empty()) return make_token_credentials(token, options.check_addresses);
+  return options.insecure ? insecure_credentials() : no_credentials();
+}
+
+}  // namespace gradwire::security
