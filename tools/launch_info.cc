@@ -115,11 +115,14 @@ void read_from_launcher(Reader& reader, LaunchInfo& info) {
   info.restart_count = reader.number_if_set("TORCHELASTIC_RESTART_COUNT", 0);
   info.max_restarts = reader.number_if_set("TORCHELASTIC_MAX_RESTARTS", 0);
   info.round = reader.number_if_set("GRADWIRE_ROUND", 0);
+  info.worker_name = environment_variable("GRADWIRE_WORKER_NAME").value_or("");
 }
 
 }  // namespace
 
-std::string LaunchInfo::name() const { return absl::StrCat(role, role_rank); }
+std::string LaunchInfo::name() const {
+  return worker_name.empty() ? absl::StrCat(role, role_rank) : worker_name;
+}
 
 std::string LaunchInfo::device() const {
 #ifdef GRADWIRE_CUDA

@@ -31,9 +31,13 @@ struct LaunchInfo {
   int max_restarts = 0;   // the launcher's --max_restarts
   int round = 0;          // earlier starts of the workers, also those because nodes joined or left
 
-  // The role and the rank within it, for example "trainer2". Such names are unique in the job, as init_rpc()
-  // requires, unless the name of a role is the name of another role and a number. They are the same on every
-  // start with the same number of workers.
+  // The launcher's --worker_name for this worker; empty if the option was not given. With the launcher's
+  // --secure it is the name in the worker's certificate.
+  std::string worker_name;
+
+  // The name of this worker for init_rpc(): worker_name, or else the role and the rank within it, for example
+  // "trainer2". Such names are unique in the job, as init_rpc() requires, unless the name of a role is the
+  // name of another role and a number. They are the same on every start with the same number of workers.
   std::string name() const;
 
   // The device of this worker's tensors: "cuda:<local_rank>" in a build with CUDA (--config=cuda) on a
@@ -43,9 +47,9 @@ struct LaunchInfo {
 
   // Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which must all be set, as for torch's env://. Also
   // reads LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE,
-  // TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS and GRADWIRE_ROUND, which the
-  // launcher sets. If these are not set, all workers have one role, ROLE_NAME or "default", group_rank is -1,
-  // and the other fields are 0 or empty.
+  // TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, GRADWIRE_ROUND and
+  // GRADWIRE_WORKER_NAME, which the launcher sets. If these are not set, all workers have one role, ROLE_NAME
+  // or "default", group_rank is -1, and the other fields are 0 or empty.
   //
   // Without RANK and WORLD_SIZE it reads the variables of mpirun (OMPI_COMM_WORLD_..., PMI_...) or, inside a
   // step, of srun (SLURM_...). MASTER_ADDR and MASTER_PORT are then optional.

@@ -41,6 +41,7 @@ class LaunchInfoFromEnv : public testing::Test {
                                            "TORCHELASTIC_MAX_RESTARTS",
                                            "TORCHELASTIC_ERROR_FILE",
                                            "GRADWIRE_ROUND",
+                                           "GRADWIRE_WORKER_NAME",
                                            "PMI_RANK",
                                            "PMI_SIZE",
                                            "OMPI_COMM_WORLD_RANK",
@@ -87,7 +88,8 @@ TEST_F(LaunchInfoFromEnv, WhatOnlyLaunchersOfTodaySayIsRead) {
                                                                       {"TORCHELASTIC_RUN_ID", "job"},
                                                                       {"TORCHELASTIC_RESTART_COUNT", "1"},
                                                                       {"TORCHELASTIC_MAX_RESTARTS", "3"},
-                                                                      {"GRADWIRE_ROUND", "4"}}) {
+                                                                      {"GRADWIRE_ROUND", "4"},
+                                                                      {"GRADWIRE_WORKER_NAME", "w5"}}) {
     setenv(name.c_str(), value.c_str(), 1);
   }
   const LaunchInfo info = LaunchInfo::from_env();
@@ -97,6 +99,8 @@ TEST_F(LaunchInfoFromEnv, WhatOnlyLaunchersOfTodaySayIsRead) {
   EXPECT_EQ(info.restart_count, 1);
   EXPECT_EQ(info.max_restarts, 3);
   EXPECT_EQ(info.round, 4);
+  EXPECT_EQ(info.worker_name, "w5");
+  EXPECT_EQ(info.name(), "w5");
   setenv("GRADWIRE_ROUND", "x", 1);
   EXPECT_EQ(failure().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,5 +1,6 @@
 // Tests with two hosts: network namespaces with a link between them.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -48,7 +49,14 @@ class LaunchHosts : public testing::Test {
   std::vector<LaunchProcess*> both_;
 
  private:
+  static std::string token_file() {
+    const std::string path = absl::StrCat(testing::TempDir(), "/token");
+    if (access(path.c_str(), F_OK) != 0) LaunchProcess({"--make_token", path}).wait();
+    return path;
+  }
+  // The hosts share a token, without which launchers refuse to serve other hosts.
   static std::unique_ptr<LaunchProcess> launch(std::vector<std::string> options, int network) {
+    options.push_back("--token_file=" + token_file());
     options.insert(options.end(), {"--rdzv_conf=keep_alive_interval=2,last_call_timeout=0.2,read_timeout=5",
                                    "tests/launch/meeting_worker"});
     return std::make_unique<LaunchProcess>(std::move(options), std::map<std::string, std::string>(), network);

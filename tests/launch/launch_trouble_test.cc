@@ -139,9 +139,10 @@ TEST_F(LaunchTrouble, PortOfAnotherProgramIsNamedAfterTheJoinTimeout) {
 }
 
 TEST_F(LaunchTrouble, UnknownHostIsRetriedAndNamed) {
-  LaunchProcess launch({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--join_timeout=0.5", "true"});
+  LaunchProcess launch(
+      {"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--insecure", "--join_timeout=0.5", "true"});
   expect_end(launch, 1, {"cannot look up the host \"nobody.invalid\""});
-  LaunchProcess stopped({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "true"});
+  LaunchProcess stopped({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--insecure", "true"});
   stopped.send(SIGTERM);
   const int code = stopped.wait();
   EXPECT_TRUE(code == 128 + SIGTERM || code == -SIGTERM) << code << stopped.err();

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/version.h"
+#include "gradwire/security/token/token_file.h"
 #include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/job/job.h"
 #include "gradwire/tools/launch/options/options.h"
@@ -71,6 +72,10 @@ int launch(int argc, char** argv) {
     return 0;
   }
   return_to_users_directory();
+  if (!options->make_token.empty()) {
+    const absl::Status made = security::create_token_file(options->make_token, security::make_token());
+    return made.ok() ? 0 : fail(made);
+  }
   absl::StatusOr<std::unique_ptr<LaunchJob>> job = LaunchJob::create(*std::move(options));
   if (!job.ok()) return fail(job.status());
   absl::StatusOr<int> exit_code = (*job)->run();

@@ -37,23 +37,27 @@ std::string choose_run_id(const LaunchOptions& options) {
 
 }  // namespace
 
-// The reaper is forked first, while the process has one thread and no descriptors that the reaper would keep
-// open.
+// The reaper is forked while the process has one thread, and no descriptors that the reaper would keep open,
+// except that of the token, which the workers inherit through it.
 absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
-  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper, ProcessReaper::start());
+  std::string run_id = choose_run_id(options);
+  GRADWIRE_ASSIGN_OR_RETURN(JobSecurity security, JobSecurity::prepare(options.security, run_id));
+  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper, ProcessReaper::start({.folder = security.folder()}));
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
   return std::unique_ptr<LaunchJob>(
-      new LaunchJob(std::move(options), std::move(reaper), std::move(signals), std::move(loop)));
+      new LaunchJob(std::move(options), std::move(run_id),
+                    {std::move(security), std::move(reaper), std::move(signals), std::move(loop)}));
 }
 
-LaunchJob::LaunchJob(LaunchOptions options, ProcessReaper reaper, LaunchSignals signals, EventLoop loop)
+LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
     : options_(std::move(options)),
-      run_id_(choose_run_id(options_)),
+      run_id_(std::move(run_id)),
       host_(host_name()),
-      reaper_(std::move(reaper)),
-      signals_(std::move(signals)),
-      loop_(std::move(loop)),
+      security_(std::move(parts.security)),
+      reaper_(std::move(parts.reaper)),
+      signals_(std::move(parts.signals)),
+      loop_(std::move(parts.loop)),
       outputs_(loop_, options_) {
   for (char** variable = environ; *variable != nullptr; ++variable) environment_.push_back(*variable);
 }
@@ -98,7 +102,8 @@ absl::Status LaunchJob::open_stores() {
   bool reported = false;
   while (true) {
     if (interrupted_by_ != 0) return absl::CancelledError("interrupted by a signal");
-    absl::StatusOr<std::unique_ptr<RendezvousStores>> opened = RendezvousStores::open(options_, run_id_);
+    absl::StatusOr<std::unique_ptr<RendezvousStores>> opened =
+        RendezvousStores::open(options_, run_id_, security_.stores());
     if (opened.ok()) {
       stores_ = *std::move(opened);
       return absl::OkStatus();
@@ -253,6 +258,8 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
     std::vector<std::string> environment =
         worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
+    GRADWIRE_ASSIGN_OR_RETURN(const auto variables, security_.worker_variables(place));
+    for (const auto& [name, value] : variables) set_variable(environment, name, value);
     // Keeps programs from moving the cursor or using colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");
     GRADWIRE_ASSIGN_OR_RETURN(Worker worker,

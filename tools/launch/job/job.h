@@ -16,6 +16,7 @@
 #include "gradwire/tools/launch/process/signals.h"
 #include "gradwire/tools/launch/process/supervisor.h"
 #include "gradwire/tools/launch/rendezvous/client.h"
+#include "gradwire/tools/launch/security/job_security.h"
 
 namespace gradwire::tools {
 
@@ -34,7 +35,14 @@ class LaunchJob {
   absl::StatusOr<int> run();
 
  private:
-  LaunchJob(LaunchOptions options, ProcessReaper reaper, LaunchSignals signals, EventLoop loop);
+  // The parts that can fail to start.
+  struct Parts {
+    JobSecurity security;
+    ProcessReaper reaper;
+    LaunchSignals signals;
+    EventLoop loop;
+  };
+  LaunchJob(LaunchOptions options, std::string run_id, Parts parts);
 
   absl::Status prepare();
   // Opens the stores of the rendezvous. Retries for join_timeout if a host cannot be found; a signal ends
@@ -65,6 +73,7 @@ class LaunchJob {
   const LaunchOptions options_;
   const std::string run_id_;
   const std::string host_;
+  const JobSecurity security_;
   ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;

@@ -30,15 +30,18 @@ absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& 
 }
 
 absl::StatusOr<std::shared_ptr<store::Store>> open_store(const rendezvous::Address& where,
+                                                         const SecurityOptions& security,
                                                          absl::Duration timeout) {
-  return store::TcpStore::open(where.host, where.port, {.timeout = timeout, .wait_for_workers = false});
+  return store::TcpStore::open(where.host, where.port,
+                               {.timeout = timeout, .wait_for_workers = false, .security = security});
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RendezvousStores>> RendezvousStores::open(const LaunchOptions& options,
-                                                                         std::string run_id) {
-  std::unique_ptr<RendezvousStores> stores(new RendezvousStores(options, std::move(run_id)));
+                                                                         std::string run_id,
+                                                                         const SecurityOptions& security) {
+  std::unique_ptr<RendezvousStores> stores(new RendezvousStores(options, std::move(run_id), security));
   if (!options.local_addr.empty()) {
     stores->own_address_ = options.local_addr;
   } else if (options.max_nodes == 1 && options.backend != RendezvousBackend::kEtcd) {
@@ -64,11 +67,17 @@ absl::StatusOr<bool> RendezvousStores::is_host() const {
   return store::is_this_machine(options_.master_addr);
 }
 
+// The one place that says what the servers of this launcher demand of their clients.
+absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> RendezvousStores::serve(const std::string& host,
+                                                                               int port) const {
+  return store::TcpStoreServer::start({.host = host, .port = port, .security = security_});
+}
+
 absl::Status RendezvousStores::serve_if_host() {
   GRADWIRE_ASSIGN_OR_RETURN(const bool host_here, is_host());
   if (!host_here) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> server =
-      store::TcpStoreServer::start({.host = options_.master_addr, .port = options_.master_port});
+      serve(options_.master_addr, options_.master_port);
   if (server.ok()) {
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -102,7 +111,9 @@ rendezvous::RendezvousClient::OpenStore RendezvousStores::opener() const {
       return std::make_shared<store::HashStore>();
     };
   }
-  return [where = served_address()](absl::Duration timeout) { return open_store(where, timeout); };
+  return [where = served_address(), security = security_](absl::Duration timeout) {
+    return open_store(where, security, timeout);
+  };
 }
 
 // The launcher that serves the store may not be able to reach itself by the name that the others use.
@@ -127,7 +138,7 @@ absl::StatusOr<rendezvous::Address> RendezvousStores::prepare_round(int64_t roun
     Clock& clock = Clock::system();
     const absl::Time deadline = clock.now() + read_timeout();
     GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store,
-                              open_store(served_address(), read_timeout()));
+                              open_store(served_address(), security_, read_timeout()));
     GRADWIRE_RETURN_IF_ERROR(remove_round_keys(*store, clock, deadline));
   }
   return own_view_of_store();
@@ -145,7 +156,7 @@ rendezvous::Address RendezvousStores::workers_store(const rendezvous::RoundInfo&
 // The old server ends first: no worker of the previous round runs any more, because all nodes were ready.
 absl::StatusOr<rendezvous::Address> RendezvousStores::serve_round() {
   round_server_.reset();
-  GRADWIRE_ASSIGN_OR_RETURN(round_server_, store::TcpStoreServer::start({.host = own_address_, .port = 0}));
+  GRADWIRE_ASSIGN_OR_RETURN(round_server_, serve(own_address_, 0));
   return rendezvous::Address{.host = own_address_, .port = round_server_->port()};
 }
 

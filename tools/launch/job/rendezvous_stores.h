@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/security/security_options.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/rendezvous/client.h"
@@ -27,8 +28,11 @@ class RendezvousStores {
  public:
   // Serves the store if that is this launcher's task. FailedPrecondition: the port is in use. Unavailable: a
   // host cannot be resolved, or has no route; a retry may succeed.
+  // `security`: what this launcher proves itself with, and demands of others, in its own stores. etcd has
+  // settings of its own (RendezvousConf).
   static absl::StatusOr<std::unique_ptr<RendezvousStores>> open(const LaunchOptions& options,
-                                                                std::string run_id);
+                                                                std::string run_id,
+                                                                const SecurityOptions& security);
 
   // Returns a function that opens the launchers' store. It may outlive the RendezvousStores.
   rendezvous::RendezvousClient::OpenStore opener() const;
@@ -53,10 +57,11 @@ class RendezvousStores {
   std::string location() const;
 
  private:
-  explicit RendezvousStores(const LaunchOptions& options, std::string run_id)
-      : options_(options), run_id_(std::move(run_id)) {}
+  RendezvousStores(const LaunchOptions& options, std::string run_id, const SecurityOptions& security)
+      : options_(options), run_id_(std::move(run_id)), security_(security) {}
   absl::Status serve_if_host();
   absl::StatusOr<rendezvous::Address> serve_round();
+  absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> serve(const std::string& host, int port) const;
   // The address that this launcher was given for the store, with the port that the store really has.
   rendezvous::Address own_view_of_store() const;
   // Where this launcher reaches the store that it or another launcher serves.
@@ -66,6 +71,7 @@ class RendezvousStores {
 
   const LaunchOptions& options_;
   const std::string run_id_;
+  const SecurityOptions security_;
   std::string own_address_;
   std::unique_ptr<store::TcpStoreServer> server_;
   std::unique_ptr<store::TcpStoreServer> round_server_;

@@ -228,7 +228,15 @@ absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
   GRADWIRE_RETURN_IF_ERROR(apply_cluster(draft));
   GRADWIRE_RETURN_IF_ERROR(resolve_backend(draft));
   GRADWIRE_RETURN_IF_ERROR(check_nodes(draft.options));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      draft.options.security,
+      resolve_security(std::move(draft.security), draft.host_info->variable, draft.options));
   LaunchOptions options = std::move(draft.options);
+  if (options.security.kind == LaunchSecurity::Kind::kInsecure) {
+    options.notes.push_back(
+        "the job is not protected (--insecure): every process that reaches one of its ports can take part in "
+        "it");
+  }
   if (options.elastic()) {
     // The ranks of an elastic job are assigned when the nodes join.
     options.node_rank.reset();

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/name_pattern.h"
 
 namespace gradwire::tools {
 namespace {
@@ -57,6 +59,25 @@ absl::Status parse_choice(absl::string_view text, std::initializer_list<absl::st
   if (std::find(choices.begin(), choices.end(), text) != choices.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\" is not one of ", absl::StrJoin(choices, ", ")));
+}
+
+absl::Status parse_path(absl::string_view text, std::string& path) {
+  if (text.empty() || text.find('\0') != text.npos) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", absl::CHexEscape(text), "\" is not a path"));
+  }
+  path = std::string(text);
+  return absl::OkStatus();
+}
+
+template <std::string SecurityDraft::*member>
+absl::Status read_path(OptionDraft& draft, absl::string_view text) {
+  return parse_path(text, draft.security.*member);
+}
+
+template <std::string SecurityDraft::*member>
+absl::Status read_pattern(OptionDraft& draft, absl::string_view text) {
+  GRADWIRE_RETURN_IF_ERROR(check_name_pattern(text));
+  return parse_path(text, draft.security.*member);
 }
 
 template <class T>
@@ -168,6 +189,36 @@ constexpr OptionRow kOptions[] = {
     {"join_timeout", 0, Value::kWanted, "SECONDS",
      "how long to wait for the other nodes, as in --rdzv_conf (default 600)", true,
      [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.conf.join_timeout); }},
+    {"token_file", 0, Value::kWanted, "FILE",
+     "the job's token, the same on all nodes; without it a job on one node gets a token of its own (default: "
+     "GRADWIRE_TOKEN_FILE)",
+     false, &read_path<&SecurityDraft::token_file>},
+    {"make_token", 0, Value::kWanted, "FILE", "write a new token to FILE, which must not exist, and exit",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_path(v, d.options.make_token); }},
+    {"secure", 0, Value::kNone, "",
+     "encrypt by TLS, with certificates that the launcher makes for this job; one node only", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.security.secure, v); }},
+    {"certificate_file", 0, Value::kWanted, "FILE",
+     "the launcher's certificate (PEM), and the workers' too unless --worker_certificate_file is given "
+     "(default: GRADWIRE_CERTIFICATE_FILE)",
+     false, &read_path<&SecurityDraft::certificate_file>},
+    {"key_file", 0, Value::kWanted, "FILE", "the key of that certificate (default: GRADWIRE_KEY_FILE)", false,
+     &read_path<&SecurityDraft::key_file>},
+    {"authority_file", 0, Value::kWanted, "FILE",
+     "the authority that signs all certificates of the job (default: GRADWIRE_AUTHORITY_FILE)", false,
+     &read_path<&SecurityDraft::authority_file>},
+    {"worker_certificate_file", 0, Value::kWanted, "PATTERN",
+     "the workers' certificates, with {rank}, {local_rank}, {role} and {role_rank} for each worker's own",
+     false, &read_pattern<&SecurityDraft::worker_certificate_file>},
+    {"worker_key_file", 0, Value::kWanted, "PATTERN", "the workers' keys, in the same way", false,
+     &read_pattern<&SecurityDraft::worker_key_file>},
+    {"worker_name", 0, Value::kWanted, "PATTERN",
+     "the names of the workers, in the same way, as they call init_rpc (default with --secure: "
+     "{role}{role_rank})",
+     false, &read_pattern<&SecurityDraft::worker_name>},
+    {"insecure", 0, Value::kNone, "",
+     "no token and no certificates: every process that reaches a port of the job can take part in it", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.security.insecure, v); }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
     {"version", 0, Value::kNone, "", "the launcher's version", false,

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "gradwire/tools/launch/options/option_security.h"
 #include "gradwire/tools/launch/options/option_values.h"
 #include "gradwire/tools/launch/options/options.h"
 
@@ -26,6 +27,7 @@ struct OptionDraft {
   std::vector<store::Endpoint> endpoints;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
+  SecurityDraft security;
 };
 
 // One option of the command line.

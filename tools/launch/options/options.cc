@@ -58,6 +58,11 @@ absl::StatusOr<Split> split_option(absl::string_view arg) {
 
 using Given = std::set<const OptionRow*>;
 
+// Whether the options ask for something else than a job.
+bool ends_early(const LaunchOptions& options) {
+  return options.help || options.version || !options.make_token.empty();
+}
+
 // Reads the options, and after them the program.
 // The first argument that is not an option is the program. All arguments after it belong to the program,
 // even if they are spelled like options of the launcher.
@@ -81,7 +86,7 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
     }
     GRADWIRE_RETURN_IF_ERROR(
         with_context(split.row->apply(draft, split.value), absl::StrCat("option ", split.spelled)));
-    if (draft.options.help || draft.options.version) return absl::OkStatus();
+    if (ends_early(draft.options)) return absl::OkStatus();
     given.insert(split.row);
   }
   if (next < args.size()) {
@@ -94,7 +99,9 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
 // Reads PET_NNODES and so on, as torchrun does, for options that are not among the arguments.
 absl::Status read_environment(OptionDraft& draft, const Given& given) {
   for (const OptionRow& row : option_table()) {
-    if (given.count(&row) > 0 || row.name == "help" || row.name == "version") continue;
+    if (given.count(&row) > 0 || row.name == "help" || row.name == "version" || row.name == "make_token") {
+      continue;
+    }
     if (row.places_nodes && draft.options.standalone) continue;
     const std::string name = absl::StrCat("PET_", absl::AsciiStrToUpper(row.name));
     if (const std::optional<std::string> value = draft.host_info->variable(name)) {
@@ -122,7 +129,7 @@ absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string
   OptionDraft draft{.host_info = &host_info};
   Given given;
   GRADWIRE_RETURN_IF_ERROR(read_arguments(args, draft, given));
-  if (draft.options.help || draft.options.version) return draft.options;
+  if (ends_early(draft.options)) return draft.options;
   GRADWIRE_RETURN_IF_ERROR(read_environment(draft, given));
   return resolve_options(std::move(draft));
 }

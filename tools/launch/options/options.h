@@ -10,6 +10,7 @@
 #include "gradwire/tools/launch/options/cluster.h"
 #include "gradwire/tools/launch/options/layout.h"
 #include "gradwire/tools/launch/options/option_conf.h"
+#include "gradwire/tools/launch/options/security.h"
 #include "gradwire/tools/launch/options/streams.h"
 
 namespace gradwire::tools {
@@ -24,8 +25,9 @@ enum class RendezvousBackend {
 // The launcher's options. Each comes from the first of these sources that has it: the command line, the
 // PET_... variables, the cluster's scheduler, the defaults.
 struct LaunchOptions {
-  bool help = false;     // If set, nothing else is checked.
-  bool version = false;  // The same.
+  bool help = false;       // If set, nothing else is checked.
+  bool version = false;    // The same.
+  std::string make_token;  // The file to write a new token to. If not empty, the same.
 
   int nproc_per_node = 1;
   std::vector<RoleCount> roles = {{"default", 1}};  // The counts add up to nproc_per_node.
@@ -55,6 +57,8 @@ struct LaunchOptions {
   bool run_path = false;
 
   absl::Duration grace_period = absl::Seconds(30);
+
+  LaunchSecurity security;
 
   // Lines to print before the job starts.
   std::vector<std::string> notes;

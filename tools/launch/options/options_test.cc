@@ -16,8 +16,10 @@ using Args = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
 using Roles = std::vector<RoleCount>;
 
-// Parses on a simulated machine with 6 cores and `gpus` GPUs.
-absl::StatusOr<LaunchOptions> parse(const Args& args, const Environment& environment = {}, int gpus = 0) {
+// Parses on a simulated machine with 6 cores and `gpus` GPUs. Jobs on several hosts need not say how they are
+// protected: that has tests of its own (option_security_test.cc).
+absl::StatusOr<LaunchOptions> parse(const Args& args, Environment environment = {}, int gpus = 0) {
+  environment.insert({"GRADWIRE_INSECURE", "1"});
   return parse_launch_options(args, {.variable = [&](const std::string& name) -> std::optional<std::string> {
                                        const auto found = environment.find(name);
                                        if (found == environment.end()) return std::nullopt;
@@ -332,7 +334,7 @@ TEST(ParseLaunchOptions, SchedulerIsReadForMissingOptions) {
        kStep},
       {"alone in an allocation",
        {"p"},
-       [](const LaunchOptions& o) { return o.max_nodes == 1 && o.notes.size() == 1; },
+       [](const LaunchOptions& o) { return o.max_nodes == 1 && o.notes.size() == 2; },
        {{"SLURM_JOB_ID", "9"}, {"SLURM_NNODES", "4"}, {"SLURM_NODEID", "0"}}},
       {"several launchers on a node, each for itself",
        {"--nnodes=1", "--master_port=0", "p"},
@@ -465,12 +467,44 @@ TEST(ParseLaunchOptions, PasswordsAreNotPrinted) {
 
 TEST(LaunchUsage, EveryOptionIsListed) {
   const std::string usage = launch_usage();
-  for (const char* option :
-       {"nnodes",     "nproc_per_node", "rdzv_backend",     "rdzv_endpoint", "rdzv_id", "rdzv_conf",
-        "standalone", "max_restarts",   "monitor_interval", "start_method",  "role",    "module",
-        "no_python",  "run_path",       "log_dir",          "redirects",     "tee",     "local_ranks_filter",
-        "node_rank",  "master_addr",    "master_port",      "local_addr",    "use_env", "grace_period",
-        "help",       "join_timeout",   "line_buffered",    "version"}) {
+  for (const char* option : {"nnodes",
+                             "nproc_per_node",
+                             "rdzv_backend",
+                             "rdzv_endpoint",
+                             "rdzv_id",
+                             "rdzv_conf",
+                             "standalone",
+                             "max_restarts",
+                             "monitor_interval",
+                             "start_method",
+                             "role",
+                             "module",
+                             "no_python",
+                             "run_path",
+                             "log_dir",
+                             "redirects",
+                             "tee",
+                             "local_ranks_filter",
+                             "node_rank",
+                             "master_addr",
+                             "master_port",
+                             "local_addr",
+                             "use_env",
+                             "grace_period",
+                             "help",
+                             "join_timeout",
+                             "line_buffered",
+                             "version",
+                             "token_file",
+                             "make_token",
+                             "secure",
+                             "insecure",
+                             "certificate_file",
+                             "key_file",
+                             "authority_file",
+                             "worker_name",
+                             "worker_certificate_file",
+                             "worker_key_file"}) {
     EXPECT_NE(usage.find(std::string("--") + option), std::string::npos) << option;
   }
   for (absl::string_view line : absl::StrSplit(usage, '\n')) EXPECT_LE(line.size(), 105u) << line;

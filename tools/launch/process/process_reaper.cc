@@ -49,13 +49,13 @@ bool ends_within(pid_t child, absl::Duration time) {
 // The socket pair is the lifeline in both directions. If the launcher dies, the reaper reads the end of the
 // socket and kills everything. For this the child must close its copy of the launcher's end. If the reaper
 // dies, the launcher's next call() fails.
-absl::StatusOr<ProcessReaper> ProcessReaper::start(absl::Duration timeout) {
+absl::StatusOr<ProcessReaper> ProcessReaper::start(const ReaperOptions& options) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot create a socket", errno);
   Descriptor launcher_end(ends[0]);
   Descriptor reaper_end(ends[1]);
-  const timeval at_most = absl::ToTimeval(timeout);
+  const timeval at_most = absl::ToTimeval(options.timeout);
   if (setsockopt(launcher_end.get(), SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof(at_most)) != 0 ||
       setsockopt(launcher_end.get(), SOL_SOCKET, SO_SNDTIMEO, &at_most, sizeof(at_most)) != 0) {
     return errno_status("cannot set the timeout of a socket", errno);
@@ -64,10 +64,10 @@ absl::StatusOr<ProcessReaper> ProcessReaper::start(absl::Duration timeout) {
   if (pid < 0) return errno_status("cannot start a process", errno);
   if (pid == 0) {
     launcher_end.reset();
-    ReaperProcess(std::move(reaper_end)).run();
+    ReaperProcess(std::move(reaper_end), options.folder).run();
     _exit(0);
   }
-  return ProcessReaper(std::move(launcher_end), pid, timeout);
+  return ProcessReaper(std::move(launcher_end), pid, options.timeout);
 }
 
 ProcessReaper::ProcessReaper(ProcessReaper&& other) noexcept

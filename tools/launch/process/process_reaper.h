@@ -15,13 +15,22 @@
 
 namespace gradwire::tools {
 
+// Options of the reaper.
+struct ReaperOptions {
+  // Limits the wait for one answer, and for the end of the reaper; must be positive. By default longer than
+  // any request takes; the slowest executes a program from a remote file system.
+  absl::Duration timeout = absl::Seconds(60);
+  // A folder that the reaper removes at its end, after all workers have ended. May be empty.
+  std::string folder;
+};
+
 // The reaper: a process between the launcher and its workers. It starts the workers and is their parent. No
 // descendant escapes it, not even a process in a session of its own. If the launcher is killed with SIGKILL,
 // the reaper kills all its descendants and then ends.
 //
 // If the reaper itself is killed, the workers die with it, and the launcher ends itself with SIGKILL, because
 // a worker sees the reaper as its launcher. Only in this case may processes that workers have started
-// survive. A reaper that does not answer, because it was stopped, is killed after `timeout`, with the same
+// survive. A reaper that does not answer, because it was stopped, is killed after the timeout, with the same
 // consequences.
 //
 // Not thread-safe; one per process. Owns the reaper process: the destructor lets it kill its remaining
@@ -33,13 +42,9 @@ class ProcessReaper {
     Descriptor pid_fd;
   };
 
-  // Longer than any request takes; the slowest executes a program from a remote file system.
-  static constexpr absl::Duration kTimeout = absl::Seconds(60);
-
   // Forks the reaper. Must be called while the process has one thread, because the child runs more than exec.
-  // `timeout`, which must be positive, limits the wait for one answer, and for the end of the reaper.
   // Unavailable if the system cannot create the process.
-  static absl::StatusOr<ProcessReaper> start(absl::Duration timeout = kTimeout);
+  static absl::StatusOr<ProcessReaper> start(const ReaperOptions& options = {});
 
   ProcessReaper(ProcessReaper&& other) noexcept;
   ProcessReaper& operator=(ProcessReaper&&) = delete;

@@ -1,10 +1,15 @@
 #include "gradwire/tools/launch/process/process_reaper.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -236,7 +241,7 @@ TEST(StoppedReaper, IsKilledWithWorkersAndLauncherWhenItDoesNotAnswer) {
   Pipe pipe = *make_pipe();
   EXPECT_EXIT(
       {
-        ProcessReaper reaper = *ProcessReaper::start(absl::Milliseconds(300));
+        ProcessReaper reaper = *ProcessReaper::start({.timeout = absl::Milliseconds(300)});
         const pid_t worker = start_and_stop(reaper, pipe);
         (void)reaper.ending(worker);
       },
@@ -251,6 +256,37 @@ TEST(StoppedReaper, EndsWithItsOwner) {
     start_and_stop(reaper, pipe);
   }
   EXPECT_TRUE(reaches_its_end(pipe));
+}
+
+TEST(ReaperFolder, IsRemovedAfterTheWorkersHaveEnded) {
+  std::string folder = absl::StrCat(testing::TempDir(), "/folder_XXXXXX");
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  Pipe pipe = *make_pipe();
+  {
+    ProcessReaper reaper = *ProcessReaper::start({.folder = folder});
+    start_and_stop(reaper, pipe);
+    std::ofstream(folder + "/key") << "secret";
+    EXPECT_TRUE(std::filesystem::exists(folder + "/key"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  EXPECT_TRUE(reaches_its_end(pipe));
+}
+
+TEST(ReaperDescriptors, ThoseThatAreNotCloseOnExecReachTheWorkers) {
+  Pipe pipe = *make_pipe();
+  Pipe inherited = *make_pipe();
+  ASSERT_EQ(fcntl(inherited.read_end.get(), F_SETFD, 0), 0);
+  ASSERT_TRUE(write_all(inherited.write_end.get(), "x"));
+  ProcessReaper reaper = *ProcessReaper::start();
+  const std::string script = absl::StrCat("head -c 1 /proc/self/fd/", inherited.read_end.get());
+  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", script}},
+                    .environment = {"PATH=/usr/bin:/bin"},
+                    .stdout_fd = pipe.write_end.get()};
+  sigemptyset(&start.signal_mask);
+  ASSERT_TRUE(reaper.start_worker(start).ok());
+  char byte = 0;
+  EXPECT_EQ(read_retrying(pipe.read_end.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
 }
 
 TEST(ReaperMessages, OnlyWhatWasPackedIsUnpacked) {

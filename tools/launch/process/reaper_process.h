@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/io/descriptor.h"
@@ -24,9 +26,11 @@ namespace gradwire::tools {
 // Single-threaded.
 class ReaperProcess {
  public:
-  explicit ReaperProcess(Descriptor socket) : socket_(std::move(socket)) {}
+  // Removes `folder`, unless it is empty, at the end.
+  ReaperProcess(Descriptor socket, std::string folder)
+      : socket_(std::move(socket)), folder_(std::move(folder)) {}
 
-  // Serves the launcher until it has ended, then kills the remaining descendants.
+  // Serves the launcher until it has ended, then kills the remaining descendants and removes the folder.
   void run();
 
  private:
@@ -46,6 +50,7 @@ class ReaperProcess {
 
   const pid_t launcher_ = getppid();
   Descriptor socket_;
+  const std::string folder_;
   Descriptor child_ended_;  // A signalfd for SIGCHLD.
   Descriptor pid_fd_;       // pidfd of the last started worker, until it is sent.
   // The workers whose ending the launcher has not read; nullopt while they run.

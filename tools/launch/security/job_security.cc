@@ -1,0 +1,116 @@
+#include "gradwire/tools/launch/security/job_security.h"
+
+#include <fcntl.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/security/environment.h"
+#include "gradwire/security/inherited_token.h"
+#include "gradwire/security/make_credentials.h"
+#include "gradwire/security/secret.h"
+#include "gradwire/security/token/token_file.h"
+#include "gradwire/tools/launch/options/name_pattern.h"
+
+namespace gradwire::tools {
+namespace {
+
+using Kind = LaunchSecurity::Kind;
+
+// The name in the certificate of the launcher itself.
+constexpr char kLauncherName[] = "launcher";
+
+// Lowest number of the token's descriptor. Shell scripts open descriptors with numbers below 10 by
+// themselves, and shells use some above for themselves.
+constexpr int kFirstDescriptor = 100;
+
+// All that the launcher sets for workers, or reads itself. Its own values are not those of its workers.
+constexpr const char* kVariables[] = {
+    "GRADWIRE_TOKEN_FD", "GRADWIRE_TOKEN_FILE",     "GRADWIRE_INSECURE",   "GRADWIRE_CERTIFICATE_FILE",
+    "GRADWIRE_KEY_FILE", "GRADWIRE_AUTHORITY_FILE", "GRADWIRE_WORKER_NAME"};
+
+// Returns a copy of `descriptor` that programs inherit. If the limit of descriptors is below the number, it
+// is `descriptor` itself.
+absl::StatusOr<Descriptor> inheritable(Descriptor descriptor) {
+  Descriptor copy(fcntl(descriptor.get(), F_DUPFD, kFirstDescriptor));
+  if (copy.valid()) return copy;
+  if (fcntl(descriptor.get(), F_SETFD, 0) == 0) return descriptor;
+  return errno_status("cannot hand the job's token to the workers", errno);
+}
+
+}  // namespace
+
+absl::StatusOr<JobSecurity> JobSecurity::prepare(const LaunchSecurity& options, const std::string& run_id) {
+  JobSecurity made(options);
+  GRADWIRE_RETURN_IF_ERROR(made.make_stores(run_id));
+  for (const char* variable : kVariables) unsetenv(variable);
+  // Files that cannot be used are found now, not when the first store opens.
+  GRADWIRE_RETURN_IF_ERROR(security::make_credentials(made.stores_).status());
+  return made;
+}
+
+absl::Status JobSecurity::make_stores(const std::string& run_id) {
+  switch (options_.kind) {
+    case Kind::kNewToken:
+    case Kind::kToken:
+      return use_token();
+    case Kind::kCertificates:
+      stores_ = {.certificate_file = options_.certificate_file,
+                 .key_file = options_.key_file,
+                 .authority_file = options_.authority_file};
+      return absl::OkStatus();
+    case Kind::kNewCertificates: {
+      GRADWIRE_ASSIGN_OR_RETURN(CertificateFolder folder, CertificateFolder::create(run_id));
+      certificates_.emplace(std::move(folder));
+      GRADWIRE_ASSIGN_OR_RETURN(stores_, certificates_->files_for(kLauncherName));
+      return absl::OkStatus();
+    }
+    case Kind::kInsecure:
+      stores_.insecure = true;
+      return absl::OkStatus();
+    case Kind::kThisHost:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobSecurity::use_token() {
+  security::Secret token;
+  if (options_.kind == Kind::kNewToken) {
+    token = security::make_token();
+  } else if (!options_.token_file.empty()) {
+    GRADWIRE_ASSIGN_OR_RETURN(token, security::read_token_file(options_.token_file));
+  } else {
+    GRADWIRE_ASSIGN_OR_RETURN(const SecurityOptions inherited, security::with_environment({}));
+    GRADWIRE_ASSIGN_OR_RETURN(token, security::token_of(inherited));
+  }
+  stores_.token = std::string(token.reveal());
+  GRADWIRE_ASSIGN_OR_RETURN(Descriptor descriptor, security::token_descriptor(token));
+  GRADWIRE_ASSIGN_OR_RETURN(token_, inheritable(std::move(descriptor)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> JobSecurity::worker_variables(
+    const WorkerPlace& place) const {
+  std::vector<std::pair<std::string, std::string>> variables;
+  const std::string name = expand_name_pattern(options_.worker_name, place);
+  if (!name.empty()) variables.emplace_back("GRADWIRE_WORKER_NAME", name);
+  if (token_.valid()) variables.emplace_back("GRADWIRE_TOKEN_FD", absl::StrCat(token_.get()));
+  if (stores_.insecure) variables.emplace_back("GRADWIRE_INSECURE", "1");
+  SecurityOptions files = stores_;
+  if (certificates_) {
+    GRADWIRE_ASSIGN_OR_RETURN(files, certificates_->files_for(name));
+  } else if (!options_.worker_certificate_file.empty()) {
+    files.certificate_file = expand_name_pattern(options_.worker_certificate_file, place);
+    files.key_file = expand_name_pattern(options_.worker_key_file, place);
+  }
+  if (!files.certificate_file.empty()) {
+    variables.emplace_back("GRADWIRE_CERTIFICATE_FILE", files.certificate_file);
+    variables.emplace_back("GRADWIRE_KEY_FILE", files.key_file);
+    variables.emplace_back("GRADWIRE_AUTHORITY_FILE", files.authority_file);
+  }
+  return variables;
+}
+
+}  // namespace gradwire::tools

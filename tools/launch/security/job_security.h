@@ -1,0 +1,53 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/security/security_options.h"
+#include "gradwire/tools/launch/options/layout.h"
+#include "gradwire/tools/launch/options/security.h"
+#include "gradwire/tools/launch/security/certificate_folder.h"
+
+namespace gradwire::tools {
+
+// The token or the certificates of the job, for this launcher's stores and for its workers.
+//
+// A token reaches the workers by a descriptor of memory that nobody can change, which they inherit from the
+// launcher. It is in no command line, variable or file.
+//
+// Not thread-safe. Must outlive the workers.
+class JobSecurity {
+ public:
+  // Reads or makes what `options` says. Then removes all variables of security from this process's
+  // environment, because they are not meant for the job's workers or its stores. Must be called while the
+  // process has one thread, and before the workers' parent is started, which inherits the token's descriptor.
+  //
+  // Errors: those of the files, with a sentence that names the file and the remedy. Unavailable if the system
+  // cannot make a token or certificates.
+  static absl::StatusOr<JobSecurity> prepare(const LaunchSecurity& options, const std::string& run_id);
+
+  // For the stores that this launcher serves or uses.
+  const SecurityOptions& stores() const { return stores_; }
+  // The folder that must not outlive the job, or "".
+  std::string folder() const { return certificates_ ? certificates_->path() : ""; }
+  // The variables of security for a worker, each with its value. Errors: as prepare(); InvalidArgument if the
+  // worker cannot have its name.
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> worker_variables(
+      const WorkerPlace& place) const;
+
+ private:
+  explicit JobSecurity(LaunchSecurity options) : options_(std::move(options)) {}
+  absl::Status make_stores(const std::string& run_id);
+  absl::Status use_token();
+
+  LaunchSecurity options_;
+  SecurityOptions stores_;
+  std::optional<CertificateFolder> certificates_;
+  Descriptor token_;
+};
+
+}  // namespace gradwire::tools
