@@ -33,6 +33,7 @@
 #include "gradwire/tools/bench/report/report.h"
 #include "gradwire/tools/bench/run/serve_process.h"
 #include "gradwire/tools/bench/runner.h"
+#include "gradwire/tools/bench/security/gradwire_connect.h"
 #include "gradwire/tools/bench/suites/bench_options.h"
 #include "gradwire/tools/bench/suites/floors.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
@@ -46,7 +47,8 @@ ABSL_FLAG(std::vector<std::string>, suite, {"rpc"},
 ABSL_FLAG(std::vector<std::string>, peers, {}, "the systems to compare with: torch, grpc, openmpi, gloo");
 ABSL_FLAG(std::vector<std::string>, cases, {},
           "run only these cases; other sizes are possible, as in echo_256KiB");
-ABSL_FLAG(std::vector<std::string>, transports, {}, "run only over these transports: shm, tcp");
+ABSL_FLAG(std::vector<std::string>, transports, {},
+          "run only over these transports: shm, tcp; in the suite security: plain, token, tls");
 ABSL_FLAG(double, seconds, 1, "measuring time for each case and system, over all rounds");
 ABSL_FLAG(int, rounds, 5, "number of rounds in a case; each system runs once in a round");
 ABSL_FLAG(bool, floors, true, "also measure the lower bounds that the machine itself sets");
@@ -83,6 +85,7 @@ std::unique_ptr<BenchProcess> make_process(const std::string& role) {
       {"gloo_collectives", &make_gloo_collectives},
       {"gradwire_collectives", &make_gradwire_collectives},
       {"gradwire_rpc", &make_gradwire_rpc},
+      {"gradwire_connect", &make_gradwire_connect},
       {"gradwire_rref", &make_gradwire_rref},
       {"gradwire_store", &make_gradwire_store},
       {"gradwire_transport", &make_gradwire_transport},

@@ -74,7 +74,7 @@ Runner::Runner(BenchOptions options, std::function<void(const Row&)> on_row,
 Report Runner::run() {
   for (const std::string& suite : options_.suites) {
     for (const std::string& transport : transports_of(suite)) {
-      const bool choice = transport == "shm" || transport == "tcp";
+      const bool choice = transport != "store" && transport != "host";
       if (!choice || options_.transports.empty() || selected(options_.transports, transport)) {
         run_suite(suite, transport);
       }

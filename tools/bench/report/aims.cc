@@ -44,6 +44,9 @@ constexpr Pattern kRatios[] = {
     {"inflight_add2", "tcp", "calls_per_s", kTorch, 40},
     {"oversubscribed_add2", "", "calls_per_s", kTorch, 3},
     {"stream_*", "tcp", "items_per_s", "grpc", 3},
+    // Security.
+    {"add2", "tls", "p50_us", "grpc", 4},
+    {"echo_64MiB", "tls", "p50_us", "grpc", 2},
     // Tensors.
     {"echo_64KiB", "shm", "p50_us", kTorch, 4},
     {"echo_64KiB", "shm", "p50_us", "floor_handoff", 1 / 1.3},

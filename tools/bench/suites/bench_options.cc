@@ -98,7 +98,8 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
     if (!role.peer_flag.empty() && !contains(peers, role.peer_flag)) peers.push_back(role.peer_flag);
   }
   if (status.ok()) status = check_known("peer", options.peers, peers);
-  if (status.ok()) status = check_known("transport", options.transports, {"shm", "tcp"});
+  if (status.ok())
+    status = check_known("transport", options.transports, {"shm", "tcp", "plain", "token", "tls"});
   if (status.ok() && !(raw.seconds > 0 && raw.seconds <= 600)) {
     status = absl::InvalidArgumentError(
         absl::StrCat("--seconds must be more than 0 and at most 600, got ", raw.seconds));

@@ -142,6 +142,10 @@ std::vector<CaseSpec> make_cases() {
        .callers = 8,
        .weight = 3,
        .transport = "tcp"});
+  add({.suite = "security", .name = "connect"});
+  add({.suite = "security", .name = "add2"});
+  sized("security", "echo_1MiB", 2);
+  sized("security", "echo_64MiB", 2);
   // Bytes are counted in both directions.
   add({.suite = "cuda", .name = "add2_cuda"});
   add({.suite = "cuda", .name = "echo_64MiB_cuda", .bytes_per_call = int64_t{128} << 20, .weight = 2});
@@ -242,6 +246,10 @@ std::vector<RoleSpec> make_roles() {
       {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},
       {"gloo_collectives", "gloo", "gloo", "collectives", {"host"}, {}, 2},
       {"floor_memory", "floor_memory", floor, "collectives", {"host"}, {}, 1, false, true},
+      // The cost of protected connections.
+      {"gradwire_rpc", "gradwire", "", "security", {"plain", "token", "tls"}, {"add2", "echo"}, 2},
+      {"gradwire_connect", "gradwire", "", "security", {"plain", "token", "tls"}, {"connect"}, 2},
+      {"grpc", "grpc", "grpc", "security", {"plain", "tls"}, {"add2", "echo", "connect"}, 2},
       // Messages travel over shared memory. Each system chooses how the tensors do.
       {"gradwire_cuda", "gradwire", "", "cuda", {"shm"}, {}, 2},
       {"torch_cuda", "torch_tensorpipe", "torch", "cuda", {"shm"}, {}, 2, true},
@@ -252,8 +260,8 @@ std::vector<RoleSpec> make_roles() {
 }  // namespace
 
 const std::vector<std::string>& suites() {
-  static const auto& all = *new std::vector<std::string>{"transport", "rpc",   "rref",        "autograd",
-                                                         "store",     "scale", "collectives", "cuda"};
+  static const auto& all = *new std::vector<std::string>{
+      "transport", "rpc", "rref", "autograd", "store", "scale", "collectives", "security", "cuda"};
   return all;
 }
 

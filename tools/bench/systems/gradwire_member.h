@@ -14,6 +14,8 @@ class TcpStore;
 
 namespace gradwire::bench {
 
+class BenchCertificates;
+
 // A Gradwire worker. Its name is "w<rank>"; member 0 hosts the store.
 class GradwireMember : public BenchProcess {
  public:
@@ -28,6 +30,7 @@ class GradwireMember : public BenchProcess {
 
  private:
   Endpoint endpoint_;
+  std::unique_ptr<BenchCertificates> certificates_;
   std::shared_ptr<store::TcpStore> store_;
   std::shared_ptr<rpc::Agent> agent_;
 };

@@ -11,9 +11,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
+#include "gradwire/tools/bench/security/bench_security.h"
 #include "gradwire/tools/bench/suites/bytes.grpc.pb.h"
 #include "gradwire/tools/bench/suites/case_name.h"
 #include "gradwire/tools/bench/suites/case_timing.h"
@@ -82,28 +84,28 @@ class Service final : public Echo::Service {
 
 class GrpcMember final : public BenchProcess {
  public:
-  std::string listen(const Endpoint&) override {
+  std::string listen(const Endpoint& endpoint) override {
+    if (endpoint.transport == "tls" && endpoint.rank == 0)
+      certificates_ = std::make_unique<BenchCertificates>(endpoint.size);
+    const std::string folder = certificates_ == nullptr ? "" : certificates_->folder();
     int port = 0;
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(-1).SetMaxSendMessageSize(-1);
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", server_credentials(folder), &port);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) throw std::runtime_error("gRPC cannot listen on 127.0.0.1");
-    return absl::StrCat("127.0.0.1:", port);
+    return absl::StrCat("127.0.0.1:", port, ",", folder);
   }
 
   void join(const Endpoint& endpoint) override {
     endpoint_ = endpoint;
+    const std::vector<std::string> first = absl::StrSplit(endpoint.addresses.at(0), ',');
+    folder_ = first.at(1);
     for (const std::string& address : endpoint.addresses) {
-      grpc::ChannelArguments arguments;
-      arguments.SetMaxReceiveMessageSize(-1);
-      arguments.SetMaxSendMessageSize(-1);
-      auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-      if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) {
-        throw std::runtime_error("gRPC cannot connect to " + address);
-      }
-      stubs_.push_back(Echo::NewStub(channel));
+      // With TLS only member 0 is called, because only it has a certificate before it listens.
+      const bool called = folder_.empty() || stubs_.empty();
+      stubs_.push_back(called ? Echo::NewStub(connect(address.substr(0, address.find(',')))) : nullptr);
     }
   }
 
@@ -117,6 +119,7 @@ class GrpcMember final : public BenchProcess {
     if (name.operation == "oversubscribed_add2") return run_add(timing, std::nullopt);
     if (name.operation == "inflight_add2") return run_in_flight(task);
     if (name.operation == "null") return run_nothing(timing);
+    if (name.operation == "connect") return run_connect(timing);
     if (name.operation == "inflight_null") return run_nothing_in_flight(task);
     if (name.operation == "stream") return run_stream(task, size);
     std::string source(size, '\0');
@@ -162,6 +165,52 @@ class GrpcMember final : public BenchProcess {
   }
 
  private:
+  // With `folder`: TLS, with a certificate of the client too.
+  static std::shared_ptr<grpc::ServerCredentials> server_credentials(const std::string& folder) {
+    if (folder.empty()) return grpc::InsecureServerCredentials();
+    grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = read_text(folder + "/authority.pem");
+    options.pem_key_cert_pairs.push_back({read_text(folder + "/0.key"), read_text(folder + "/0.pem")});
+    return grpc::SslServerCredentials(options);
+  }
+
+  std::shared_ptr<grpc::ChannelCredentials> channel_credentials() const {
+    if (folder_.empty()) return grpc::InsecureChannelCredentials();
+    const std::string own = absl::StrCat(folder_, "/", endpoint_.rank);
+    return grpc::SslCredentials({.pem_root_certs = read_text(folder_ + "/authority.pem"),
+                                 .pem_private_key = read_text(own + ".key"),
+                                 .pem_cert_chain = read_text(own + ".pem")});
+  }
+
+  // A channel of its own, not one of those that the process has already.
+  std::shared_ptr<grpc::Channel> connect(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetMaxSendMessageSize(-1);
+    arguments.SetInt("gradwire.bench.channel", ++channels_);
+    if (!folder_.empty()) arguments.SetSslTargetNameOverride("localhost");
+    auto channel = grpc::CreateCustomChannel(address, channel_credentials(), arguments);
+    if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)))
+      throw std::runtime_error("gRPC cannot connect to " + address);
+    return channel;
+  }
+
+  // A new connection, from its beginning to the answer to its first call.
+  Measurement run_connect(const Timing& timing) {
+    const auto unchecked = [](int64_t) {};
+    const std::string address = endpoint_.addresses.at(0).substr(0, endpoint_.addresses.at(0).find(','));
+    return measure(
+        timing, unchecked,
+        [&](int64_t) {
+          const Nothing request;
+          Nothing reply;
+          grpc::ClientContext context;
+          context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+          check(Echo::NewStub(connect(address))->Null(&context, request, &reply));
+        },
+        unchecked);
+  }
+
   using Method = grpc::Status (Echo::Stub::*)(grpc::ClientContext*, const Bytes&, Bytes*);
 
   static void check(const grpc::Status& status) {
@@ -304,6 +353,10 @@ class GrpcMember final : public BenchProcess {
 
   Service service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<BenchCertificates> certificates_;
+  // The folder of the certificates; empty: no TLS.
+  std::string folder_;
+  int channels_ = 0;
   std::vector<std::unique_ptr<Echo::Stub>> stubs_;
   Endpoint endpoint_;
 };
