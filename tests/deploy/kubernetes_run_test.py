@@ -36,6 +36,13 @@ def free_port():
             return port
 
 
+def token_file(launch):
+    # The test has no root user whose file a group may read, as in a pod.
+    path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")), "token")
+    subprocess.run([launch, f"--make_token={path}"], check=True)
+    return path
+
+
 class Pods:
     def __init__(self, path, replace):
         with open(path, encoding="utf-8") as file:
@@ -100,7 +107,8 @@ def ranks(restart, size):
 
 
 def run_static(launch, path):
-    pods = Pods(path, {"launch": launch, "train-0.train": "localhost", "29500": str(free_port())})
+    pods = Pods(path, {"launch": launch, "train-0.train": "localhost", "29500": str(free_port()),
+                       "/run/gradwire/token": token_file(launch)})
     try:
         for index in range(4):
             pods.start(index)
@@ -124,7 +132,8 @@ def run_elastic(launch, etcd, path):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        pods = Pods(path, {"launch": launch, "etcd:2379": f"127.0.0.1:{port}", "$(JOB_UID)": "1-2-3"})
+        pods = Pods(path, {"launch": launch, "etcd:2379": f"127.0.0.1:{port}", "$(JOB_UID)": "1-2-3",
+                           "/run/gradwire/token": token_file(launch)})
         try:
             for index in range(4):
                 pods.start(index)

@@ -51,6 +51,9 @@ def check_job(where, job, services):
     nodes = option(args, "nnodes").split(":")
     most = int(nodes[-1])
     check(spec["completions"] == spec["parallelism"] == most, where, "completions, parallelism and --nnodes differ")
+    folders = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    tokens = [folders[volume["name"]] + "/token" for volume in pod["volumes"] if "secret" in volume]
+    check(tokens == [option(args, "token_file")], where, f"--token_file: expected the file of the secret, {tokens}")
     grace = int(option(args, "grace_period"))
     check(pod["terminationGracePeriodSeconds"] > grace, where, "pods are killed before --grace_period is over")
     for rule in spec["podFailurePolicy"]["rules"]:

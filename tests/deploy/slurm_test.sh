@@ -2,10 +2,12 @@
 # slurm_test.sh LAUNCH FAKE_SRUN JOB ELASTIC: runs the templates as jobs of two nodes. fake_srun.sh starts both nodes on
 # this machine.
 set -euo pipefail
-launch=$(realpath "$1") job=$3 elastic=$4
+launch=$(realpath "$1") job=$(realpath "$3") elastic=$(realpath "$4")
 mkdir "$TEST_TMPDIR/bin"
 ln -s "$(realpath "$2")" "$TEST_TMPDIR/bin/srun"
 export TMPDIR=$TEST_TMPDIR
+# The folder from which the jobs are submitted.
+mkdir "$TEST_TMPDIR/submit"
 fail() { echo "FAIL: $*"; exit 1; }
 
 # The scripts have only options that sbatch knows. All are before the first command, because sbatch ignores later ones.
@@ -40,10 +42,10 @@ PYTHON
 submit() {
   local script=$1
   shift
-  env -i PATH="$TEST_TMPDIR/bin:$PATH" HOME="$TEST_TMPDIR" TMPDIR="$TMPDIR" LAUNCH="$launch" "${variables[@]}" \
+  (cd "$TEST_TMPDIR/submit" && env -i PATH="$TEST_TMPDIR/bin:$PATH" HOME="$TEST_TMPDIR" TMPDIR="$TMPDIR" LAUNCH="$launch" "${variables[@]}" \
     SLURM_JOB_ID="$job_id" SLURM_JOBID="$job_id" SLURM_JOB_NUM_NODES=2 SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=1 \
     SLURM_JOB_NODELIST=localhost,node2 SLURM_NODELIST=localhost,node2 SLURM_CPUS_PER_TASK=8 SLURM_NODEID=0 \
-    SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_TASKS_PER_NODE="1(x2)" SLURM_SUBMIT_DIR="$PWD" timeout 120 "$script" "$@"
+    SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_TASKS_PER_NODE="1(x2)" SLURM_SUBMIT_DIR="$PWD" timeout 120 "$script" "$@")
 }
 
 expect() {
@@ -57,6 +59,13 @@ expect() {
   variables=(NPROC=2)
   output=$(submit "$job" sh -c 'echo "$RANK/$WORLD_SIZE $GROUP_RANK $TORCHELASTIC_RUN_ID"')
   expect "$output" "0/4 0 $job_id.0" "1/4 0 $job_id.0" "2/4 1 $job_id.0" "3/4 1 $job_id.0"
+
+  # Both nodes have the same token, in a file that is gone after the job.
+  variables=()
+  output=$(submit "$job" sh -c 'cat "/proc/self/fd/$GRADWIRE_TOKEN_FD"; echo; stat -c %a .gradwire-token-*')
+  [[ $(sort -u <<<"$output" | wc -l) == 2 ]] || fail "the nodes have different tokens, or files: $output"
+  grep -qx 600 <<<"$output" || fail "the mode of the token's file: $output"
+  [[ -z $(ls -A "$TEST_TMPDIR/submit") ]] || fail "the token's file is still there"
 
   variables=()
   code=0

@@ -1,0 +1,73 @@
+// A process of another user at the loopback interface, where a job without credentials listens.
+#include "gradwire/base/testing/other_user.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/transport/tcp/preface.h"
+
+namespace gradwire {
+namespace {
+
+// Connects to the port, sends a preface, and returns "closed" if the other end then closes the connection,
+// after a refusal at most; "open" if it does not do so within 20 seconds.
+std::string knock(const std::string& port) {
+  int number = 0;
+  (void)absl::SimpleAtoi(port, &number);
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(number));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) return "no connection";
+  const std::string preface = transport::Preface{.token = transport::random_token()}.encode();
+  (void)::send(socket, preface.data(), preface.size(), MSG_NOSIGNAL);
+  const timeval timeout = {.tv_sec = 20, .tv_usec = 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  std::string received;
+  char bytes[1024];
+  ssize_t got;
+  while ((got = ::recv(socket, bytes, sizeof(bytes), 0)) > 0)
+    received.append(bytes, static_cast<size_t>(got));
+  ::close(socket);
+  const bool refused = received.find("user") != std::string::npos;
+  return absl::StrCat(got == 0 ? "closed" : "open", refused ? " with a reason" : "");
+}
+
+class OtherUserOnThisHost : public testing::Test {
+ protected:
+  // Before any thread: the other user's process is made by fork().
+  void SetUp() override {
+    GRADWIRE_NEEDS("root", OtherUser::available());
+    other_ = std::make_unique<OtherUser>(&knock);
+  }
+
+  std::unique_ptr<OtherUser> other_;
+};
+
+TEST_F(OtherUserOnThisHost, IsRefusedByAStoreWithoutCredentials) {
+  store::TcpStore store("127.0.0.1", 0, {.is_master = true});
+  EXPECT_EQ(other_->ask(absl::StrCat(store.port())), "closed with a reason");
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value");
+}
+
+TEST_F(OtherUserOnThisHost, IsServedIfItIsAllowed) {
+  store::TcpStore store("127.0.0.1", 0,
+                        {.is_master = true, .security = {.allowed_users = {OtherUser::kUser}}});
+  EXPECT_EQ(other_->ask(absl::StrCat(store.port())), "closed");
+}
+
+}  // namespace
+}  // namespace gradwire
