@@ -34,10 +34,8 @@ Preface::Proof proof_of(security::Credentials::Kind kind) {
 
 absl::Status leaves_host_error(absl::string_view action) {
   return absl::FailedPreconditionError(absl::StrCat(
-      action,
-      ": this process has no credentials, so its connections stay on this host (127.0.0.1 or ::1); give all "
-      "processes of the job the same token, or certificates (SecurityOptions, or start the job with the "
-      "launcher), or set SecurityOptions::insecure if every process of the network is trusted"));
+      action, ": this process has no credentials, so its connections stay on this host (127.0.0.1 or ::1); ",
+      security::kHowToSecure));
 }
 
 std::string other_proof_sentence(Preface::Proof theirs, Preface::Proof own) {
