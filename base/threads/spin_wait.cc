@@ -10,7 +10,8 @@ namespace gradwire {
 void yield_core() { ::sched_yield(); }
 
 // A wait passes through three phases: pause instructions, then yields, then the end (false). `polls_`
-// counts the pauses, so that only one pause in kPausesPerClock reads the clock; -1 marks the second phase.
+// counts the pauses, so that only one pause in kPausesPerClock reads the clock; -1 marks the second phase and
+// the end.
 bool SpinWait::rest() {
   if (end_nanos_ == 0) return false;
   if (start_ == 0) {
@@ -22,13 +23,13 @@ bool SpinWait::rest() {
     return true;
   }
   const uint64_t waited = static_cast<uint64_t>(monotonic_nanoseconds()) - start_;
-  if (waited >= end_nanos_) return false;
   if (waited < pause_nanos_) {
     cpu_relax();
-  } else {
-    polls_ = -1;  // From here on every rest reads the clock: a yield may take long.
-    yield_core();
+    return true;
   }
+  polls_ = -1;  // From here on every rest reads the clock: a yield may take long.
+  if (waited >= end_nanos_) return false;
+  yield_core();
   return true;
 }
 

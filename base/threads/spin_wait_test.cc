@@ -33,6 +33,15 @@ TEST(SpinWait, RestsUntilThePolicyIsOverAndAgainAfterRenew) {
   }
 }
 
+TEST(SpinWait, IsOverUntilRenewAlsoIfItNeverYielded) {
+  SpinWait wait({absl::Nanoseconds(1), absl::ZeroDuration()});
+  while (wait.rest()) {
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(wait.rest()) << i;
+  wait.renew();
+  EXPECT_TRUE(wait.rest());
+}
+
 TEST(SpinWait, InfinitePauseNeverSleeps) {
   SpinWait wait({absl::InfiniteDuration(), absl::InfiniteDuration()});
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(wait.rest()) << i;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/gateway/serving/cancel_action.h"
 #include "gradwire/gateway/serving/download.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
@@ -56,15 +57,7 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
     }
   }
 
-  void OnCancel() override {
-    std::shared_ptr<Invocation> invocation;
-    {
-      MutexLock lock(mutex_);
-      cancelled_ = true;
-      invocation = invocation_;
-    }
-    if (invocation != nullptr) invocation->cancel();
-  }
+  void OnCancel() override { cancel_.run(); }
   void OnDone() override { delete this; }
 
  private:
@@ -77,18 +70,8 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
   void invoke() {
     auto invocation = std::make_shared<Invocation>(
         core_, std::move(input_), [this](Outcome outcome) { write_response(std::move(outcome)); });
-    bool cancelled = false;
-    {
-      MutexLock lock(mutex_);
-      invocation_ = invocation;
-      cancelled = cancelled_;
-    }
-    // After start() this object may be deleted.
-    if (cancelled) {
-      invocation->cancel();
-    } else {
-      invocation->start();
-    }
+    // After either of the two this object may be deleted.
+    if (cancel_.set([invocation] { invocation->cancel(); })) invocation->start();
   }
 
   void write_response(Outcome outcome) {
@@ -121,10 +104,7 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
   v1::DownloadPart down_;
   Download download_;
 
-  Mutex mutex_;
-  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-
+  CancelAction cancel_;
   Stalls::Watch watch_;
 };
 

@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/base/stable_hash.h"
+#include "gradwire/gateway/serving/cancel_action.h"
 #include "gradwire/gateway/serving/download.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/item_stream.h"
@@ -50,12 +49,8 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
     input->form = CallForm::kStream;
     auto invocation = std::make_shared<Invocation>(core_, std::move(input),
                                                    [this](Outcome outcome) { begin(std::move(outcome)); });
-    {
-      MutexLock lock(mutex_);
-      invocation_ = invocation;
-    }
-    // After start() this object may be deleted.
-    invocation->start();
+    // After either of the two this object may be deleted.
+    if (cancel_.set([invocation] { invocation->cancel(); })) invocation->start();
   }
 
   void OnWriteDone(bool ok) override {
@@ -70,18 +65,7 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
     }
   }
 
-  void OnCancel() override {
-    std::shared_ptr<Invocation> invocation;
-    std::shared_ptr<ItemStream> stream;
-    {
-      MutexLock lock(mutex_);
-      cancelled_ = true;
-      invocation = invocation_;
-      stream = stream_;
-    }
-    if (invocation != nullptr) invocation->cancel();
-    if (stream != nullptr) stream->close(cancelled_by_client());
-  }
+  void OnCancel() override { cancel_.run(); }
   void OnDone() override { delete this; }
 
  private:
@@ -122,20 +106,16 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
         rpc::stream_internal::take_name(stream_type),
         stable_hash(rpc::stream_internal::take_signature(type_.name)),
     };
-    auto stream = std::make_shared<ItemStream>(core_->agent, std::move(result.handle), std::move(take),
-                                               printable(callee_), options());
-    bool cancelled = false;
-    {
-      MutexLock lock(mutex_);
-      stream_ = stream;
-      cancelled = cancelled_;
-    }
-    if (cancelled) stream->close(cancelled_by_client());
+    stream_ = std::make_shared<ItemStream>(core_->agent, std::move(result.handle), std::move(take),
+                                           printable(callee_), options());
+    cancel_.set([stream = stream_] { stream->close(cancelled_by_client()); });
     read();
   }
 
   void read() {
-    stream()->next([this](absl::StatusOr<std::optional<ItemStream::Item>> item) {
+    // The last item ends this call, which may be deleted before next() returns.
+    const std::shared_ptr<ItemStream> stream = stream_;
+    stream->next([this](absl::StatusOr<std::optional<ItemStream::Item>> item) {
       if (!item.ok()) {
         end(item.status());
       } else if (!item->has_value()) {
@@ -168,16 +148,11 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
   // After it this object may be deleted.
   void end(const absl::Status& status) {
     // The reader of a stream that has ended has no reference to it any more; otherwise the stream is dropped.
-    if (const std::shared_ptr<ItemStream> stream = this->stream()) stream->close(cancelled_by_client());
+    if (const std::shared_ptr<ItemStream> stream = stream_) stream->close(cancelled_by_client());
     v1::ErrorDetail detail;
     detail.set_callee(callee_);
     detail.set_worker(worker_);
     Finish(reply_status(context_, status, std::move(detail)));
-  }
-
-  std::shared_ptr<ItemStream> stream() {
-    MutexLock lock(mutex_);
-    return stream_;
   }
 
   const std::shared_ptr<Core> core_;
@@ -189,16 +164,13 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
   Type type_;
   SessionUse session_;
   Limits::Permit permit_;
+  std::shared_ptr<ItemStream> stream_;
   uint64_t window_bytes_ = 0;
   uint64_t item_bytes_ = 0;
   v1::DownloadPart down_;
   Download download_;
 
-  Mutex mutex_;
-  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ItemStream> stream_ ABSL_GUARDED_BY(mutex_);
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-
+  CancelAction cancel_;
   Stalls::Watch watch_;
 };
 

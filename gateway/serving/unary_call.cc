@@ -3,8 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "gradwire/base/mutex.h"
+#include "gradwire/gateway/serving/cancel_action.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
 
@@ -28,21 +27,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     // This reactor lives until Finish(), which only this lambda calls.
     auto invocation = std::make_shared<Invocation>(std::move(core), std::move(input),
                                                    [this](Outcome outcome) { finish(std::move(outcome)); });
-    {
-      MutexLock lock(mutex_);
-      invocation_ = invocation;
-    }
-    invocation->start();
+    if (cancel_.set([invocation] { invocation->cancel(); })) invocation->start();
   }
 
-  void OnCancel() override {
-    std::shared_ptr<Invocation> invocation;
-    {
-      MutexLock lock(mutex_);
-      invocation = invocation_;
-    }
-    if (invocation != nullptr) invocation->cancel();
-  }
+  void OnCancel() override { cancel_.run(); }
   void OnDone() override { delete this; }
 
  private:
@@ -53,9 +41,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   grpc::CallbackServerContext& context_;
   v1::CallResponse& response_;
-  // gRPC calls OnCancel() after the constructor, but ThreadSanitizer does not see that.
-  Mutex mutex_;
-  std::shared_ptr<Invocation> invocation_ ABSL_GUARDED_BY(mutex_);
+  CancelAction cancel_;
 };
 
 }  // namespace
