@@ -94,8 +94,7 @@ def gradwire_cc_test(
     """A GoogleTest test.
 
     tools/test runs each test in the configuration that finds the most: a test with libtorch without sanitizers, and a
-    small test without libtorch under ASan and UBSan. A larger test without libtorch runs in both. A test without
-    libtorch that starts threads runs under TSan too.
+    test without libtorch under ASan and UBSan, and under TSan too if it starts threads.
 
     Args:
       name: the target's name.
@@ -104,7 +103,8 @@ def gradwire_cc_test(
       grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
       threads: False for a test that starts no thread. The TSan run leaves it out. The linked
         //base/testing:no_threads ends the test if it starts a thread.
-      plain: True for a small test without libtorch that must also run without sanitizers.
+      plain: True for a test without libtorch that must also run without sanitizers: it is much shorter under them, or
+        finds mistakes that occur only at full speed.
       sanitizers: False for a test of a feature that sanitizers replace, for example crash handlers. It runs only
         without them.
       tags: as in cc_test.
@@ -120,7 +120,7 @@ def gradwire_cc_test(
         tags.append("torch")
     elif not sanitizers:
         tags.append("no-sanitizer")
-    elif size == "small" and not plain:
+    elif not plain:
         tags.append("sanitized")
     deps = deps + ["//base/testing:tsan_suppressions", "@system//:gtest_main"]
     if not threads:

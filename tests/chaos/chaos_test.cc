@@ -1,6 +1,6 @@
 // Random programs over four processes that are killed, paused, and lose messages.
 //
-// The seed of a run determines its programs and faults (plan.h, program.h). By default the test executes 200
+// The seed of a run determines its programs and faults (plan.h, program.h). By default the test executes 60
 // runs, under a sanitizer 20. To execute more runs, or to repeat one:
 //
 //   bazel test //tests/chaos:chaos_test --test_arg=--runs=1000 --test_timeout=3600
@@ -48,7 +48,7 @@ namespace {
 
 struct Flags {
   uint64_t first = 1;
-  int runs = kSanitized ? 20 : 200;
+  int runs = kSanitized ? 20 : 60;
   int jobs = 2;
   bool same = false;
   bool verbose = false;

@@ -95,6 +95,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         srcs = ["simulation_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
+        plain = True,
         threads = False,
         deps = [":world", "//tests/simulation/harness:simulation_main"],
     )
@@ -104,6 +105,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         srcs = ["//tests/simulation/harness:bugs_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
+        plain = True,
         threads = False,
         deps = [
             ":world_with_bugs",
