@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -63,15 +64,31 @@ Outcome run_ours(const std::function<Tensors(const Group&, int rank)>& body, int
   return outcome;
 }
 
+// Its destructor waits until all ranks are there.
+class Meeting {
+ public:
+  explicit Meeting(std::barrier<>& ranks) : ranks_(ranks) {}
+  ~Meeting() { ranks_.arrive_and_wait(); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+ private:
+  std::barrier<>& ranks_;
+};
+
 // As run_ours(), with Gloo. Each run has a group of its own: after some errors a group of Gloo's fails in
-// every call.
+// every call. A rank whose call is refused at once must not close its connections while another rank is still
+// connecting, which libtorch does not survive. So the groups live from the first meeting to the second.
 Outcome run_gloo(const std::function<Tensors(Gloo&, int rank)>& body, int size = kRanks) {
   Outcome outcome{{}, std::vector<Tensors>(static_cast<std::size_t>(size))};
   const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::barrier<> meeting(size);
   outcome.statuses = run_threads(size, [&](int rank) {
     const auto options = Gloo::Options::create(std::chrono::seconds(60));
     options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
     const auto group = c10::make_intrusive<Gloo>(store, rank, size, options);
+    meeting.arrive_and_wait();
+    const Meeting before_the_end(meeting);
     outcome.tensors[static_cast<std::size_t>(rank)] = body(*group, rank);
   });
   return outcome;
