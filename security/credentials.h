@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "gradwire/security/message_handshake.h"
 #include "gradwire/security/secure_stream.h"
 
 namespace gradwire::security {
@@ -45,6 +46,11 @@ class Credentials {
   // outlive it. Both ends have credentials of the same kind. nullptr for kNone and kInsecure.
   virtual std::unique_ptr<SocketHandshake> connected(int socket, const ConnectionFacts& facts) const = 0;
   virtual std::unique_ptr<SocketHandshake> accepted(int socket, const ConnectionFacts& facts) const = 0;
+  // The handshake of a connection that has no socket (UCX). nullptr for all kinds but kToken.
+  virtual std::unique_ptr<MessageHandshake> for_messages(const MessageChannel&,
+                                                         const ConnectionFacts&) const {
+    return nullptr;
+  }
 
   // Whether connections to and from other hosts are allowed.
   bool may_leave_host() const { return kind() != Kind::kNone; }

@@ -12,6 +12,7 @@
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 #include "gradwire/transport/ucx/optional_ucx.h"
+#include "gradwire/transport/ucx/ucx_options.h"
 
 namespace gradwire::rpc {
 
@@ -47,15 +48,14 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       tcp.allowed_users = options.security.allowed_users;
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
     } else if (kind == "ucx") {
-      if (credentials->kind() != security::Credentials::Kind::kInsecure) {
-        return absl::FailedPreconditionError(
-            "the transport \"ucx\" cannot find out who connects: set SecurityOptions::insecure if every "
-            "process of "
-            "the network is trusted, or leave \"ucx\" out of RpcBackendOptions::transports");
-      }
-      GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> ucx,
-                                transport::make_ucx_transport_if_built(options.limits, loop));
-      transports.push_back(std::move(ucx));
+      transport::UcxOptions ucx;
+      ucx.limits = options.limits;
+      ucx.credentials = credentials;
+      ucx.purpose = "rpc";
+      ucx.own_name = name;
+      GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> over_ucx,
+                                transport::make_ucx_transport_if_built(std::move(ucx), loop));
+      transports.push_back(std::move(over_ucx));
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown transport \"", kind, "\"; expected \"shm\", \"tcp\" or \"ucx\""));

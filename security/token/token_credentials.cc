@@ -15,6 +15,7 @@
 #include "gradwire/security/token/record.h"
 #include "gradwire/security/token/socket_addresses.h"
 #include "gradwire/security/token/token_handshake.h"
+#include "gradwire/security/token/token_message_handshake.h"
 
 namespace gradwire::security {
 namespace {
@@ -38,7 +39,6 @@ class TokenSocketHandshake : public SocketHandshake {
   // Reads bytes of the next record and handles it. Returns false if no byte is there.
   absl::StatusOr<bool> read_record();
   void react(TokenHandshake::Reaction reaction);
-  void react_to_garbage(const absl::Status& reason);
   absl::Status closed(absl::string_view how) const;
 
   const int socket_;
@@ -108,7 +108,7 @@ absl::StatusOr<bool> TokenSocketHandshake::read_record() {
     received_any_ = true;
     const absl::StatusOr<std::size_t> taken = parser_.add({bytes, static_cast<std::size_t>(got)});
     if (!taken.ok()) {
-      react_to_garbage(taken.status());
+      react(handshake_.receive_garbage(taken.status().message()));
       return true;
     }
   }
@@ -126,13 +126,6 @@ void TokenSocketHandshake::react(TokenHandshake::Reaction reaction) {
   failure_ = std::move(reaction.failure);
 }
 
-void TokenSocketHandshake::react_to_garbage(const absl::Status& reason) {
-  react({.send = Record::refusal(reason.message()),
-         .failure = absl::UnauthenticatedError(
-             absl::StrCat("the handshake with ", peer_, " failed: ", reason.message(),
-                          "; check that the address belongs to a process of Gradwire with a token"))});
-}
-
 absl::Status TokenSocketHandshake::closed(absl::string_view how) const {
   return absl::UnavailableError(absl::StrCat(
       "the handshake with ", peer_, " failed: ", how, received_any_ ? "" : " before it sent anything",
@@ -147,29 +140,38 @@ class TokenCredentials : public Credentials {
 
   Kind kind() const override { return Kind::kToken; }
   std::unique_ptr<SocketHandshake> connected(int socket, const ConnectionFacts& facts) const override {
-    return handshake(TokenHandshake::Role::kClient, socket, facts);
+    return over_socket(TokenHandshake::Role::kClient, socket, facts);
   }
   std::unique_ptr<SocketHandshake> accepted(int socket, const ConnectionFacts& facts) const override {
-    return handshake(TokenHandshake::Role::kServer, socket, facts);
+    return over_socket(TokenHandshake::Role::kServer, socket, facts);
+  }
+  std::unique_ptr<MessageHandshake> for_messages(const MessageChannel& channel,
+                                                 const ConnectionFacts& facts) const override {
+    return std::make_unique<TokenMessageHandshake>(
+        key_, options(channel.accepted ? TokenHandshake::Role::kServer : TokenHandshake::Role::kClient,
+                      {channel.own_address, channel.peer_address}, facts));
   }
 
  private:
-  std::unique_ptr<SocketHandshake> handshake(TokenHandshake::Role role, int socket,
-                                             const ConnectionFacts& facts) const {
-    SocketAddresses addresses = socket_addresses(socket);
+  std::unique_ptr<SocketHandshake> over_socket(TokenHandshake::Role role, int socket,
+                                               const ConnectionFacts& facts) const {
+    return std::make_unique<TokenSocketHandshake>(socket, key_,
+                                                  options(role, socket_addresses(socket), facts));
+  }
+
+  TokenHandshake::Options options(TokenHandshake::Role role, SocketAddresses addresses,
+                                  const ConnectionFacts& facts) const {
     std::string peer = !facts.peer_address.empty() ? facts.peer_address
                        : !addresses.peer.empty()   ? addresses.peer
                                                    : "the peer";
-    return std::make_unique<TokenSocketHandshake>(
-        socket, key_,
-        TokenHandshake::Options{.role = role,
-                                .purpose = facts.purpose,
-                                .name = facts.own_name,
-                                .own_address = std::move(addresses.own),
-                                .peer_address = std::move(addresses.peer),
-                                .check_addresses = check_addresses_,
-                                .nonce = random_bytes(TokenHandshake::kNonceBytes),
-                                .peer = std::move(peer)});
+    return {.role = role,
+            .purpose = facts.purpose,
+            .name = facts.own_name,
+            .own_address = std::move(addresses.own),
+            .peer_address = std::move(addresses.peer),
+            .check_addresses = check_addresses_,
+            .nonce = random_bytes(TokenHandshake::kNonceBytes),
+            .peer = std::move(peer)};
   }
 
   const Secret key_;

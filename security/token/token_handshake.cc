@@ -125,6 +125,13 @@ Reaction TokenHandshake::receive(const Record& record) {
   }
 }
 
+Reaction TokenHandshake::receive_garbage(absl::string_view reason) {
+  Reaction reaction =
+      fail(absl::StrCat(reason, "; check that the address belongs to a process of Gradwire with a token"));
+  reaction.send = Record::refusal(reason);
+  return reaction;
+}
+
 Reaction TokenHandshake::on_hello(const Record& record) {
   proto::HandshakeEnd client;
   if (!client.ParseFromString(record.body)) return refuse("malformed handshake: the hello cannot be parsed");

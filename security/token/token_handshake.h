@@ -68,6 +68,8 @@ class TokenHandshake {
   Reaction start();
   // Handles the next record of the peer. After the end it returns FailedPrecondition.
   Reaction receive(const Record& record);
+  // Handles bytes that are not a record, for this reason: the handshake fails.
+  Reaction receive_garbage(absl::string_view reason);
 
   // The name that the peer has said; printable ASCII. Proved to come from a process with the token after
   // `done`.

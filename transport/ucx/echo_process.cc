@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gradwire/security/credentials.h"
 #include "gradwire/transport/ucx/ucx_transport.h"
 
 namespace gradwire::transport {
@@ -22,6 +23,7 @@ class Echo : public ConnectionListener {
 int run(const std::string& methods) {
   UcxOptions options;
   options.methods = methods;
+  options.credentials = security::insecure_credentials();
   const auto transport = make_ucx_transport(options);
   const auto address =
       transport->listen([](const std::shared_ptr<Connection>&) { return std::make_shared<Echo>(); });

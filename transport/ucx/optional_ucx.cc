@@ -7,11 +7,11 @@
 
 namespace gradwire::transport {
 
-absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(const Limits& limits,
+absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(UcxOptions options,
                                                                        std::shared_ptr<EventLoop> loop) {
+  GRADWIRE_RETURN_IF_ERROR(check_ucx_credentials(
+      options.credentials == nullptr ? security::Credentials::Kind::kNone : options.credentials->kind()));
   GRADWIRE_RETURN_IF_ERROR(probe_ucx());
-  UcxOptions options;
-  options.limits = limits;
   return make_ucx_transport(std::move(options), std::move(loop));
 }
 

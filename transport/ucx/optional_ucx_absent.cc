@@ -2,7 +2,7 @@
 
 namespace gradwire::transport {
 
-absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(const Limits&,
+absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(UcxOptions,
                                                                        std::shared_ptr<EventLoop>) {
   return absl::InvalidArgumentError(
       "this program was built without the transport \"ucx\"; build it with --config=ucx");

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/security/credentials.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/ucx/ucx_transport.h"
 #include "gtest/gtest.h"
@@ -99,6 +100,7 @@ class UcxBetweenProcesses : public testing::TestWithParam<const char*> {
   void connect(const Peer& peer) {
     UcxOptions options;
     options.methods = GetParam();
+    options.credentials = security::insecure_credentials();
     transport_ = make_ucx_transport(options);
     listener_ = std::make_shared<RecordingListener>();
     auto connection = transport_->connect(peer.address(), listener_, absl::Seconds(30));

@@ -4,9 +4,29 @@
 
 #include "gradwire/transport/ucx/ucx_connection.h"
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
+namespace {
+
+// Maximum time for a peer to read why it was refused, and to close its end.
+constexpr absl::Duration kFarewellTime = absl::Seconds(1);
+
+// The addresses that the handshake covers: those of the TCP connection with which UCX establishes the
+// endpoint.
+security::MessageChannel channel_of(ucp_ep_h endpoint, bool accepted) {
+  security::MessageChannel channel{.accepted = accepted, .own_address = "", .peer_address = ""};
+  ucp_ep_attr_t attributes = {};
+  attributes.field_mask = UCP_EP_ATTR_FIELD_LOCAL_SOCKADDR | UCP_EP_ATTR_FIELD_REMOTE_SOCKADDR;
+  if (ucp_ep_query(endpoint, &attributes) == UCS_OK) {
+    channel.own_address = to_string(socket_address(attributes.local_sockaddr));
+    channel.peer_address = to_string(socket_address(attributes.remote_sockaddr));
+  }
+  return channel;
+}
+
+}  // namespace
 
 UcxConnection::UcxConnection(std::shared_ptr<UcxContext> context, std::string peer_address)
     : LoopConnection(context, std::move(peer_address)),
@@ -27,39 +47,76 @@ absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
   return ticket;
 }
 
+security::PeerIdentity UcxConnection::peer() const {
+  MutexLock lock(mutex_);
+  return peer_;
+}
+
 void UcxConnection::connect_in_loop(std::vector<SocketAddress> candidates,
                                     std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
   listener_ = std::move(listener);
   candidates_ = std::move(candidates);
-  connect_deadline_ = deadline;
-  if (begin_in_loop()) try_next_candidate_in_loop();
+  attempts_.emplace(candidates_.size(), deadline);
+  if (begin_in_loop()) begin_attempt_in_loop();
 }
 
-void UcxConnection::try_next_candidate_in_loop() {
-  SocketAddress& candidate = candidates_[next_candidate_++];
-  // The remaining candidates share the remaining time equally.
-  const absl::Time now = Clock::system().now();
-  const auto left = static_cast<int64_t>(candidates_.size() - next_candidate_ + 1);
-  await_hello_in_loop(now + (connect_deadline_ - now) / left);
+void UcxConnection::begin_attempt_in_loop() {
+  const UcxAttempts::Attempt attempt = attempts_->begin(Clock::system().now());
+  SocketAddress& address = candidates_[attempt.address];
+  await_opening_in_loop(attempt.deadline);
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-  params.sockaddr = {candidate.get(), candidate.length};
+  params.sockaddr = {address.get(), address.length};
   create_endpoint_in_loop(params);
 }
 
-void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<ConnectionListener> listener) {
-  listener_ = std::move(listener);
+// Removes everything of this attempt, since its late callbacks must not affect the next one.
+void UcxConnection::end_attempt_in_loop() {
+  const absl::Status failure = *std::exchange(failure_, std::nullopt);
+  loop().cancel_in_loop(std::exchange(opening_timer_, 0));
+  close_endpoint_in_loop();
+  opening_.reset();
+  receiver_.reset_in_loop();
+  sender_.abandon_in_loop();
+  const absl::Time now = Clock::system().now();
+  const std::optional<absl::Time> again = attempts_->fail(std::exchange(turned_away_, false), now);
+  if (!again.has_value()) {
+    fail_in_loop(failure);
+  } else if (*again <= now) {
+    begin_attempt_in_loop();
+  } else {
+    opening_timer_ = loop().schedule_in_loop(*again, [this, self = shared_from_this()] {
+      opening_timer_ = 0;
+      begin_attempt_in_loop();
+    });
+  }
+}
+
+void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::string host, Admission::Id place) {
+  host_ = std::move(host);
+  place_ = place;
   context_->connections.insert(shared_from_this());
-  await_introduction_in_loop();
+  context_->arrivals.add_in_loop(place_, *this);
+  await_opening_in_loop(Clock::system().now() + context_->introduction_timeout);
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
   create_endpoint_in_loop(params);
 }
 
-void UcxConnection::await_hello_in_loop(absl::Time deadline) {
-  hello_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
+void UcxConnection::give_up_in_loop() {
+  const std::shared_ptr<LoopConnection> self = shared_from_this();
+  context_->arrivals.leave_in_loop(std::exchange(place_, 0));
+  farewell_ = false;
+  finish_in_loop(absl::UnavailableError("another process got its place"));
+  // It may have been closed before, to wait until its peer had read why it was refused.
+  close_endpoint_in_loop();
+}
+
+void UcxConnection::await_opening_in_loop(absl::Time deadline) {
+  opening_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
+    opening_timer_ = 0;
     settle_later_in_loop(absl::UnavailableError("the peer did not answer in time"));
     context_->activate_in_loop();
   });
@@ -73,6 +130,16 @@ void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
   if (status == UCS_OK) {
     context_->add_endpoint_in_loop(endpoint_, *this);
     sender_.start_in_loop(endpoint_);
+    const security::MessageChannel channel = channel_of(endpoint_, !attempts_.has_value());
+    const std::string address = channel.peer_address.empty() ? peer_address() : channel.peer_address;
+    opening_ = std::make_unique<UcxOpening>(UcxOpening::Options{
+        .accepted = channel.accepted,
+        .handshake =
+            context_->options.credentials->for_messages(channel, {.purpose = context_->options.purpose,
+                                                                  .own_name = context_->options.own_name,
+                                                                  .peer_address = address}),
+        .peer = address});
+    react_in_loop(opening_->start());
   } else {
     endpoint_ = nullptr;
     settle_later_in_loop(absl::UnavailableError(ucs_status_string(status)));
@@ -80,8 +147,57 @@ void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
   context_->activate_in_loop();
 }
 
+void UcxConnection::react_in_loop(UcxOpening::Reaction reaction) {
+  if (reaction.send.has_value()) {
+    farewell_ = !reaction.failure.ok();
+    sender_.post_opening_in_loop(*std::move(reaction.send));
+  }
+  if (!reaction.failure.ok()) {
+    if (!attempts_.has_value())
+      context_->arrivals.warn_in_loop(host_, peer_address(), reaction.failure.message());
+    finish_in_loop(std::move(reaction.failure));
+    return;
+  }
+  if (!reaction.done) return;
+  {
+    MutexLock lock(mutex_);
+    peer_ = opening_->peer();
+  }
+  opening_.reset();
+  opened_ = true;
+  loop().cancel_in_loop(std::exchange(opening_timer_, 0));
+  if (attempts_.has_value()) return;
+  context_->arrivals.connect_in_loop(place_);
+  listener_ = context_->accepted_in_loop(*this);
+  if (listener_ != nullptr) {
+    await_introduction_in_loop();
+  } else {
+    close(absl::PermissionDeniedError("the listening end refused the connection"), kFarewellTime);
+  }
+}
+
+ucs_status_t UcxConnection::receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes,
+                                            bool rendezvous) {
+  if (!opened_) {
+    if (opening_ == nullptr || failure_.has_value()) return UCS_OK;
+    if (opening_->arrive(head, data, data_bytes, rendezvous)) {
+      context_->touch_in_loop(*this);
+      return UCS_OK;
+    }
+  }
+  return receiver_.receive_in_loop(head, data, data_bytes, rendezvous);
+}
+
 void UcxConnection::endpoint_failed_in_loop(ucs_status_t status) {
   endpoint_failed_ = true;
+  // The last status is that of an endpoint that was closed while it was being connected.
+  turned_away_ =
+      status == UCS_ERR_REJECTED || status == UCS_ERR_CONNECTION_RESET || status == UCS_ERR_ENDPOINT_TIMEOUT;
+  if (turned_away_ && !opened_) {
+    settle_later_in_loop(absl::UnavailableError(
+        "the peer closed the connection before the handshake had ended; read the log of that process"));
+    return;
+  }
   settle_later_in_loop(absl::UnavailableError(
       status == UCS_ERR_CONNECTION_RESET ? "the peer closed the connection" : ucs_status_string(status)));
 }
@@ -98,44 +214,50 @@ void UcxConnection::settle_later_in_loop(absl::Status failure) {
 void UcxConnection::settle_in_loop() {
   touched_ = false;
   const std::shared_ptr<LoopConnection> self = shared_from_this();
-  // The connection is closed; only its outstanding operations are left.
-  if (listener_ == nullptr) {
+  // Only the outstanding operations of a closed connection are left.
+  if (ended_) {
     retire_in_loop();
     return;
   }
-  receiver_.deliver_in_loop();
-  const bool connected = receiver_.greeted();
-  if (connected) loop().cancel_in_loop(std::exchange(hello_timer_, 0));
+  if (opening_ != nullptr) {
+    const bool may_connect = attempts_.has_value() || context_->arrivals.may_connect_in_loop(place_);
+    react_in_loop(may_connect
+                      ? opening_->advance()
+                      : opening_->refuse(absl::StrCat("too many connections from ", host_, ": the limit is ",
+                                                      context_->options.limits.max_connections_per_address,
+                                                      " (Limits::max_connections_per_address)")));
+    if (ended_) return;
+  }
   // Calls of the listener do not run code of the loop, so the state is still open or closing.
+  if (opened_) receiver_.deliver_in_loop();
   if (failure_.has_value()) {
-    if (connected || next_candidate_ == candidates_.size()) {
+    if (opened_ || !attempts_.has_value()) {
       fail_in_loop(*failure_);
-      return;
+    } else {
+      end_attempt_in_loop();
     }
-    // Try the next address. First remove everything of this attempt, since its late callbacks must not affect
-    // the next one.
-    loop().cancel_in_loop(hello_timer_);
-    close_endpoint_in_loop();
-    receiver_.reset_in_loop();
-    sender_.abandon_in_loop();
-    failure_.reset();
-    try_next_candidate_in_loop();
-  } else if (receiver_.peer_left()) {
+  } else if (opened_ && receiver_.peer_left()) {
     fail_in_loop(absl::UnavailableError("the peer closed the connection"));
-  } else if (connected) {
+  } else if (opened_) {
     sender_.post_queued_in_loop();
   }
 }
 
 void UcxConnection::release_in_loop(const absl::Status& reason) {
+  ended_ = true;
+  opening_.reset();
   sender_.end(reason);
-  loop().cancel_in_loop(hello_timer_);
+  loop().cancel_in_loop(std::exchange(opening_timer_, 0));
   receiver_.reset_in_loop();
   receiver_.stop_in_loop();
   context_->retiring.insert(keep(this));
-  if (sender_.outstanding() + receiver_.outstanding() > 0 && endpoint_ != nullptr && !endpoint_failed_) {
-    linger_timer_ = loop().schedule_in_loop(Clock::system().now() + context_->options.linger_time,
-                                            [this, self = shared_from_this()] { close_endpoint_in_loop(); });
+  const bool is_used = farewell_ || sender_.outstanding() + receiver_.outstanding() > 0;
+  if (is_used && endpoint_ != nullptr && !endpoint_failed_) {
+    const absl::Duration time = farewell_ ? kFarewellTime : context_->options.linger_time;
+    linger_timer_ = loop().schedule_in_loop(Clock::system().now() + time, [this, self = shared_from_this()] {
+      linger_timer_ = 0;
+      close_endpoint_in_loop();
+    });
   }
   retire_in_loop();
   context_->activate_in_loop();
@@ -146,9 +268,10 @@ void UcxConnection::release_in_loop(const absl::Status& reason) {
 void UcxConnection::retire_in_loop() {
   const auto is_used = [this] { return sender_.outstanding() + receiver_.outstanding() > 0; };
   // After a failure UCX completes the operations, so nothing is gained by waiting.
-  if (endpoint_ != nullptr && (!is_used() || endpoint_failed_)) close_endpoint_in_loop();
+  if (endpoint_ != nullptr && ((!is_used() && !farewell_) || endpoint_failed_)) close_endpoint_in_loop();
   if (endpoint_ != nullptr || is_used()) return;
-  loop().cancel_in_loop(linger_timer_);
+  loop().cancel_in_loop(std::exchange(linger_timer_, 0));
+  if (place_ != 0) context_->arrivals.leave_in_loop(std::exchange(place_, 0));
   // This may drop the last reference except the caller's.
   context_->retiring.erase(keep(this));
 }
@@ -163,7 +286,8 @@ void UcxConnection::close_endpoint_in_loop() {
 }
 
 void UcxConnection::worker_ended_in_loop() {
-  loop().cancel_in_loop(linger_timer_);
+  loop().cancel_in_loop(std::exchange(linger_timer_, 0));
+  if (place_ != 0) context_->arrivals.leave_in_loop(std::exchange(place_, 0));
   endpoint_ = nullptr;
   sender_.worker_ended_in_loop();
   receiver_.worker_ended_in_loop();

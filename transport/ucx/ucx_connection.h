@@ -9,20 +9,26 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/mutex.h"
+#include "gradwire/security/peer_identity.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/admission/admission.h"
+#include "gradwire/transport/ucx/opening/ucx_attempts.h"
+#include "gradwire/transport/ucx/opening/ucx_opening.h"
 #include "gradwire/transport/ucx/ucx_context.h"
 #include "gradwire/transport/ucx/ucx_receiver.h"
 #include "gradwire/transport/ucx/ucx_sender.h"
 
 namespace gradwire::transport {
 
-// One end of a connection over UCX: an endpoint, with a sender and a receiver that use it. This class creates
-// and closes the endpoint.
+// One end of a connection over UCX: an endpoint, with an opening, a sender and a receiver that use it. This
+// class creates and closes the endpoint. An accepted connection is an arrival until its opening is done. It
+// has no listener until then.
 //
 // A flush lasts until the peer has answered the goodbye of this end by closing. After a connection is closed
 // it retires: as long as UCX may still read memory for the peer, the endpoint stays open, for a limited time
-// (UcxOptions::linger_time).
+// (UcxOptions::linger_time). It also stays open until the peer has read why it was refused.
 //
 // send() encodes frames and copies buffers on its caller's thread. Everything else, and every call to UCX,
 // happens on the loop's driver.
@@ -36,15 +42,18 @@ class UcxConnection : public LoopConnection {
   void capture(uint64_t) override {}
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
+  security::PeerIdentity peer() const override;
 
   // Tries the candidates in order until `deadline`.
   void connect_in_loop(std::vector<SocketAddress> candidates, std::shared_ptr<ConnectionListener> listener,
                        absl::Time deadline);
-  // Accepts a connection request.
-  void adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<ConnectionListener> listener);
+  // Accepts a connection request of a process on `host`, which has this place (admission.h).
+  void adopt_in_loop(ucp_conn_request_h request, std::string host, Admission::Id place);
+  // Ends an arrival at once, because another one gets its place.
+  void give_up_in_loop();
 
-  // Called by UCX's callbacks.
-  UcxReceiver& receiver() { return receiver_; }
+  // Called by UCX's callbacks. Arguments and result of the first one are those of ucp_am_recv_callback_t.
+  ucs_status_t receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes, bool rendezvous);
   void endpoint_failed_in_loop(ucs_status_t status);
 
   // Marks the connection as touched (see UcxContext). Returns false if it already was.
@@ -62,34 +71,53 @@ class UcxConnection : public LoopConnection {
     context_->activate_in_loop();
   }
   void release_in_loop(const absl::Status& reason) override;
-  bool is_greeted_in_loop() const override { return receiver_.greeted(); }
 
   // Makes the connection settle at the end of the round. If `failure` is not OK, the connection is then
   // closed; the first failure wins.
   void settle_later_in_loop(absl::Status failure);
-  // Sets the time until which the peer must send its hello.
-  void await_hello_in_loop(absl::Time deadline);
-  void try_next_candidate_in_loop();
+  // Sets the time until which the opening must be done.
+  void await_opening_in_loop(absl::Time deadline);
+  void begin_attempt_in_loop();
+  void end_attempt_in_loop();
   void create_endpoint_in_loop(ucp_ep_params_t& params);
+  void react_in_loop(UcxOpening::Reaction reaction);
   void retire_in_loop();
   void close_endpoint_in_loop();
 
   const std::shared_ptr<UcxContext> context_;
   UcxSender sender_;
 
-  // The members below are used only by the loop's driver.
+  // The members below are used only by the loop's driver, except the last ones.
   UcxReceiver receiver_;
+  // While an endpoint exists and the opening is not done.
+  std::unique_ptr<UcxOpening> opening_;
+  // The opening is done: frames may be sent and delivered. UCX would queue earlier ones, but it may send them
+  // on a path that cannot carry them while it is still choosing its paths (UCX 1.13 with its shared memory).
+  bool opened_ = false;
+  // The connection is closed.
+  bool ended_ = false;
   ucp_ep_h endpoint_ = nullptr;
   bool touched_ = false;
   // UCX has reported that the endpoint has failed.
   bool endpoint_failed_ = false;
+  // The connecting end: UCX has reported that the peer has rejected or closed the connection.
+  bool turned_away_ = false;
+  // The peer may be reading why it was refused: the endpoint stays open until it closes its end.
+  bool farewell_ = false;
   // The reason to close the connection, or to give up the current attempt to connect.
   std::optional<absl::Status> failure_;
-  std::vector<SocketAddress> candidates_;
-  std::size_t next_candidate_ = 0;
-  absl::Time connect_deadline_;
-  uint64_t hello_timer_ = 0;
+  uint64_t opening_timer_ = 0;
   uint64_t linger_timer_ = 0;
+
+  // The connecting end.
+  std::vector<SocketAddress> candidates_;
+  std::optional<UcxAttempts> attempts_;
+  // The accepting end.
+  std::string host_;
+  Admission::Id place_ = 0;
+
+  mutable Mutex mutex_;
+  security::PeerIdentity peer_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::transport

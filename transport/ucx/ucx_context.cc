@@ -1,5 +1,7 @@
 #include "gradwire/transport/ucx/ucx_context.h"
 
+#include <netinet/in.h>
+
 #include <utility>
 
 #include "gradwire/base/clock.h"
@@ -17,10 +19,24 @@ constexpr int kCallsPerRound = 64;
 // Maximum time for UCX to close endpoints after everything else has ended.
 constexpr absl::Duration kEndTime = absl::Seconds(3);
 
+UcxOptions completed(UcxOptions options) {
+  if (options.credentials == nullptr) options.credentials = security::no_credentials();
+  return options;
+}
+
 }  // namespace
 
+SocketAddress socket_address(const sockaddr_storage& storage) {
+  return {storage,
+          static_cast<socklen_t>(storage.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in))};
+}
+
 UcxContext::UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop)
-    : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {}
+    : LoopContext(given.pool, std::move(given_loop)),
+      options(completed(std::move(given))),
+      arrivals(options.limits) {
+  introduction_timeout = options.introduction_timeout;
+}
 
 UcxContext::~UcxContext() = default;
 
@@ -66,6 +82,11 @@ void UcxContext::activate_in_loop() {
 void UcxContext::touch_in_loop(UcxConnection& connection) {
   // The list owns the connection, which may close before it settles.
   if (connection.mark_touched_in_loop()) touched_.push_back(connection.keep(&connection));
+}
+
+std::shared_ptr<ConnectionListener> UcxContext::accepted_in_loop(UcxConnection& connection) {
+  // While the transport shuts down there is no listener.
+  return listener_ == nullptr ? nullptr : listener_->accepted_in_loop(connection.keep(&connection));
 }
 
 void UcxContext::add_endpoint_in_loop(ucp_ep_h endpoint, UcxConnection& connection) {
@@ -139,8 +160,8 @@ ucs_status_t UcxContext::on_active_message(void* context, const void* head, std:
   // The endpoint was closed meanwhile.
   if (found == self->by_endpoint_.end()) return UCS_OK;
   const absl::string_view head_view(static_cast<const char*>(head), head_bytes);
-  return found->second->receiver().receive_in_loop(head_view, data, data_bytes,
-                                                   (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return found->second->receive_in_loop(head_view, data, data_bytes,
+                                        (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
 }
 
 void UcxContext::on_endpoint_error(void* context, ucp_ep_h endpoint, ucs_status_t status) {

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/ucx/ucx_arrivals.h"
 #include "gradwire/transport/ucx/ucx_transport.h"
 #include "gradwire/transport/ucx/ucx_worker.h"
 
@@ -19,6 +21,9 @@ namespace gradwire::transport {
 
 class UcxConnection;
 class UcxListener;
+
+// An address that UCX has reported.
+SocketAddress socket_address(const sockaddr_storage& storage);
 
 // The state that a ucx transport shares with its connections, some of which outlive it: the worker, and the
 // rounds in which the worker makes progress.
@@ -55,15 +60,20 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   // Destroys a user's buffer later, when no lock of UCX is held.
   void release_in_loop(Buffer buffer) { released_.push_back(std::move(buffer)); }
 
+  // Returns the listener of a connection whose peer has proved who it is; nullptr: refuse it.
+  std::shared_ptr<ConnectionListener> accepted_in_loop(UcxConnection& connection);
+
   void add_endpoint_in_loop(ucp_ep_h endpoint, UcxConnection& connection);
   // Closes the endpoint; its outstanding operations end. Must not be called from UCX's callbacks.
   void close_endpoint_in_loop(ucp_ep_h endpoint);
   // The handler to which endpoints report errors.
   ucp_err_handler_t error_handler_in_loop() { return {&UcxContext::on_endpoint_error, this}; }
 
+  // `credentials` is set.
   const UcxOptions options;
   // This member and the following ones are used only by the loop's driver.
   std::unique_ptr<UcxWorker> worker;
+  UcxArrivals arrivals;
   // Closed connections for which UCX still has outstanding operations.
   absl::flat_hash_set<std::shared_ptr<UcxConnection>> retiring;
 

@@ -45,7 +45,7 @@ absl::StatusOr<UcxHead> UcxHead::parse(absl::string_view bytes) {
   UcxHead head;
   // Reserved bytes must be 0, so that a later version can give them a meaning that this one refuses.
   const auto kind = static_cast<unsigned char>(bytes[5]);
-  if (kind > static_cast<unsigned char>(Kind::kBuffer) || bytes[6] != 0 || bytes[7] != 0 ||
+  if (kind > static_cast<unsigned char>(Kind::kHandshake) || bytes[6] != 0 || bytes[7] != 0 ||
       read_integer<uint32_t>(bytes.data() + 28) != 0) {
     return absl::InvalidArgumentError("cannot parse a frame: unknown kind, or reserved bytes that are not 0");
   }
@@ -58,7 +58,16 @@ absl::StatusOr<UcxHead> UcxHead::parse(absl::string_view bytes) {
 
 absl::Status UcxHead::check_data(uint64_t data_bytes, const Limits& limits) const {
   switch (kind) {
+    case Kind::kHandshake:
+      if (sequence != 0 || number != 0 || length != data_bytes || length > kMaxHandshakeBytes) {
+        return absl::InvalidArgumentError(absl::StrCat("malformed message of the handshake: got ", data_bytes,
+                                                       " bytes, announced ", length, ", expected at most ",
+                                                       kMaxHandshakeBytes));
+      }
+      return absl::OkStatus();
     case Kind::kHello:
+      if (sequence != 0) return absl::InvalidArgumentError("malformed hello: its sequence number is not 0");
+      [[fallthrough]];
     case Kind::kGoodbye:
       if (length != 0 || number != 0 || data_bytes != 0) {
         return absl::InvalidArgumentError("malformed hello or goodbye: it has data");

@@ -41,6 +41,13 @@ TEST(UcxHead, DataThatDoesNotMatchTheHeadIsInvalid) {
   using Kind = UcxHead::Kind;
   EXPECT_TRUE(ok({Kind::kHello, 0, 0, 0}, 0));
   EXPECT_FALSE(ok({Kind::kHello, 0, 0, 0}, 1));
+  EXPECT_FALSE(ok({Kind::kHello, 1, 0, 0}, 0));
+  EXPECT_TRUE(ok({Kind::kGoodbye, 1, 0, 0}, 0));
+  EXPECT_TRUE(ok({Kind::kHandshake, 0, 1'032, 0}, 1'032));
+  EXPECT_FALSE(ok({Kind::kHandshake, 0, 1'033, 0}, 1'033));
+  EXPECT_FALSE(ok({Kind::kHandshake, 0, 100, 0}, 99));
+  EXPECT_FALSE(ok({Kind::kHandshake, 1, 100, 0}, 100));
+  EXPECT_FALSE(ok({Kind::kHandshake, 0, 100, 1}, 100));
   EXPECT_FALSE(ok({Kind::kGoodbye, 0, 1, 0}, 0));
   EXPECT_TRUE(ok({Kind::kMessage, 1, 100, 3}, 124));
   EXPECT_FALSE(ok({Kind::kMessage, 1, 101, 3}, 125));

@@ -14,14 +14,14 @@
 namespace gradwire::transport {
 namespace {
 
-std::string address_of(ucp_conn_request_h request) {
+SocketAddress address_of(ucp_conn_request_h request) {
   ucp_conn_request_attr_t attributes = {};
   attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
-  if (ucp_conn_request_query(request, &attributes) != UCS_OK) return "an unknown address";
   SocketAddress address;
-  address.storage = attributes.client_address;
-  address.length = address.storage.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  return to_string(address);
+  if (ucp_conn_request_query(request, &attributes) == UCS_OK) {
+    address = socket_address(attributes.client_address);
+  }
+  return address;
 }
 
 }  // namespace
@@ -73,16 +73,15 @@ void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
 void UcxListener::accept_in_loop() {
   const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
   for (ucp_conn_request_h request : requests) {
-    auto connection = std::make_shared<UcxConnection>(context_.keep<UcxContext>(), address_of(request));
-    std::shared_ptr<ConnectionListener> listener = on_accept_(connection);
-    if (listener == nullptr) {
-      // The handler may have kept the connection, so end it before the request.
-      connection->finish_in_loop(absl::PermissionDeniedError("the listening end refused the connection"));
+    const SocketAddress address = address_of(request);
+    const Admission::Id place = context_.arrivals.arrive_in_loop(host_to_string(address));
+    if (place == 0) {
       ucp_listener_reject(listener_, request);
       context_.activate_in_loop();
       continue;
     }
-    connection->adopt_in_loop(request, std::move(listener));
+    std::make_shared<UcxConnection>(context_.keep<UcxContext>(), to_string(address))
+        ->adopt_in_loop(request, host_to_string(address), place);
   }
 }
 

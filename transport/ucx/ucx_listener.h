@@ -23,8 +23,13 @@ class UcxListener {
   UcxListener& operator=(const UcxListener&) = delete;
 
   int port() const { return port_; }
-  // Answers the connection requests. Must not be called from UCX's callbacks.
+  // Answers the connection requests: makes an endpoint for each, or rejects it if there is no place for it
+  // (transport/tcp/admission/admission.h). Must not be called from UCX's callbacks.
   void accept_in_loop();
+  // Returns the listener of a connection whose peer has proved who it is; nullptr: it is refused.
+  std::shared_ptr<ConnectionListener> accepted_in_loop(const std::shared_ptr<Connection>& connection) {
+    return on_accept_(connection);
+  }
 
  private:
   UcxListener(UcxContext& context, Transport::AcceptHandler on_accept)

@@ -32,7 +32,10 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
   const absl::Status status = [&]() -> absl::Status {
     GRADWIRE_ASSIGN_OR_RETURN(const UcxHead head, UcxHead::parse(head_bytes));
     GRADWIRE_RETURN_IF_ERROR(head.check_data(data_bytes, context_.options.limits));
-    if (connection_.close_called() && greeted_) {
+    if (head.kind == UcxHead::Kind::kHello || head.kind == UcxHead::Kind::kHandshake) {
+      return absl::InvalidArgumentError("a hello or a message of the handshake has arrived after their end");
+    }
+    if (connection_.close_called()) {
       // No messages are delivered any more, so everything before a goodbye is ignored.
       if (head.kind == UcxHead::Kind::kGoodbye) peer_left_ = true;
       return absl::OkStatus();
@@ -173,8 +176,8 @@ void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
 }
 
 // Delivers in the order of the sequence numbers, up to the first incomplete message.
-// A listener may close the connection in between; then the remaining messages are dropped, but hello and
-// goodbye still count.
+// A listener may close the connection in between; then the remaining messages are dropped, but a goodbye
+// still counts.
 void UcxReceiver::deliver_in_loop() {
   while (!incoming_.empty() && incoming_.front().framed && incoming_.front().missing == 0) {
     Incoming first = std::move(incoming_.front());
@@ -186,13 +189,10 @@ void UcxReceiver::deliver_in_loop() {
           connection_.listener().on_message(connection_, std::move(first.message));
         }
         break;
-      case UcxHead::Kind::kHello:
-        greeted_ = true;
-        break;
       case UcxHead::Kind::kGoodbye:
         peer_left_ = true;
         return;
-      case UcxHead::Kind::kBuffer:
+      default:
         return;
     }
   }
@@ -204,7 +204,7 @@ void UcxReceiver::reset_in_loop() {
   }
   incoming_.clear();
   held_count_ = 0;
-  next_sequence_ = 0;
+  next_sequence_ = 1;
   stopped_ = false;
   // Operations that are still outstanding belong to the old attempt and are ignored when they complete.
   ++attempt_;

@@ -18,8 +18,8 @@
 
 namespace gradwire::transport {
 
-// The receiving side of a connection over UCX. It keeps incomplete messages and delivers complete ones in
-// order. It is a part of its connection. Used only by the loop's driver.
+// The receiving side of a connection over UCX, after its opening. It keeps incomplete messages and delivers
+// complete ones in order. It is a part of its connection. Used only by the loop's driver.
 class UcxReceiver {
  public:
   // `settle`: see UcxSender.
@@ -39,10 +39,6 @@ class UcxReceiver {
   // Called when UCX makes no more callbacks.
   void worker_ended_in_loop() { arrivals_.clear(); }
 
-  // Whether the peer's hello has been received, so that messages may be sent. UCX would queue earlier
-  // messages, but it may send them on a path that cannot carry them while it is still choosing its paths (UCX
-  // 1.13 with its shared memory).
-  bool greeted() const { return greeted_; }
   // Whether the peer's goodbye has been received: it sends nothing more and needs nothing more.
   bool peer_left() const { return peer_left_; }
 
@@ -85,13 +81,12 @@ class UcxReceiver {
   const std::function<void(absl::Status)> settle_;
 
   bool stopped_ = false;
-  bool greeted_ = false;
   bool peer_left_ = false;
   // Number of resets.
   int attempt_ = 0;
   // The messages from next_sequence_ on.
   std::deque<Incoming> incoming_;
-  uint64_t next_sequence_ = 0;
+  uint64_t next_sequence_ = 1;
   std::size_t held_count_ = 0;
   std::list<Arrival> arrivals_;
 };

@@ -80,9 +80,13 @@ void UcxSender::end(const absl::Status& reason) {
   for (const auto& message : unsent) queued_bytes_.fetch_sub(message->bytes, std::memory_order_relaxed);
 }
 
-void UcxSender::start_in_loop(ucp_ep_h endpoint) {
-  endpoint_ = endpoint;
-  post_control_in_loop(UcxHead::Kind::kHello, 0);
+void UcxSender::post_opening_in_loop(UcxOpening::Outgoing opening) {
+  if (endpoint_ == nullptr) return;
+  auto message = std::make_unique<Outgoing>();
+  message->sender = this;
+  message->frame = std::move(opening.data);
+  message->frame_piece.head = opening.head.encode();
+  post_in_loop(std::move(message));
 }
 
 // UCX may still read the memory of these messages until it has completed them, so they are kept.
@@ -119,15 +123,15 @@ void UcxSender::post_queued_in_loop() {
     } else {
       if (goodbye == 0) return;
       goodbye_sent_ = true;
-      post_control_in_loop(UcxHead::Kind::kGoodbye, goodbye);
+      post_goodbye_in_loop(goodbye);
     }
   }
 }
 
-void UcxSender::post_control_in_loop(UcxHead::Kind kind, uint64_t sequence) {
+void UcxSender::post_goodbye_in_loop(uint64_t sequence) {
   auto message = std::make_unique<Outgoing>();
   message->sender = this;
-  message->frame_piece.head = UcxHead{kind, sequence, 0, 0}.encode();
+  message->frame_piece.head = UcxHead{UcxHead::Kind::kGoodbye, sequence, 0, 0}.encode();
   post_in_loop(std::move(message));
 }
 

@@ -16,6 +16,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/message.h"
+#include "gradwire/transport/ucx/opening/ucx_opening.h"
 #include "gradwire/transport/ucx/ucx_context.h"
 #include "gradwire/transport/ucx/ucx_frame.h"
 
@@ -42,8 +43,10 @@ class UcxSender {
   // As refuse(), and drops the queue.
   void end(const absl::Status& reason);
 
-  // Starts to use the endpoint, and sends a hello.
-  void start_in_loop(ucp_ep_h endpoint);
+  // Starts to use the endpoint.
+  void start_in_loop(ucp_ep_h endpoint) { endpoint_ = endpoint; }
+  // Sends a message of the opening.
+  void post_opening_in_loop(UcxOpening::Outgoing message);
   // Stops to use the endpoint. Its outstanding operations will complete.
   void stop_in_loop() { endpoint_ = nullptr; }
   // Sets the messages of a failed attempt to connect aside.
@@ -79,7 +82,7 @@ class UcxSender {
   };
 
   void post_in_loop(std::unique_ptr<Outgoing> message);
-  void post_control_in_loop(UcxHead::Kind kind, uint64_t sequence);
+  void post_goodbye_in_loop(uint64_t sequence);
   void post_piece_in_loop(Outgoing::Piece& piece, const void* data, std::size_t bytes, unsigned flags);
   static void on_sent(void* request, ucs_status_t status, void* piece);
   void piece_sent_in_loop(Outgoing::Piece& piece, ucs_status_t status);

@@ -22,6 +22,7 @@ class UcxTransport : public LoopTransport<UcxContext> {
       : LoopTransport("ucx", std::make_shared<UcxContext>(std::move(options), std::move(loop))) {}
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
+    GRADWIRE_RETURN_IF_ERROR(check_ucx_credentials(context_->options.credentials->kind()));
     if (listening_.exchange(true)) {
       return absl::FailedPreconditionError("listen() was called twice on the ucx transport");
     }
@@ -51,6 +52,7 @@ class UcxTransport : public LoopTransport<UcxContext> {
   absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
                                                       std::shared_ptr<ConnectionListener> listener,
                                                       absl::Duration timeout) override {
+    GRADWIRE_RETURN_IF_ERROR(check_ucx_credentials(context_->options.credentials->kind()));
     const absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
     auto connection = std::make_shared<UcxConnection>(context_, address);
