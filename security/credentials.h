@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradwire/security/message_handshake.h"
+#include "gradwire/security/peer_identity.h"
 #include "gradwire/security/secure_stream.h"
 
 namespace gradwire::security {
@@ -51,6 +52,9 @@ class Credentials {
                                                          const ConnectionFacts&) const {
     return nullptr;
   }
+
+  // The worker that these credentials name. Only certificates name one; else it is empty.
+  virtual PeerIdentity own_identity() const { return {}; }
 
   // Whether connections to and from other hosts are allowed.
   bool may_leave_host() const { return kind() != Kind::kNone; }

@@ -18,6 +18,7 @@ constexpr const char* kTokenFile = "GRADWIRE_TOKEN_FILE";
 constexpr const char* kCertificateFile = "GRADWIRE_CERTIFICATE_FILE";
 constexpr const char* kKeyFile = "GRADWIRE_KEY_FILE";
 constexpr const char* kAuthorityFile = "GRADWIRE_AUTHORITY_FILE";
+constexpr const char* kJob = "GRADWIRE_JOB";
 constexpr const char* kPolicyFile = "GRADWIRE_POLICY_FILE";
 constexpr const char* kInsecure = "GRADWIRE_INSECURE";
 
@@ -53,7 +54,7 @@ absl::StatusOr<Secret> inherited_token() {
 // Options without any proof get one from the environment.
 absl::Status fill_proof(SecurityOptions& options, const absl::StatusOr<Secret>& inherited) {
   GRADWIRE_RETURN_IF_ERROR(inherited.status());
-  options.token = std::string(inherited->reveal());
+  options.token = *inherited;
   if (options.token.empty()) fill(options.token_file, kTokenFile);
   fill_certificate(options);
   if (has_token(options) && has_certificate(options)) {
@@ -77,6 +78,7 @@ absl::StatusOr<SecurityOptions> with_environment(SecurityOptions given) {
   // Read also if it is not used, so that children do not inherit it.
   const absl::StatusOr<Secret> inherited = inherited_token();
   fill(given.policy_file, kPolicyFile);
+  fill(given.job, kJob);
   if (has_token(given) || given.insecure) return given;
   if (has_certificate(given)) {
     fill_certificate(given);
@@ -86,13 +88,17 @@ absl::StatusOr<SecurityOptions> with_environment(SecurityOptions given) {
   return given;
 }
 
+bool may_leave_host(const SecurityOptions& options) {
+  return has_token(options) || has_certificate(options) || options.insecure;
+}
+
 absl::StatusOr<Secret> token_of(const SecurityOptions& options) {
   if (!options.token.empty() && !options.token_file.empty()) {
     return absl::InvalidArgumentError(
         "both SecurityOptions::token and token_file are set, expected one of them; remove the other one");
   }
   if (!options.token_file.empty()) return read_token_file(options.token_file);
-  Secret token{absl::string_view(options.token)};
+  const Secret token = options.token.secret();
   if (!token.empty()) GRADWIRE_RETURN_IF_ERROR(check_token_size("the token", token));
   return token;
 }

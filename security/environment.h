@@ -13,6 +13,7 @@ namespace gradwire::security {
 //   GRADWIRE_CERTIFICATE_FILE  certificate_file
 //   GRADWIRE_KEY_FILE          key_file
 //   GRADWIRE_AUTHORITY_FILE    authority_file
+//   GRADWIRE_JOB               job
 //   GRADWIRE_POLICY_FILE       policy_file
 //   GRADWIRE_INSECURE          insecure: 1 for true, 0 for false
 //
@@ -26,6 +27,10 @@ namespace gradwire::security {
 //
 // InvalidArgument if the environment has both a token and certificates, or a value is malformed.
 absl::StatusOr<SecurityOptions> with_environment(SecurityOptions given);
+
+// Whether complete options have a proof, or do without one on purpose. Without either no connection leaves
+// this host.
+bool may_leave_host(const SecurityOptions& options);
 
 // The token of complete options, from `token` or `token_file`; empty if they have neither. InvalidArgument if
 // they have both, or if it is too short; otherwise the errors of read_token_file().

@@ -27,8 +27,9 @@ const std::string kToken(32, 't');
 class Environment : public testing::Test {
  protected:
   Environment() {
-    for (const char* variable : {"GRADWIRE_TOKEN_FILE", "GRADWIRE_CERTIFICATE_FILE", "GRADWIRE_KEY_FILE",
-                                 "GRADWIRE_AUTHORITY_FILE", "GRADWIRE_POLICY_FILE", "GRADWIRE_INSECURE"})
+    for (const char* variable :
+         {"GRADWIRE_TOKEN_FILE", "GRADWIRE_CERTIFICATE_FILE", "GRADWIRE_KEY_FILE", "GRADWIRE_AUTHORITY_FILE",
+          "GRADWIRE_JOB", "GRADWIRE_POLICY_FILE", "GRADWIRE_INSECURE"})
       ::unsetenv(variable);
   }
 
@@ -47,7 +48,7 @@ class Environment : public testing::Test {
 
 TEST_F(Environment, NothingSetLeavesTheDefaults) {
   const SecurityOptions options = filled();
-  EXPECT_EQ(options.token, "");
+  EXPECT_TRUE(options.token.empty());
   EXPECT_EQ(options.token_file, "");
   EXPECT_EQ(options.certificate_file, "");
   EXPECT_EQ(options.policy_file, "");
@@ -61,6 +62,9 @@ TEST_F(Environment, FillsEmptyOptions) {
   EXPECT_EQ(filled().token_file, "TOKEN");
   EXPECT_EQ(filled().policy_file, "POLICY");
   EXPECT_EQ(filled({.policy_file = "OTHER"}).policy_file, "OTHER");
+  set("GRADWIRE_JOB", "JOB");
+  EXPECT_EQ(filled().job, "JOB");
+  EXPECT_EQ(filled({.job = "OTHER"}).job, "OTHER");
   set("GRADWIRE_TOKEN_FILE", "");
   set_certificates();
   const SecurityOptions options = filled();
@@ -78,7 +82,7 @@ TEST_F(Environment, TheProofThatCodeGivesWins) {
        {SecurityOptions{.token = kToken}, SecurityOptions{.token_file = "OTHER"},
         SecurityOptions{.insecure = true}}) {
     const SecurityOptions options = filled(given);
-    EXPECT_EQ(options.token, given.token);
+    EXPECT_TRUE(options.token == given.token);
     EXPECT_EQ(options.token_file, given.token_file);
     EXPECT_EQ(options.certificate_file, "");
     EXPECT_EQ(options.key_file, "");
@@ -143,13 +147,13 @@ class LaunchedProcess : public Environment {
     for (int thread = 0; thread < 4; ++thread) {
       threads.emplace_back([] {
         const SecurityOptions options = filled();
-        EXPECT_EQ(options.token, kToken);
+        EXPECT_TRUE(options.token == kToken);
         EXPECT_EQ(options.token_file, "");
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(filled().token, kToken);
-    EXPECT_EQ(filled({.token_file = "OTHER"}).token, "");
+    EXPECT_TRUE(filled().token == kToken);
+    EXPECT_TRUE(filled({.token_file = "OTHER"}).token.empty());
     EXPECT_EQ(std::getenv("GRADWIRE_TOKEN_FD"), nullptr);
     EXPECT_LT(::fcntl(number, F_GETFD), 0);
     set_certificates();
@@ -160,7 +164,7 @@ class LaunchedProcess : public Environment {
   // Code gives a proof, so that nothing depends on the variable.
   static void need_no_descriptor() {
     set("GRADWIRE_TOKEN_FD", "seven");
-    EXPECT_EQ(filled({.token = kToken}).token, kToken);
+    EXPECT_TRUE(filled({.token = kToken}).token == kToken);
     EXPECT_TRUE(filled({.insecure = true}).insecure);
     const absl::Status status = with_environment({}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -189,6 +193,18 @@ TEST_F(LaunchedProcess, AWrongDescriptorMattersOnlyIfItIsNeeded) {
 
 TEST_F(LaunchedProcess, TakesAlsoATokenThatItDoesNotUse) {
   EXPECT_EXIT((give_another_token(), end()), testing::ExitedWithCode(0), "");
+}
+
+// Each of them is wiped when the last copy ends (secret_test.cc).
+TEST_F(Environment, CopiesOfATokenShareOnePlaceInMemory) {
+  std::string text = kToken;
+  const SecurityOptions options{.token = std::move(text)};
+  EXPECT_EQ(text, "");
+  const Secret secret = options.token.secret();
+  const char* const place = secret.reveal().data();
+  const SecurityOptions copy = options;
+  for (const Secret& each : {copy.token.secret(), filled(copy).token.secret(), *token_of(copy)})
+    EXPECT_EQ(each.reveal().data(), place);
 }
 
 TEST_F(Environment, TokenOfOptions) {

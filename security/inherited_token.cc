@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/security/private_file.h"
+#include "gradwire/security/checked_file.h"
 
 namespace gradwire::security {
 namespace {

@@ -1,6 +1,10 @@
 #include "gradwire/security/make_credentials.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/security/environment.h"
 #include "gradwire/security/secret.h"
@@ -30,19 +34,40 @@ absl::Status check_consistent(const SecurityOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<CredentialsPtr> from_certificates(const SecurityOptions& options) {
+  GRADWIRE_ASSIGN_OR_RETURN(CredentialsPtr credentials,
+                            make_certificate_credentials({.certificate = options.certificate_file,
+                                                          .key = options.key_file,
+                                                          .authority = options.authority_file}));
+  const std::string job = credentials->own_identity().job;
+  if (options.job.empty() || job == options.job) return credentials;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the certificate file ", options.certificate_file, " is of the job \"", job,
+                   "\", but this process belongs to the job \"", options.job,
+                   "\" (SecurityOptions::job, GRADWIRE_JOB); give it a certificate of that job in "
+                   "SecurityOptions::certificate_file (GRADWIRE_CERTIFICATE_FILE), or correct the job"));
+}
+
 }  // namespace
 
 absl::StatusOr<CredentialsPtr> make_credentials(const SecurityOptions& given) {
   GRADWIRE_ASSIGN_OR_RETURN(const SecurityOptions options, with_environment(given));
   GRADWIRE_RETURN_IF_ERROR(check_consistent(options));
-  if (!options.certificate_file.empty()) {
-    return make_certificate_credentials({.certificate = options.certificate_file,
-                                         .key = options.key_file,
-                                         .authority = options.authority_file});
-  }
+  if (!options.certificate_file.empty()) return from_certificates(options);
   GRADWIRE_ASSIGN_OR_RETURN(const Secret token, token_of(options));
   if (!token.empty()) return make_token_credentials(token, options.check_addresses);
   return options.insecure ? insecure_credentials() : no_credentials();
+}
+
+absl::Status check_own_name(const Credentials& credentials, const SecurityOptions& options,
+                            const std::string& worker) {
+  const PeerIdentity own = credentials.own_identity();
+  if (own.proof != PeerIdentity::Proof::kCertificate || own.name == worker) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the certificate file ", options.certificate_file, " is that of worker \"", own.name,
+                   "\" of the job \"", own.job, "\", but this process starts as worker \"", worker,
+                   "\"; give it the certificate of that worker in SecurityOptions::certificate_file "
+                   "(GRADWIRE_CERTIFICATE_FILE), or start it under the name in the certificate"));
 }
 
 }  // namespace gradwire::security

@@ -14,8 +14,8 @@ import os
 import re
 import sys
 
-# Attributes with labels of packages that the target does not depend on.
-VISIBILITY = ("visibility", "default_visibility")
+# Attributes with labels of packages that the target does not depend on. The last one is that of a package_group.
+VISIBILITY = ("visibility", "default_visibility", "packages")
 # The macro cc_library (bazel/defs.bzl) moves the headers in a target's `srcs` to a target of its name with this ending.
 OWN_HEADERS = ".own_headers"
 

@@ -39,6 +39,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(self.problems({
             "rpc/BUILD.bazel": 'load("//bazel:defs.bzl", "x")\ncc_library(name = "a", deps = ["//base", "//codec/torch:b", ":c"])',
             "store/BUILD.bazel": 'cc_library(name = "a", deps = ["//base:x"], visibility = ["//rpc:__pkg__"])',
+            "codec/BUILD.bazel": 'package_group(name = "users", packages = ["//rpc/..."])',
             "rpc/link/a.cc": '#include "gradwire/base/x.h"\n#include "gradwire/rpc/a.h"\n#include "google/x.h"\n',
         }), [])
 

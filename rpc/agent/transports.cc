@@ -22,6 +22,7 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
   std::vector<std::unique_ptr<transport::Transport>> transports;
   GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
                             security::make_credentials(options.security));
+  GRADWIRE_RETURN_IF_ERROR(security::check_own_name(*credentials, options.security, name));
   // Loopback comes first, for calls of a worker to itself, and is never left out or wrapped.
   transports.push_back(transport::make_loopback_transport({}, loop));
   const bool chosen = !options.transports.empty();

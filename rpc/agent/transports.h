@@ -17,7 +17,8 @@ namespace gradwire::rpc {
 // `options.transports` names. If it names none, all transports that work on this machine are created.
 // `name`: the worker's, which the credentials of `options.security` prove to other workers. `check_shm`
 // returns why shared memory does not work on this machine; OK if it does. Then "shm" is left out with a
-// warning in the log. Errors: InvalidArgument for an unknown name; those of security::make_credentials();
+// warning in the log. Errors: InvalidArgument for an unknown name of a transport; those of
+// security::make_credentials(), and of check_own_name() for a certificate that names another worker;
 // Unavailable if no transport but loopback is left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::string& name,

@@ -19,7 +19,8 @@ absl::Status UserGuard::check(uid_t user, absl::string_view what) {
   const std::string why =
       absl::StrCat("the peer process belongs to user ", user, ", expected user ", ::geteuid(),
                    "; to allow that user, add it to SecurityOptions::allowed_users");
-  if (warnings_.allows(absl::StrCat(user))) log(LogLevel::kWarning, "refused ", what, ": ", why);
+  if (warnings_.allows(absl::StrCat(user), clock_.now()))
+    log(LogLevel::kWarning, "refused ", what, ": ", why);
   return absl::PermissionDeniedError(why);
 }
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/security/local_peer/warning_limit.h"
+#include "gradwire/security/warning_limit.h"
 
 namespace gradwire::security {
 
@@ -20,7 +20,7 @@ namespace gradwire::security {
 class UserGuard {
  public:
   explicit UserGuard(std::vector<uid_t> allowed_users, Clock& clock = Clock::system())
-      : allowed_users_(std::move(allowed_users)), warnings_(clock) {}
+      : allowed_users_(std::move(allowed_users)), clock_(clock) {}
 
   bool allows(uid_t user) const;
   // Returns OK if the user is allowed, else PermissionDenied with both users and the remedy. Logs a warning
@@ -30,6 +30,7 @@ class UserGuard {
 
  private:
   const std::vector<uid_t> allowed_users_;
+  Clock& clock_;
   WarningLimit warnings_;
 };
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/manual_clock.h"
 #include "gradwire/base/testing/log_lines.h"
-#include "gradwire/security/local_peer/warning_limit.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::security {
@@ -52,17 +51,6 @@ TEST(UserGuard, RefusalsAreLoggedOncePerUserAndMinute) {
     clock.advance(absl::Seconds(1));
   }
   EXPECT_EQ(captured_lines("refused a test").size(), 6u);
-}
-
-TEST(WarningLimit, NumberOfSubjectsIsBounded) {
-  ManualClock clock;
-  WarningLimit limit(clock);
-  std::size_t allowed = 0;
-  for (std::size_t i = 0; i < 3 * WarningLimit::kMaxSubjects; ++i) allowed += limit.allows(absl::StrCat(i));
-  EXPECT_EQ(allowed, WarningLimit::kMaxSubjects);
-  clock.advance(WarningLimit::kInterval);
-  EXPECT_TRUE(limit.allows("another"));
-  EXPECT_FALSE(limit.allows("another"));
 }
 
 }  // namespace

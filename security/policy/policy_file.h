@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/security/checked_file.h"
 #include "gradwire/security/policy/decision_cache.h"
 #include "gradwire/security/policy/policy.h"
 
@@ -21,9 +22,8 @@ namespace gradwire::security {
 // warning names the reason, once for each state of the file. Thread-safe.
 class PolicyFile {
  public:
-  // `path` must be a regular file that belongs to this process's user or to root, and that neither its group
-  // nor others may write. Errors: NotFound; PermissionDenied, with the command that mends it;
-  // InvalidArgument for a mistake in the file, with line and column.
+  // `path` must be a file that no other user may write. Errors: those of read_checked_file(); InvalidArgument
+  // for a mistake in the file, with line and column.
   static absl::StatusOr<std::unique_ptr<PolicyFile>> open(const std::string& path);
 
   // `now`: on a monotonic clock.
@@ -37,26 +37,16 @@ class PolicyFile {
   static constexpr absl::Duration kExamineEvery = absl::Seconds(1);
 
  private:
-  // Differs between two states of the file.
-  struct Stamp {
-    uint64_t device = 0;
-    uint64_t inode = 0;
-    int64_t size = 0;
-    absl::Time modified;
-    // Also changes when the owner or the permissions do.
-    absl::Time changed;
-    friend bool operator==(const Stamp&, const Stamp&) = default;
-  };
-  // The file as it was found. The reason for which it cannot be used, or its content.
+  // The file as it was found.
   struct Found {
-    Stamp stamp;
+    std::string text;
+    FileStamp stamp;
     // Whether a later change may leave the stamp as it is, because times of files have a coarse grain.
     bool recent = false;
-    absl::StatusOr<std::string> text;
   };
 
   PolicyFile(const std::string& path, Found found, PolicyPtr policy);
-  static Found read(const std::string& path);
+  static absl::StatusOr<Found> read(const std::string& path);
   void examine_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(examining_);
 
   const std::string path_;
@@ -67,8 +57,9 @@ class PolicyFile {
 
   // Locked while a thread examines the file. Others that find it due wait for the result.
   Mutex examining_;
-  Stamp stamp_ ABSL_GUARDED_BY(examining_);
-  bool recent_ ABSL_GUARDED_BY(examining_) = false;
+  // The state of the file that was read last. Nothing equals it if that is not certain: then the file is read
+  // again.
+  std::optional<FileStamp> stamp_ ABSL_GUARDED_BY(examining_);
   // The content of the file that was read last, also if it is not in use, and the error that was logged for
   // it.
   std::string text_ ABSL_GUARDED_BY(examining_);

@@ -152,7 +152,8 @@ TEST_F(PolicyFileTest, AFileOfAnotherUserIsRefused) {
   ASSERT_EQ(chown(path_.c_str(), 12345, 12345), 0);
   const absl::Status status = PolicyFile::open(path_).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("belongs to user 12345"), HasSubstr("chown 0 ")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("belongs to user 12345"), HasSubstr("run as root: chown 0 " + path_)));
 }
 
 TEST_F(PolicyFileTest, WhatCannotBeReadIsRefused) {
@@ -163,7 +164,8 @@ TEST_F(PolicyFileTest, WhatCannotBeReadIsRefused) {
   EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("not a regular file"));
   unlink(path_.c_str());
   write(std::string(kMaxPolicyBytes + 1, '\n'));
-  EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("at most 1048576"));
+  EXPECT_THAT(PolicyFile::open(path_).status().message(),
+              HasSubstr("is too large: got more than 1048576 bytes"));
   write("allow a function");
   EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr(path_ + ":1:17: "));
 }

@@ -13,9 +13,10 @@ namespace {
 class CertificateCredentials final : public Credentials {
  public:
   explicit CertificateCredentials(std::unique_ptr<RotatingCertificates> certificates)
-      : certificates_(std::move(certificates)) {}
+      : certificates_(std::move(certificates)), worker_(certificates_->current()->worker) {}
 
   Kind kind() const override { return Kind::kCertificate; }
+  PeerIdentity own_identity() const override { return worker_; }
   std::unique_ptr<SocketHandshake> connected(int socket, const ConnectionFacts& facts) const override {
     return std::make_unique<TlsHandshake>(TlsHandshake::Role::kConnected, socket, facts,
                                           certificates_->current());
@@ -27,6 +28,8 @@ class CertificateCredentials final : public Credentials {
 
  private:
   const std::unique_ptr<RotatingCertificates> certificates_;
+  // A rotation does not change it.
+  const PeerIdentity worker_;
 };
 
 }  // namespace
@@ -36,12 +39,6 @@ absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFil
       RotatingCertificates::open(files, clock);
   if (!certificates.ok()) return certificates.status();
   return std::make_shared<CertificateCredentials>(*std::move(certificates));
-}
-
-absl::StatusOr<PeerIdentity> certificate_identity(const CertificateFiles& files) {
-  const absl::StatusOr<std::shared_ptr<const CertificateSet>> set = load_certificates(files);
-  if (!set.ok()) return set.status();
-  return (*set)->worker;
 }
 
 }  // namespace gradwire::security

@@ -3,7 +3,6 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/security/credentials.h"
-#include "gradwire/security/peer_identity.h"
 #include "gradwire/security/tls/certificates/certificate_files.h"
 
 namespace gradwire::security {
@@ -19,8 +18,5 @@ namespace gradwire::security {
 // NotFound or PermissionDenied, with a sentence that names the file and the remedy.
 absl::StatusOr<CredentialsPtr> make_certificate_credentials(const CertificateFiles& files,
                                                             Clock& clock = Clock::system());
-
-// Returns the worker that the files name, after the same checks.
-absl::StatusOr<PeerIdentity> certificate_identity(const CertificateFiles& files);
 
 }  // namespace gradwire::security

@@ -143,7 +143,7 @@ TEST_F(Rotation, ExpiredAndMissingFilesAreNotUsed) {
   const std::vector<std::string> lines = captured_lines("are not used");
   ASSERT_EQ(lines.size(), 2);
   EXPECT_THAT(lines[0], HasSubstr("has expired"));
-  EXPECT_THAT(lines[1], HasSubstr(files_.authority + " cannot be opened"));
+  EXPECT_THAT(lines[1], HasSubstr("cannot open the authority file " + files_.authority));
 }
 
 TEST_F(Rotation, ConnectionsOfSeveralThreadsBeginDuringRotations) {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
+#include "gradwire/security/checked_file.h"
 #include "gradwire/security/private_file.h"
 #include "gradwire/security/token/random_bytes.h"
 #include "gradwire/security/token/token_size.h"
@@ -11,21 +12,24 @@
 namespace gradwire::security {
 namespace {
 
-constexpr absl::string_view kWhat = "token file";
+constexpr FileKind kTokenFile = {.what = "token file",
+                                 .option = "SecurityOptions::token_file (GRADWIRE_TOKEN_FILE)",
+                                 .rule = FileKind::Rule::kSecret,
+                                 .most = kMaxTokenFileBytes};
 constexpr std::size_t kRandomBytes = 32;
 
 }  // namespace
 
 absl::StatusOr<Secret> read_token_file(const std::string& path) {
-  GRADWIRE_ASSIGN_OR_RETURN(const Secret content, read_private_file(kWhat, path, kMaxTokenFileBytes));
-  Secret token{absl::StripSuffix(content.reveal(), "\n")};
-  GRADWIRE_RETURN_IF_ERROR(check_token_size(absl::StrCat("the token in \"", path, "\""), token));
+  GRADWIRE_ASSIGN_OR_RETURN(const CheckedFile file, read_checked_file(kTokenFile, path));
+  Secret token{absl::StripSuffix(file.content.reveal(), "\n")};
+  GRADWIRE_RETURN_IF_ERROR(check_token_size(absl::StrCat("the token in ", path), token));
   return token;
 }
 
 absl::Status create_token_file(const std::string& path, const Secret& token) {
   std::string line = absl::StrCat(token.reveal(), "\n");
-  return create_private_file(kWhat, path, Secret::take(line));
+  return create_private_file(kTokenFile.what, path, Secret::take(line));
 }
 
 Secret make_token() {

@@ -13,7 +13,7 @@ namespace gradwire::security {
 // 64 hexadecimal digits are a token of 64 bytes.
 inline constexpr std::size_t kMaxTokenFileBytes = 4096;
 
-// Reads a token file, which nobody but its owner may read or change (security/private_file.h has the rule and
+// Reads a token file, which nobody but its owner may read or change (security/checked_file.h has the rule and
 // the errors). InvalidArgument if the token has fewer than kMinTokenBytes bytes.
 absl::StatusOr<Secret> read_token_file(const std::string& path);
 

@@ -13,7 +13,7 @@
 namespace gradwire::store {
 
 C10dAdmission::C10dAdmission(Options options, Clock& clock)
-    : mode_(options.mode), users_(std::move(options.allowed_users), clock), warnings_(clock) {}
+    : mode_(options.mode), users_(std::move(options.allowed_users), clock), clock_(clock) {}
 
 absl::Status C10dAdmission::check_in_loop(int socket, const std::string& address) {
   if (mode_ == Mode::kEveryone) return absl::OkStatus();
@@ -27,7 +27,8 @@ absl::Status C10dAdmission::check_in_loop(int socket, const std::string& address
           ", or set TcpStoreOptions::allow_unauthenticated_pytorch if every process on the network is "
           "trusted"));
   const absl::string_view host = absl::string_view(address).substr(0, address.rfind(':'));
-  if (warnings_.allows(host)) log(LogLevel::kWarning, "the store refused a connection: ", refusal.message());
+  if (warnings_.allows(host, clock_.now()))
+    log(LogLevel::kWarning, "the store refused a connection: ", refusal.message());
   return refusal;
 }
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/security/local_peer/user_guard.h"
-#include "gradwire/security/local_peer/warning_limit.h"
+#include "gradwire/security/warning_limit.h"
 
 namespace gradwire::store {
 
@@ -44,6 +44,7 @@ class C10dAdmission {
 
   const Mode mode_;
   const security::UserGuard users_;
+  Clock& clock_;
   security::WarningLimit warnings_;
 };
 

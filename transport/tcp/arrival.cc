@@ -40,7 +40,7 @@ void Arrival::accept_in_loop(const std::shared_ptr<TcpContext>& context, Descrip
     const std::shared_ptr<Arrival> replaced = context->arrivals.at(outcome.replaced);
     replaced->cancel_in_loop();
   }
-  if ((outcome.admitted == 0 || outcome.replaced != 0) && context->warnings.due("", now)) {
+  if ((outcome.admitted == 0 || outcome.replaced != 0) && context->warnings.allows("", now)) {
     log(LogLevel::kWarning, "too many sockets have not proved who they are: ", context->admission.refused(),
         " were closed at once and ", context->admission.replaced(), " after a while, the last one from ",
         host, "; see Limits::max_arrivals and max_arrivals_per_address");
@@ -219,7 +219,7 @@ void Arrival::become_stripe_in_loop(const Preface& preface) {
 }
 
 void Arrival::warn_in_loop(absl::string_view reason) const {
-  if (!context_->warnings.due(host_, Clock::system().now())) return;
+  if (!context_->warnings.allows(host_, Clock::system().now())) return;
   log(LogLevel::kWarning, "refused a connection from ", peer_, ": ", reason,
       " (more refusals of this host in the next minute are not logged)");
 }

@@ -6,9 +6,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/security/credentials.h"
 #include "gradwire/security/local_peer/user_guard.h"
+#include "gradwire/security/warning_limit.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/tcp/admission/admission.h"
-#include "gradwire/transport/tcp/admission/warning_times.h"
 #include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/secure/rules.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
@@ -49,7 +49,7 @@ struct TcpContext : LoopContext {
   absl::flat_hash_map<Preface::Token, TcpConnection*> by_token;
   Admission admission;
   absl::flat_hash_map<Admission::Id, std::shared_ptr<Arrival>> arrivals;
-  WarningTimes warnings;
+  security::WarningLimit warnings;
   security::UserGuard users;
 
  private:

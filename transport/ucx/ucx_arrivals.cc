@@ -13,7 +13,7 @@ Admission::Id UcxArrivals::arrive_in_loop(const std::string& host) {
     const auto replaced = waiting_.find(outcome.replaced);
     if (replaced != waiting_.end()) replaced->second->give_up_in_loop();
   }
-  if ((outcome.admitted == 0 || outcome.replaced != 0) && warnings_.due("", now)) {
+  if ((outcome.admitted == 0 || outcome.replaced != 0) && warnings_.allows("", now)) {
     log(LogLevel::kWarning,
         "too many processes that connect over UCX have not proved who they are: ", admission_.refused(),
         " were rejected at once and ", admission_.replaced(), " after a while, the last one from ", host,
@@ -33,7 +33,7 @@ void UcxArrivals::leave_in_loop(Admission::Id place) {
 }
 
 void UcxArrivals::warn_in_loop(const std::string& host, absl::string_view peer, absl::string_view reason) {
-  if (!warnings_.due(host, Clock::system().now())) return;
+  if (!warnings_.allows(host, Clock::system().now())) return;
   log(LogLevel::kWarning, "refused a connection over UCX from ", peer, ": ", reason,
       " (more refusals of this host in the next minute are not logged)");
 }

@@ -5,8 +5,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/security/limits.h"
+#include "gradwire/security/warning_limit.h"
 #include "gradwire/transport/tcp/admission/admission.h"
-#include "gradwire/transport/tcp/admission/warning_times.h"
 
 namespace gradwire::transport {
 
@@ -38,7 +38,7 @@ class UcxArrivals {
  private:
   Admission admission_;
   absl::flat_hash_map<Admission::Id, UcxConnection*> waiting_;
-  WarningTimes warnings_;
+  security::WarningLimit warnings_;
 };
 
 }  // namespace gradwire::transport

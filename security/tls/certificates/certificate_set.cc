@@ -1,6 +1,5 @@
 #include "gradwire/security/tls/certificates/certificate_set.h"
 
-#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -21,6 +20,21 @@ namespace {
 // Intermediate authorities between a worker's certificate and the authority.
 constexpr int kMaxDepth = 4;
 constexpr size_t kMaxCertificates = 64;
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr FileKind kCertificateFile = {
+    .what = "certificate file",
+    .option = "SecurityOptions::certificate_file (GRADWIRE_CERTIFICATE_FILE)",
+    .rule = FileKind::Rule::kTrusted,
+    .most = kMaxFileBytes};
+constexpr FileKind kKeyFile = {.what = "key file",
+                               .option = "SecurityOptions::key_file (GRADWIRE_KEY_FILE)",
+                               .rule = FileKind::Rule::kSecret,
+                               .most = kMaxFileBytes};
+// The authority decides whom this process trusts.
+constexpr FileKind kAuthorityFile = {.what = "authority file",
+                                     .option = "SecurityOptions::authority_file (GRADWIRE_AUTHORITY_FILE)",
+                                     .rule = FileKind::Rule::kTrusted,
+                                     .most = kMaxFileBytes};
 // No RSA key below 2048 bits, no SHA-1.
 constexpr int kSecurityLevel = 2;
 // The maximum size of the certificates that a peer sends, in bytes.
@@ -36,22 +50,11 @@ struct StackFree {
   void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
 };
 
-// The content of the key file, wiped at the end.
-class WipedText {
- public:
-  explicit WipedText(std::string& text) : text_(text) {}
-  ~WipedText() { OPENSSL_cleanse(text_.data(), text_.size()); }
-  WipedText(const WipedText&) = delete;
-  WipedText& operator=(const WipedText&) = delete;
-
- private:
-  std::string& text_;
-};
-
 int no_passphrase(char* /*text*/, int /*size*/, int /*writing*/, void* /*data*/) { return -1; }
 
-BioPtr memory(const std::string& bytes) {
-  return BioPtr(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
+BioPtr memory(absl::string_view bytes) {
+  // OpenSSL refuses nullptr, which an empty text may have.
+  return BioPtr(BIO_new_mem_buf(bytes.empty() ? "" : bytes.data(), static_cast<int>(bytes.size())));
 }
 
 absl::Status bad(const std::string& what, const std::string& path, const std::string& why) {
@@ -59,14 +62,16 @@ absl::Status bad(const std::string& what, const std::string& path, const std::st
 }
 
 absl::StatusOr<CertificateList> parse_certificates(const std::string& what, const std::string& path,
-                                                   const std::string& bytes) {
+                                                   absl::string_view bytes) {
   ERR_clear_error();
   const BioPtr bio = memory(bytes);
   CertificateList found;
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, no_passphrase, nullptr)) {
     found.emplace_back(certificate);
     if (found.size() > kMaxCertificates) {
-      return bad(what, path, absl::StrCat("has more than ", kMaxCertificates, " certificates"));
+      return bad(
+          what, path,
+          absl::StrCat("has more than ", kMaxCertificates, " certificates; keep those of this job only"));
     }
   }
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
@@ -77,12 +82,13 @@ absl::StatusOr<CertificateList> parse_certificates(const std::string& what, cons
         absl::StrCat("has a malformed certificate (", error.text, "): expected PEM; write the file again"));
   }
   if (found.empty()) {
-    return bad(what, path, "has no certificate: expected PEM with \"-----BEGIN CERTIFICATE-----\"");
+    return bad(what, path,
+               "has no certificate: expected PEM with \"-----BEGIN CERTIFICATE-----\"; write the file again");
   }
   return found;
 }
 
-absl::StatusOr<KeyPtr> parse_key(const std::string& path, const std::string& bytes) {
+absl::StatusOr<KeyPtr> parse_key(const std::string& path, absl::string_view bytes) {
   ERR_clear_error();
   const BioPtr bio = memory(bytes);
   KeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_passphrase, nullptr));
@@ -91,11 +97,12 @@ absl::StatusOr<KeyPtr> parse_key(const std::string& path, const std::string& byt
   if (absl::StrContains(bytes, "ENCRYPTED")) {
     return bad(
         "key", path,
-        "is encrypted with a passphrase; remove it: openssl pkey -in FILE -out KEY, and chmod 600 KEY");
+        absl::StrCat("is encrypted with a passphrase; make one without it: (umask 077; openssl pkey -in ",
+                     path, " -out ", path, ".plain)"));
   }
   return bad("key", path,
              absl::StrCat("has no private key that can be read (", error.text,
-                          "): expected PEM with \"-----BEGIN PRIVATE KEY-----\""));
+                          "): expected PEM with \"-----BEGIN PRIVATE KEY-----\"; write the file again"));
 }
 
 absl::StatusOr<AuthoritiesPtr> make_authorities(const std::string& path,
@@ -178,22 +185,21 @@ std::array<FileStamp, 3> stamps_of(const CertificateFiles& files) {
 
 absl::StatusOr<std::shared_ptr<const CertificateSet>> load_certificates(const CertificateFiles& files) {
   // 1. Read the files.
-  absl::StatusOr<FileContent> certificate = read_file("certificate", files.certificate, Secrecy::kPublic);
+  const absl::StatusOr<CheckedFile> certificate = read_checked_file(kCertificateFile, files.certificate);
   if (!certificate.ok()) return certificate.status();
-  absl::StatusOr<FileContent> key_content = read_file("key", files.key, Secrecy::kSecret);
+  const absl::StatusOr<CheckedFile> key_content = read_checked_file(kKeyFile, files.key);
   if (!key_content.ok()) return key_content.status();
-  const WipedText wiped(key_content->bytes);
-  absl::StatusOr<FileContent> authority = read_file("authority", files.authority, Secrecy::kPublic);
+  const absl::StatusOr<CheckedFile> authority = read_checked_file(kAuthorityFile, files.authority);
   if (!authority.ok()) return authority.status();
 
   // 2. Parse them.
   absl::StatusOr<CertificateList> chain =
-      parse_certificates("certificate", files.certificate, certificate->bytes);
+      parse_certificates("certificate", files.certificate, certificate->content.reveal());
   if (!chain.ok()) return chain.status();
-  absl::StatusOr<KeyPtr> key = parse_key(files.key, key_content->bytes);
+  absl::StatusOr<KeyPtr> key = parse_key(files.key, key_content->content.reveal());
   if (!key.ok()) return key.status();
   absl::StatusOr<CertificateList> authority_certificates =
-      parse_certificates("authority", files.authority, authority->bytes);
+      parse_certificates("authority", files.authority, authority->content.reveal());
   if (!authority_certificates.ok()) return authority_certificates.status();
 
   // 3. Check that they belong together.

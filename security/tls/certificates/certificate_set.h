@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "gradwire/security/checked_file.h"
 #include "gradwire/security/peer_identity.h"
 #include "gradwire/security/tls/certificates/certificate_files.h"
 #include "gradwire/security/tls/certificates/openssl.h"
-#include "gradwire/security/tls/certificates/watched_file.h"
 
 namespace gradwire::security {
 
@@ -28,8 +28,8 @@ struct CertificateSet {
 std::array<FileStamp, 3> stamps_of(const CertificateFiles& files);
 
 // Reads and checks the files: the key is secret and fits the certificate, which is valid now, names a worker,
-// and is signed by the authority for both roles of a connection. Errors: InvalidArgument, NotFound or
-// PermissionDenied, with a sentence that names the file and the remedy.
+// and is signed by the authority for both roles of a connection. Errors: those of read_checked_file();
+// InvalidArgument, with a sentence that names the file and the remedy.
 absl::StatusOr<std::shared_ptr<const CertificateSet>> load_certificates(const CertificateFiles& files);
 
 }  // namespace gradwire::security

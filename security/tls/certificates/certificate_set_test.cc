@@ -22,13 +22,12 @@ std::string message(const absl::Status& status) { return std::string(status.mess
 TEST(CertificateFiles, NameTheirWorker) {
   const TestAuthority authority;
   const CertificateFiles files = authority.worker("big-job", "ps:0");
-  const absl::StatusOr<PeerIdentity> worker = certificate_identity(files);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  EXPECT_EQ(worker->proof, PeerIdentity::Proof::kCertificate);
-  EXPECT_EQ(worker->job, "big-job");
-  EXPECT_EQ(worker->name, "ps:0");
   const absl::StatusOr<CredentialsPtr> credentials = make_certificate_credentials(files);
-  ASSERT_TRUE(credentials.ok());
+  ASSERT_TRUE(credentials.ok()) << credentials.status();
+  const PeerIdentity worker = (*credentials)->own_identity();
+  EXPECT_EQ(worker.proof, PeerIdentity::Proof::kCertificate);
+  EXPECT_EQ(worker.job, "big-job");
+  EXPECT_EQ(worker.name, "ps:0");
   EXPECT_EQ((*credentials)->kind(), Credentials::Kind::kCertificate);
   EXPECT_TRUE((*credentials)->may_leave_host());
 }
@@ -42,20 +41,22 @@ TEST(CertificateFiles, MissingFileIsNotFound) {
     files.*file = "/nowhere/x.pem";
     const absl::Status status = load(files);
     EXPECT_TRUE(absl::IsNotFound(status)) << status;
-    EXPECT_THAT(message(status), HasSubstr("file /nowhere/x.pem cannot be opened"));
+    EXPECT_THAT(message(status), AllOf(HasSubstr("cannot open the "),
+                                       HasSubstr(" file /nowhere/x.pem: No such file or "
+                                                 "directory; create it, or correct SecurityOptions::")));
   }
 }
 
 TEST(CertificateFiles, KeyThatOthersMayReadIsRefused) {
   const TestAuthority authority;
   const CertificateFiles files = authority.worker("job", "a");
-  for (const mode_t mode : {0640u, 0604u, 0620u, 0610u, 0644u}) {
+  for (const mode_t mode : {0604u, 0620u, 0610u, 0644u}) {
     ASSERT_EQ(::chmod(files.key.c_str(), mode), 0);
     const absl::Status status = load(files);
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(message(status),
-                AllOf(HasSubstr("the key file " + files.key + " may be used by others: got mode 06"),
-                      HasSubstr("run: chmod 600 " + files.key)));
+                AllOf(HasSubstr("the key file " + files.key + " can be read or changed by "),
+                      HasSubstr(": it has mode 06"), HasSubstr("run: chmod 600 " + files.key)));
   }
   for (const mode_t mode : {0600u, 0400u, 0700u}) {
     ASSERT_EQ(::chmod(files.key.c_str(), mode), 0);
@@ -69,7 +70,7 @@ TEST(CertificateFiles, TheModeIsThatOfTheFileBehindASymbolicLink) {
   CertificateFiles files = authority.worker("job", "a");
   const std::string link = files.key + ".link";
   ASSERT_EQ(::symlink(files.key.c_str(), link.c_str()), 0);
-  ASSERT_EQ(::chmod(files.key.c_str(), 0640), 0);
+  ASSERT_EQ(::chmod(files.key.c_str(), 0644), 0);
   const std::string target = files.key;
   files.key = link;
   EXPECT_TRUE(absl::IsPermissionDenied(load(files)));
@@ -85,7 +86,9 @@ TEST(CertificateFiles, KeyOfAnotherUserIsRefused) {
   const absl::Status status = load(files);
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(message(status),
-              HasSubstr("belongs to the user 12345, expected this process's user 0 or root"));
+              AllOf(HasSubstr("the key file " + files.key + " belongs to another user"),
+                    HasSubstr("belongs to user 12345 and group 12345, expected user 0"),
+                    HasSubstr("run as root: chown 0 " + files.key + " && chmod 600 " + files.key)));
 }
 
 TEST(CertificateFiles, SpecialAndHugeFilesAreRefused) {

@@ -27,8 +27,8 @@ constexpr int kFirstDescriptor = 100;
 
 // All that the launcher sets for workers, or reads itself. Its own values are not those of its workers.
 constexpr const char* kVariables[] = {
-    "GRADWIRE_TOKEN_FD", "GRADWIRE_TOKEN_FILE",     "GRADWIRE_INSECURE",   "GRADWIRE_CERTIFICATE_FILE",
-    "GRADWIRE_KEY_FILE", "GRADWIRE_AUTHORITY_FILE", "GRADWIRE_WORKER_NAME"};
+    "GRADWIRE_TOKEN_FD", "GRADWIRE_TOKEN_FILE",     "GRADWIRE_INSECURE", "GRADWIRE_CERTIFICATE_FILE",
+    "GRADWIRE_KEY_FILE", "GRADWIRE_AUTHORITY_FILE", "GRADWIRE_JOB",      "GRADWIRE_WORKER_NAME"};
 
 // Returns a copy of `descriptor` that programs inherit. If the limit of descriptors is below the number, it
 // is `descriptor` itself.
@@ -46,7 +46,9 @@ absl::StatusOr<JobSecurity> JobSecurity::prepare(const LaunchSecurity& options, 
   GRADWIRE_RETURN_IF_ERROR(made.make_stores(run_id));
   for (const char* variable : kVariables) unsetenv(variable);
   // Files that cannot be used are found now, not when the first store opens.
-  GRADWIRE_RETURN_IF_ERROR(security::make_credentials(made.stores_).status());
+  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
+                            security::make_credentials(made.stores_));
+  made.stores_.job = credentials->own_identity().job;
   return made;
 }
 
@@ -59,6 +61,7 @@ absl::Status JobSecurity::make_stores(const std::string& run_id) {
       stores_ = {.certificate_file = options_.certificate_file,
                  .key_file = options_.key_file,
                  .authority_file = options_.authority_file};
+      if (const char* const job = std::getenv("GRADWIRE_JOB")) stores_.job = job;
       return absl::OkStatus();
     case Kind::kNewCertificates: {
       GRADWIRE_ASSIGN_OR_RETURN(CertificateFolder folder, CertificateFolder::create(run_id));
@@ -85,7 +88,7 @@ absl::Status JobSecurity::use_token() {
     GRADWIRE_ASSIGN_OR_RETURN(const SecurityOptions inherited, security::with_environment({}));
     GRADWIRE_ASSIGN_OR_RETURN(token, security::token_of(inherited));
   }
-  stores_.token = std::string(token.reveal());
+  stores_.token = token;
   GRADWIRE_ASSIGN_OR_RETURN(Descriptor descriptor, security::token_descriptor(token));
   GRADWIRE_ASSIGN_OR_RETURN(token_, inheritable(std::move(descriptor)));
   return absl::OkStatus();
@@ -109,6 +112,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> JobSecurity::wo
     variables.emplace_back("GRADWIRE_CERTIFICATE_FILE", files.certificate_file);
     variables.emplace_back("GRADWIRE_KEY_FILE", files.key_file);
     variables.emplace_back("GRADWIRE_AUTHORITY_FILE", files.authority_file);
+    variables.emplace_back("GRADWIRE_JOB", stores_.job);
   }
   return variables;
 }

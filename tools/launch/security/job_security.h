@@ -45,6 +45,7 @@ class JobSecurity {
   absl::Status use_token();
 
   LaunchSecurity options_;
+  // With certificates, also the job that the launcher's own names.
   SecurityOptions stores_;
   std::optional<CertificateFolder> certificates_;
   Descriptor token_;

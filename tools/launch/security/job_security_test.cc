@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/security/secret.h"
 #include "gradwire/security/security_options.h"
 
 namespace gradwire::tools {
@@ -46,9 +47,9 @@ TEST(JobSecurity, NewTokenIsInADescriptorThatIsInherited) {
   const int descriptor = std::stoi(set.at("GRADWIRE_TOKEN_FD"));
   EXPECT_EQ(fcntl(descriptor, F_GETFD), 0);
   EXPECT_GE(descriptor, 100);
-  EXPECT_EQ(content(set.at("GRADWIRE_TOKEN_FD")), one.stores().token);
-  EXPECT_GE(one.stores().token.size(), 32u);
-  EXPECT_NE(one.stores().token, other.stores().token);
+  EXPECT_TRUE(SecretOption(content(set.at("GRADWIRE_TOKEN_FD"))) == one.stores().token);
+  EXPECT_GE(one.stores().token.secret().size(), 32u);
+  EXPECT_FALSE(one.stores().token == other.stores().token);
   // Nobody can change it for the other workers.
   EXPECT_EQ(pwrite(descriptor, "x", 1, 0), -1);
   EXPECT_EQ(ftruncate(descriptor, 0), -1);
@@ -62,7 +63,7 @@ TEST(JobSecurity, TokenOfAFileIsHandedOnWithoutTheFile) {
   setenv("GRADWIRE_TOKEN_FILE", "/other", 1);
   setenv("GRADWIRE_INSECURE", "1", 1);
   const JobSecurity security = prepare({.kind = Kind::kToken, .token_file = path});
-  EXPECT_EQ(security.stores().token, token);
+  EXPECT_TRUE(security.stores().token == token);
   EXPECT_EQ(content(variables(security).at("GRADWIRE_TOKEN_FD")), token);
   EXPECT_EQ(variables(security).size(), 1u);
   EXPECT_EQ(std::getenv("GRADWIRE_TOKEN_FILE"), nullptr);
@@ -91,6 +92,7 @@ TEST(JobSecurity, NewCertificatesAreNamedAfterTheWorkers) {
     EXPECT_EQ(set.at("GRADWIRE_CERTIFICATE_FILE"), absl::StrCat(folder, "/trainer1.certificate.pem"));
     EXPECT_EQ(set.at("GRADWIRE_KEY_FILE"), absl::StrCat(folder, "/trainer1.key.pem"));
     EXPECT_EQ(set.at("GRADWIRE_AUTHORITY_FILE"), absl::StrCat(folder, "/authority.pem"));
+    EXPECT_EQ(set.at("GRADWIRE_JOB"), "job");
     EXPECT_EQ(set.count("GRADWIRE_TOKEN_FD"), 0u);
     EXPECT_NE(security.stores().certificate_file, set.at("GRADWIRE_CERTIFICATE_FILE"));
   }
@@ -111,6 +113,12 @@ TEST(JobSecurity, WorkersGetTheLaunchersFilesOrTheirOwn) {
   EXPECT_EQ(set.at("GRADWIRE_CERTIFICATE_FILE"), "/c/2");
   EXPECT_EQ(set.at("GRADWIRE_KEY_FILE"), "/k/2");
   EXPECT_EQ(set.at("GRADWIRE_AUTHORITY_FILE"), files.authority_file);
+  // The workers belong to the job that the launcher's own certificate names.
+  EXPECT_EQ(set.at("GRADWIRE_JOB"), "job");
+  setenv("GRADWIRE_JOB", "another", 1);
+  const absl::Status other_job = JobSecurity::prepare(given, "job").status();
+  EXPECT_TRUE(absl::StrContains(other_job.message(), "belongs to the job \"another\"")) << other_job;
+  unsetenv("GRADWIRE_JOB");
   given.key_file = "/no/such/key";
   EXPECT_FALSE(JobSecurity::prepare(given, "job").ok());
 }
