@@ -7,6 +7,10 @@
 #include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
 
+namespace gradwire::security {
+class Credentials;
+}
+
 namespace gradwire::store {
 
 class C10dSocket;
@@ -92,7 +96,8 @@ class TcpStore : public Store {
   int port_;
   std::unique_ptr<TcpStoreServer> server_;  // Only on the master.
   std::unique_ptr<StoreCaller> client_;
-  SecurityOptions security_;
+  // Made once, and shared with the server and with clones.
+  std::shared_ptr<const security::Credentials> credentials_;
   bool served_by_torch_ = false;
 };
 

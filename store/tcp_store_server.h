@@ -10,6 +10,10 @@
 #include "gradwire/security/security_options.h"
 #include "gradwire/store/memory/limits.h"
 
+namespace gradwire::security {
+class Credentials;
+}
+
 namespace gradwire::store {
 
 class StoreLoop;
@@ -29,6 +33,8 @@ struct TcpStoreServerOptions {
   // The proof that clients must give. Without a token or a certificate the server listens on the loopback
   // interface only, unless `security.insecure` is set.
   SecurityOptions security = {};
+  // The credentials that were made of `security`; nullptr: the server makes them.
+  std::shared_ptr<const security::Credentials> credentials = nullptr;
 };
 
 // Server that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one. A

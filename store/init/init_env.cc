@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
-#include "gradwire/security/make_credentials.h"
+#include "gradwire/security/environment.h"
 #include "gradwire/store/init/init_internal.h"
 #include "gradwire/store/init/process_place.h"
 #include "gradwire/store/prefix_store.h"
@@ -53,9 +53,8 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   std::vector<std::string> missing;
   if (!environment_variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
   if (!host.has_value() && request.rank == 0 && !launcher_hosts) {
-    GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
-                              security::make_credentials(request.options.security));
-    host = credentials->may_leave_host() ? host_name() : "localhost";
+    GRADWIRE_ASSIGN_OR_RETURN(request.options.security, security::with_environment(request.options.security));
+    host = security::may_leave_host(request.options.security) ? host_name() : "localhost";
   }
   if (!host.has_value()) missing.push_back("MASTER_ADDR");
   // In an open group the ranks may be assigned.

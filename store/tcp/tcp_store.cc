@@ -42,7 +42,7 @@ absl::Status check_fits(const std::vector<std::string>& keys, const std::string&
 }  // namespace
 
 TcpStore::TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options)
-    : Store(options.timeout), host_(host), port_(port), security_(options.security) {}
+    : Store(options.timeout), host_(host), port_(port) {}
 
 TcpStore::TcpStore(const std::string& host, int port, TcpStoreOptions options)
     : TcpStore(Unopened{}, host, port, options) {
@@ -64,15 +64,17 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(description(), ": world size must be positive, got ", *options.world_size));
   }
-  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
-                            security::make_credentials(options.security));
+  if (credentials_ == nullptr) {
+    GRADWIRE_ASSIGN_OR_RETURN(credentials_, security::make_credentials(options.security));
+  }
   Endpoint target{host_, port_};
   if (options.is_master) {
     GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_,
                                                               .port = port_,
                                                               .allow_unauthenticated_pytorch =
                                                                   options.allow_unauthenticated_pytorch,
-                                                              .security = options.security}));
+                                                              .security = options.security,
+                                                              .credentials = credentials_}));
     port_ = server_->port();
     // The master connects to itself by a loopback address: its own name may not be reachable from inside the
     // machine (for example behind address translation).
@@ -88,7 +90,7 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   TcpStoreClient::Options client_options{.endpoint = target,
                                          .name = description(),
                                          .world_size = options.world_size.value_or(0),
-                                         .credentials = credentials};
+                                         .credentials = credentials_};
   std::optional<C10dSocket> to_torch;
   if (!options.is_master) {
     client_options.is_other_server = [&to_torch, target, &clock = clock()](absl::Duration timeout) {
@@ -112,10 +114,8 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
 
 absl::Status TcpStore::start_at_torch(C10dSocket socket, const TcpStoreOptions& options,
                                       absl::Time deadline) {
-  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
-                            security::make_credentials(options.security));
-  if (credentials->kind() != security::Credentials::Kind::kNone &&
-      credentials->kind() != security::Credentials::Kind::kInsecure) {
+  if (credentials_->kind() != security::Credentials::Kind::kNone &&
+      credentials_->kind() != security::Credentials::Kind::kInsecure) {
     return absl::FailedPreconditionError(
         absl::StrCat(description(),
                      ": a program of PyTorch serves it, which cannot prove that it belongs to the job; "
@@ -284,9 +284,12 @@ absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Ti
 absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
   TcpStoreOptions options;
   options.timeout = deadline - clock().now();
-  options.security = security_;
   if (!served_by_torch_) {
-    return open(is_master() && !is_loopback(host_) ? "127.0.0.1" : host_, port_, options);
+    const std::string host = is_master() && !is_loopback(host_) ? "127.0.0.1" : host_;
+    std::shared_ptr<TcpStore> store(new TcpStore(Unopened{}, host, port_, options));
+    store->credentials_ = credentials_;
+    GRADWIRE_RETURN_IF_ERROR(store->start(options));
+    return std::shared_ptr<Store>(std::move(store));
   }
   // The kind of the server is known, so one connection is enough.
   std::optional<C10dSocket> socket = C10dClient::find_server({host_, port_}, clock(), deadline);
@@ -295,6 +298,7 @@ absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
         absl::StrCat(description(), ": cannot clone the store: PyTorch's server cannot be reached"));
   }
   std::shared_ptr<TcpStore> store(new TcpStore(Unopened{}, host_, port_, options));
+  store->credentials_ = credentials_;
   GRADWIRE_RETURN_IF_ERROR(store->start_at_torch(*std::move(socket), options, deadline));
   return std::shared_ptr<Store>(std::move(store));
 }

@@ -36,8 +36,10 @@ TcpStoreServer::TcpStoreServer(std::unique_ptr<Parts> parts) : parts_(std::move(
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpStoreServerOptions& options) {
   // "localhost" resolves to ::1 on some machines; clients and server agree on 127.0.0.1.
   const std::string loopback = absl::EqualsIgnoreCase(options.host, "localhost") ? "127.0.0.1" : options.host;
-  GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
-                            security::make_credentials(options.security));
+  security::CredentialsPtr credentials = options.credentials;
+  if (credentials == nullptr) {
+    GRADWIRE_ASSIGN_OR_RETURN(credentials, security::make_credentials(options.security));
+  }
   const bool open = credentials->may_leave_host();
   if (!open && !options.host.empty() && !is_loopback(options.host)) {
     return absl::FailedPreconditionError(
