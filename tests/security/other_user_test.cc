@@ -10,9 +10,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "gradwire/base/testing/test_needs.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/transport/tcp/preface.h"
@@ -45,12 +49,29 @@ std::string knock(const std::string& port) {
   return absl::StrCat(got == 0 ? "closed" : "open", refused ? " with a reason" : "");
 }
 
+// Uses the store at the port, and returns the value that it has read from it, or the error.
+std::string use_store(const std::string& port) {
+  int number = 0;
+  (void)absl::SimpleAtoi(port, &number);
+  absl::StatusOr<std::shared_ptr<store::TcpStore>> store =
+      store::TcpStore::open("127.0.0.1", number, {.timeout = absl::Seconds(60)});
+  if (!store.ok()) return store.status().ToString();
+  (*store)->set("from", "another user");
+  return (*store)->get("key");
+}
+
+// The input is "knock PORT" or "use PORT".
+std::string act(const std::string& input) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(input, ' ');
+  return parts.first == "knock" ? knock(parts.second) : use_store(parts.second);
+}
+
 class OtherUserOnThisHost : public testing::Test {
  protected:
   // Before any thread: the other user's process is made by fork().
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());
-    other_ = std::make_unique<OtherUser>(&knock);
+    other_ = std::make_unique<OtherUser>(&act);
   }
 
   std::unique_ptr<OtherUser> other_;
@@ -58,7 +79,7 @@ class OtherUserOnThisHost : public testing::Test {
 
 TEST_F(OtherUserOnThisHost, IsRefusedByAStoreWithoutCredentials) {
   store::TcpStore store("127.0.0.1", 0, {.is_master = true});
-  EXPECT_EQ(other_->ask(absl::StrCat(store.port())), "closed with a reason");
+  EXPECT_EQ(other_->ask(absl::StrCat("knock ", store.port())), "closed with a reason");
   store.set("key", "value");
   EXPECT_EQ(store.get("key"), "value");
 }
@@ -66,7 +87,9 @@ TEST_F(OtherUserOnThisHost, IsRefusedByAStoreWithoutCredentials) {
 TEST_F(OtherUserOnThisHost, IsServedIfItIsAllowed) {
   store::TcpStore store("127.0.0.1", 0,
                         {.is_master = true, .security = {.allowed_users = {OtherUser::kUser}}});
-  EXPECT_EQ(other_->ask(absl::StrCat(store.port())), "closed");
+  store.set("key", "value");
+  EXPECT_EQ(other_->ask(absl::StrCat("use ", store.port())), "value");
+  EXPECT_EQ(store.get("from"), "another user");
 }
 
 }  // namespace

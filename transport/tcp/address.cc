@@ -13,21 +13,48 @@
 #include <optional>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/security/credentials.h"
 
 namespace gradwire::transport {
 namespace {
+
+// Separates a loopback address from its network.
+constexpr char kNetworkMark = '@';
+constexpr std::size_t kMaxNetwork = 128;
 
 struct HostPort {
   std::string host;
   int port;
 };
+
+// The network of "host:port@network", which is removed from `text`; empty if it has none.
+absl::StatusOr<std::string> take_network(absl::string_view& text) {
+  const std::size_t mark = text.find(kNetworkMark);
+  if (mark == absl::string_view::npos) return std::string();
+  const absl::string_view network = text.substr(mark + 1);
+  const bool good = !network.empty() && network.size() <= kMaxNetwork &&
+                    std::all_of(network.begin(), network.end(),
+                                [](unsigned char c) { return absl::ascii_isalnum(c) || c == '-'; });
+  if (!good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed address: got \"", absl::CHexEscape(text), "\", expected host:port@network"));
+  }
+  text = text.substr(0, mark);
+  return std::string(network);
+}
+
+bool is_other_network(absl::string_view network) {
+  return !network.empty() && !network_id().empty() && network != network_id();
+}
 
 // An IPv6 address must be in brackets: without them the last group of digits could be taken for the port.
 absl::StatusOr<HostPort> split_host_port(absl::string_view text) {
@@ -194,11 +221,32 @@ std::string join_host_port(absl::string_view host, int port) {
   return absl::StrCat(host, ":", port);
 }
 
+std::string in_network(absl::string_view address, absl::string_view network) {
+  if (network.empty()) return std::string(address);
+  return absl::StrCat(address, std::string(1, kNetworkMark), network);
+}
+
+std::string without_network(absl::string_view address) {
+  std::vector<absl::string_view> parts = absl::StrSplit(address, ',');
+  for (absl::string_view& part : parts) part = part.substr(0, part.find(kNetworkMark));
+  return absl::StrJoin(parts, ",");
+}
+
 absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view address) {
   std::vector<SocketAddress> all;
   absl::Status unresolved;
   for (absl::string_view part : absl::StrSplit(address, ',')) {
-    GRADWIRE_ASSIGN_OR_RETURN(HostPort host_port, split_host_port(absl::StripAsciiWhitespace(part)));
+    part = absl::StripAsciiWhitespace(part);
+    GRADWIRE_ASSIGN_OR_RETURN(const std::string network, take_network(part));
+    GRADWIRE_ASSIGN_OR_RETURN(HostPort host_port, split_host_port(part));
+    if (is_other_network(network)) {
+      unresolved = absl::FailedPreconditionError(absl::StrCat(
+          "cannot connect to ", part,
+          ": that process runs on another host or in another container, and listens only on the loopback "
+          "interface there, because it has no credentials; ",
+          security::kHowToSecure));
+      continue;
+    }
     // One name that cannot be resolved does not matter while another one can.
     auto found = look_up(host_port.host.c_str(), host_port.port, 0);
     if (!found.ok()) {

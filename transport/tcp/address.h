@@ -28,9 +28,18 @@ bool is_loopback(const SocketAddress& address);
 // Returns "host:port", with brackets around an IPv6 host.
 std::string join_host_port(absl::string_view host, int port);
 
+// Returns `address`, one of the loopback interface, with the network namespace in which it means something:
+// "127.0.0.1:80@NETWORK". `network` as network_id() (base/process/host.h); without one `address` is returned.
+std::string in_network(absl::string_view address, absl::string_view network);
+// Returns an address or a list of them as it is shown in messages: without networks.
+std::string without_network(absl::string_view address);
+
 // Returns the addresses to try, in order, for "host:port" or a list of these separated by commas. A host is a
-// numeric address or a name; a name is looked up inside this call and may have several addresses.
-// InvalidArgument for a malformed address; Unavailable if a name is not found.
+// numeric address or a name; a name is looked up inside this call and may have several addresses. An address
+// in_network() of another host or container is left out: here it would lead to another process.
+//
+// InvalidArgument for a malformed address; Unavailable if a name is not found; FailedPrecondition if all
+// addresses are loopback addresses of other networks, with the reason and the remedy.
 absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view address);
 
 // Returns the addresses to bind a listening socket to, one of which is enough; all interfaces for an empty

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "gradwire/base/process/host.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {
@@ -30,6 +31,34 @@ TEST(ResolveAddresses, MappedIpv4IsWrittenAsIpv4) {
 TEST(ResolveAddresses, MalformedAddressIsInvalid) {
   for (const char* text : {"", ":", "host", "host:", ":80", "host:0", "host:65536", "host:-1", "host:80x",
                            "::1:80", "[::1]", "[::1]80", "[::1:80", "a:1,", "a:1,b"}) {
+    EXPECT_EQ(resolved(text), Texts{"INVALID_ARGUMENT"}) << text;
+  }
+}
+
+TEST(ResolveAddresses, LoopbackOfThisNetworkIsKept) {
+  EXPECT_EQ(resolved(in_network("127.0.0.1:80", network_id())), Texts{"127.0.0.1:80"});
+  EXPECT_EQ(in_network("127.0.0.1:80", ""), "127.0.0.1:80");
+  EXPECT_EQ(without_network(in_network("127.0.0.1:80", "a-1") + ",10.0.0.1:1"), "127.0.0.1:80,10.0.0.1:1");
+}
+
+TEST(ResolveAddresses, LoopbackOfAnotherNetworkIsRefusedWithTheRemedy) {
+  const std::string elsewhere = in_network("127.0.0.1:80", "another-host-1");
+  const absl::Status status = resolve_addresses(elsewhere).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(
+      status.message(),
+      "cannot connect to 127.0.0.1:80: that process runs on another host or in another container, and "
+      "listens only on the loopback interface there, because it has no credentials; start the job with "
+      "the launcher, give all its processes one token (SecurityOptions::token_file, GRADWIRE_TOKEN_FILE) "
+      "or certificates, or set SecurityOptions::insecure (GRADWIRE_INSECURE=1) if every process in the "
+      "network is trusted");
+  // Other addresses of the list are tried.
+  EXPECT_EQ(resolved(elsewhere + ",10.0.0.1:1"), Texts{"10.0.0.1:1"});
+}
+
+TEST(ResolveAddresses, MalformedNetworkIsInvalid) {
+  for (const std::string& text : {std::string("127.0.0.1:80@"), std::string("127.0.0.1:80@a@b"),
+                                  std::string("127.0.0.1:80@a b"), "127.0.0.1:80@" + std::string(129, 'a')}) {
     EXPECT_EQ(resolved(text), Texts{"INVALID_ARGUMENT"}) << text;
   }
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
 #include "gradwire/transport/common/loop_transport.h"
 #include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/arrival.h"
@@ -27,6 +28,10 @@ class TcpTransport : public LoopTransport<TcpContext> {
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
     GRADWIRE_ASSIGN_OR_RETURN(ListeningSockets sockets, listening_sockets());
     std::string address = join_host_port(own_host(sockets), sockets.port);
+    // Another process may read this address on another host, where it would lead to a stranger.
+    const TcpOptions& options = context_->options;
+    if (!options.credentials->may_leave_host() && options.advertised_host.empty())
+      address = in_network(address, network_id());
     // Shared with the accepted sockets that have not sent their preface yet.
     auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
     GRADWIRE_RETURN_IF_ERROR(accept_on(
@@ -44,9 +49,10 @@ class TcpTransport : public LoopTransport<TcpContext> {
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
     if (!context_->options.credentials->may_leave_host()) {
       std::erase_if(candidates, [](const SocketAddress& candidate) { return !is_loopback(candidate); });
-      if (candidates.empty()) return leaves_host_error(absl::StrCat("cannot connect to ", address));
+      if (candidates.empty())
+        return leaves_host_error(absl::StrCat("cannot connect to ", without_network(address)));
     }
-    auto connection = std::make_shared<TcpConnection>(context_, address, random_token());
+    auto connection = std::make_shared<TcpConnection>(context_, without_network(address), random_token());
     connection->begin_with_preface();
     return begin(connection, [connection, candidates = std::move(candidates), listener = std::move(listener),
                               deadline]() mutable {

@@ -77,15 +77,18 @@ struct TcpOptions {
 };
 
 // Connections over TCP. Addresses are "host:port" or a list of these separated by commas, which are tried in
-// order. A host name is looked up on the thread that calls connect().
+// order. A host name is looked up on the thread that calls connect(). Without credentials listen() returns
+// "127.0.0.1:port@network", so that connect() on another host reports the reason instead of reaching a
+// stranger there.
 //
 // The driver of `loop` reads and delivers. Without `loop` the transport creates a loop and a thread that
 // drives it, at the first listen() or connect(). A sender writes on its own thread as far as the socket has
 // room. Uses one descriptor per connection, and one to listen (without credentials two: 127.0.0.1 and ::1).
 //
-// listen() and connect() return FailedPrecondition for an address that is not allowed without credentials. A
-// connection whose peer does not prove what the credentials demand, or refuses the proof of this process,
-// ends with Unauthenticated.
+// listen() and connect() return FailedPrecondition for an address that is not allowed without credentials,
+// and connect() also for one on which a process of another host listens without credentials. A connection
+// whose peer does not prove what the credentials demand, or refuses the proof of this process, ends with
+// Unauthenticated.
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 
