@@ -1,30 +1,26 @@
 // A store that serves clients of PyTorch's TCPStore only from its own host, and such clients on two hosts.
 
-#include <arpa/inet.h>
 #include <sched.h>
-#include <sys/socket.h>
 
-#include <cerrno>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/log_lines.h"
 #include "gradwire/base/testing/other_user.h"
 #include "gradwire/base/testing/test_needs.h"
-#include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/store/tcp_store_server.h"
+#include "gradwire/store/testing/pytorch_ping.h"
 #include "gradwire/tests/partition/hosts.h"
 #include "gtest/gtest.h"
 
 namespace chaos {
 namespace {
 
-using gradwire::Descriptor;
 using gradwire::OtherUser;
 using gradwire::store::TcpStoreServer;
 
@@ -33,24 +29,7 @@ using gradwire::store::TcpStoreServer;
 std::string client(const std::string& command) {
   if (command == "enter") return ::unshare(CLONE_NEWNET) == 0 ? "ok" : "not permitted";
   const std::pair<std::string, std::string> target = absl::StrSplit(command, ' ');
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(target.second)));
-  ::inet_pton(AF_INET, target.first.c_str(), &address.sin_addr);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-    return "not connected";
-  std::string bytes(gradwire::store::kC10dGreeting);
-  bytes.push_back(static_cast<char>(gradwire::store::C10dQuery::kPing));
-  gradwire::store::put_c10d_number(bytes, 77, 4);
-  ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  // A test that reaches it fails.
-  const timeval timeout = {60, 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  char answer[4];
-  const ssize_t got = ::recv(socket.get(), answer, sizeof(answer), MSG_WAITALL);
-  if (got == sizeof(answer)) return "served";
-  return got == 0 || errno == ECONNRESET ? "refused" : "no answer";
+  return gradwire::store::ping_as_pytorch(target.first, std::stoi(target.second));
 }
 
 TEST(PyTorchClients, OfAnotherHostAreRefused) {

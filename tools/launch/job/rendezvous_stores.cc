@@ -70,7 +70,10 @@ absl::StatusOr<bool> RendezvousStores::is_host() const {
 // The one place that says what the servers of this launcher demand of their clients.
 absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> RendezvousStores::serve(const std::string& host,
                                                                                int port) const {
-  return store::TcpStoreServer::start({.host = host, .port = port, .security = security_});
+  store::TcpStoreServerOptions server{.host = host, .port = port, .security = security_};
+  // Otherwise the kind of security decides.
+  if (options_.security.allow_unauthenticated_pytorch) server.allow_unauthenticated_pytorch = true;
+  return store::TcpStoreServer::start(server);
 }
 
 absl::Status RendezvousStores::serve_if_host() {

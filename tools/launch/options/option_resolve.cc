@@ -237,6 +237,11 @@ absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
         "the job is not protected (--insecure): every process that reaches one of its ports can take part in "
         "it");
   }
+  if (options.security.allow_unauthenticated_pytorch) {
+    options.notes.push_back(
+        "the job's store serves every client of PyTorch's TCPStore (--allow_unauthenticated_pytorch): every "
+        "process that reaches its port can read and change its keys");
+  }
   if (options.elastic()) {
     // The ranks of an elastic job are assigned when the nodes join.
     options.node_rank.reset();

@@ -133,7 +133,8 @@ absl::StatusOr<LaunchSecurity> resolve_security(SecurityDraft draft, const Varia
                         .authority_file = std::move(draft.authority_file),
                         .worker_certificate_file = std::move(draft.worker_certificate_file),
                         .worker_key_file = std::move(draft.worker_key_file),
-                        .worker_name = std::move(draft.worker_name)};
+                        .worker_name = std::move(draft.worker_name),
+                        .allow_unauthenticated_pytorch = draft.allow_unauthenticated_pytorch};
 }
 
 }  // namespace gradwire::tools

@@ -20,6 +20,7 @@ struct SecurityDraft {
   std::string worker_certificate_file;
   std::string worker_key_file;
   std::string worker_name;
+  bool allow_unauthenticated_pytorch = false;
 };
 
 // Chooses how the job is protected: by the options, else by the GRADWIRE_ variables of the environment, else

@@ -219,6 +219,14 @@ constexpr OptionRow kOptions[] = {
     {"insecure", 0, Value::kNone, "",
      "no token and no certificates: every process that reaches a port of the job can take part in it", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.security.insecure, v); }},
+    {"allow_unauthenticated_pytorch", 0, Value::kNone, "",
+     "the job's store serves every client of PyTorch's TCPStore, which can prove nothing; without it only "
+     "those "
+     "of this user on the store's host",
+     false,
+     [](OptionDraft& d, absl::string_view v) {
+       return set_flag(d.security.allow_unauthenticated_pytorch, v);
+     }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
     {"version", 0, Value::kNone, "", "the launcher's version", false,

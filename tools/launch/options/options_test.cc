@@ -499,6 +499,7 @@ TEST(LaunchUsage, EveryOptionIsListed) {
                              "make_token",
                              "secure",
                              "insecure",
+                             "allow_unauthenticated_pytorch",
                              "certificate_file",
                              "key_file",
                              "authority_file",

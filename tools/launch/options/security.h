@@ -32,6 +32,8 @@ struct LaunchSecurity {
   std::string worker_key_file;
   // The name of each worker: a pattern. If empty, the workers are not given a name.
   std::string worker_name;
+  // As TcpStoreOptions::allow_unauthenticated_pytorch, for the stores that the launcher serves.
+  bool allow_unauthenticated_pytorch = false;
 };
 
 }  // namespace gradwire::tools
