@@ -2,38 +2,56 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
+#include <atomic>
+#include <utility>
 
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "gradwire/base/log/line_output.h"
+#include "gradwire/base/log/log_record.h"
+#include "gradwire/base/log/log_settings.h"
 
 namespace gradwire {
 namespace {
 
-LogLevel threshold_from_environment() {
-  const char* value = std::getenv("GRADWIRE_LOG_LEVEL");
-  const absl::string_view level = value == nullptr ? "" : value;
-  if (level == "debug") return LogLevel::kDebug;
-  if (level == "info") return LogLevel::kInfo;
-  if (level == "error") return LogLevel::kError;
-  if (level == "off") return LogLevel::kOff;
-  return LogLevel::kWarning;
-}
+std::atomic<std::string (*)()> worker_source{nullptr};
+thread_local const LogWorkerScope* innermost = nullptr;
 
 }  // namespace
 
-bool log_enabled(LogLevel level) {
-  static const LogLevel threshold = threshold_from_environment();
-  return level >= threshold;
+bool log_enabled(LogLevel level) { return level >= log_settings().threshold; }
+
+void log_line(LogSite site, absl::string_view message) {
+  const LogSettings& settings = log_settings();
+  const std::string worker = log_worker();
+  LineOutput::standard_error().write(format_record({.level = site.level,
+                                                    .time = absl::Now(),
+                                                    .pid = getpid(),
+                                                    .rank = settings.rank,
+                                                    .worker = worker,
+                                                    .file = site.file,
+                                                    .source_line = site.line,
+                                                    .message = message},
+                                                   settings.format));
 }
 
-void log_line(LogLevel level, absl::string_view message) {
-  constexpr char kLetters[] = "DIWE";
-  std::string line = absl::StrCat(absl::string_view(&kLetters[static_cast<int>(level)], 1),
-                                  absl::FormatTime(" %H:%M:%E3S ", absl::Now(), absl::LocalTimeZone()),
-                                  getpid(), " gradwire: ", message, "\n");
-  // A single write keeps the lines of different threads and processes apart.
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+void log_text(LogSite site, absl::string_view text) {
+  if (!log_enabled(site.level)) return;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) log_line(site, line);
 }
+
+void set_log_worker_source(std::string (*source)()) { worker_source = source; }
+
+std::string log_worker() {
+  if (innermost != nullptr) return innermost->worker_;
+  std::string (*const source)() = worker_source;
+  return source == nullptr ? std::string() : source();
+}
+
+LogWorkerScope::LogWorkerScope(std::string worker) : worker_(std::move(worker)), outer_(innermost) {
+  innermost = this;
+}
+
+LogWorkerScope::~LogWorkerScope() { innermost = outer_; }
 
 }  // namespace gradwire
