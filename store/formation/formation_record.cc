@@ -124,14 +124,14 @@ absl::Status FormationRecord::set_waiting(int rank) {
   return store_.try_set(key("waiting", rank), kWaiting, left());
 }
 
-absl::StatusOr<bool> FormationRecord::all_waiting(int size) {
+absl::StatusOr<bool> FormationRecord::all_waiting(int first, int end) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(key("waiting", rank));
+  for (int rank = first; rank < end; ++rank) keys.push_back(key("waiting", rank));
   // One call for all ranks first: it fails in most cases, and reading each claim is more expensive.
   const absl::Status keys_exist = store_.try_wait(keys, absl::ZeroDuration());
   if (!keys_exist.ok())
     return absl::IsDeadlineExceeded(keys_exist) ? absl::StatusOr<bool>(false) : keys_exist;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = first; rank < end; ++rank) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::optional<RankClaim> holder, find_holder(rank));
     if (!holder.has_value()) return false;
   }

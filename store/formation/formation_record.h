@@ -84,8 +84,8 @@ class FormationRecord {
   absl::StatusOr<std::optional<Member>> find_rank_with_size(int size);
 
   absl::Status set_waiting(int rank);
-  // Whether the ranks 0..size-1 all wait. Takes one request if some do not, more if all do.
-  absl::StatusOr<bool> all_waiting(int size);
+  // Whether the ranks first..end-1 all wait. Takes one request if some do not, more if all do.
+  absl::StatusOr<bool> all_waiting(int first, int end);
   // Returns the ranks below `size` that do not wait. Takes one or two requests per rank.
   absl::StatusOr<std::vector<int>> find_missing(int size);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/base/wall_clock.h"
 #include "gradwire/store/formation/formation_record.h"
 #include "gradwire/store/formation/rank_claim.h"
@@ -139,12 +140,18 @@ class JoinAttempt {
   // Waits for the group's result. This process has its rank.
   Found wait() {
     GRADWIRE_RETURN_IF_ERROR(record_.set_waiting(rank_));
+    Progress progress(request_.progress);
     while (record_.left() > absl::ZeroDuration()) {
-      GRADWIRE_ASSIGN_OR_RETURN(const bool all, record_.all_waiting(request_.world_size));
+      GRADWIRE_ASSIGN_OR_RETURN(const bool all, record_.all_waiting(0, request_.world_size));
       if (all) return decide(FormationResult());
-      GRADWIRE_ASSIGN_OR_RETURN(const std::optional<FormationResult> result,
-                                record_.wait_for_result(std::min(kRecheckInterval, record_.left())));
-      if (result.has_value()) return conclude(*result);
+      progress.update([&] { return describe_wait(); });
+      GRADWIRE_ASSIGN_OR_RETURN(
+          const std::optional<FormationResult> result,
+          record_.wait_for_result(std::min({kRecheckInterval, record_.left(), progress.until_next()})));
+      if (result.has_value()) {
+        if (result->complete()) progress.finish("all processes have arrived");
+        return conclude(*result);
+      }
     }
     GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, record_.find_missing(request_.world_size));
     if (missing.empty()) return decide(FormationResult());
@@ -242,13 +249,34 @@ class JoinAttempt {
     return false;
   }
 
-  absl::Status did_not_arrive(const std::vector<int>& missing) const {
+  // "rank 3", "ranks 3, 7".
+  static std::string list_ranks(const std::vector<int>& ranks) {
     constexpr std::size_t kShown = 16;
-    const auto end = missing.begin() + static_cast<int64_t>(std::min(missing.size(), kShown));
+    const auto end = ranks.begin() + static_cast<int64_t>(std::min(ranks.size(), kShown));
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), end, ", "),
+                        ranks.size() > kShown ? absl::StrCat(" and ", ranks.size() - kShown, " more") : "");
+  }
+
+  // The state of the wait, for a report. In a log only the waiting process with the lowest rank reports it:
+  // the others would write the same. To find that out takes two requests in most cases.
+  std::optional<ProgressState> describe_wait() {
+    for (int rank = 0; rank < rank_ && !request_.progress.output->can_move(); ++rank) {
+      const absl::StatusOr<bool> waits = record_.all_waiting(rank, rank + 1);
+      if (!waits.ok() || *waits) return std::nullopt;
+    }
+    const absl::StatusOr<std::vector<int>> missing = record_.find_missing(request_.world_size);
+    if (!missing.ok() || missing->empty()) return std::nullopt;
+    const int arrived = request_.world_size - static_cast<int>(missing->size());
+    return ProgressState{
+        .text = absl::StrCat(arrived, " of ", request_.world_size, " processes have arrived in the ",
+                             store_.description(), ", waiting for ", list_ranks(*missing)),
+        .done = arrived,
+        .total = request_.world_size};
+  }
+
+  absl::Status did_not_arrive(const std::vector<int>& missing) const {
     return absl::DeadlineExceededError(
-        absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing.begin(), end, ", "),
-                     missing.size() > kShown ? absl::StrCat(" and ", missing.size() - kShown, " more") : "",
-                     " did not arrive (the world size is ", request_.world_size, ")"));
+        absl::StrCat(list_ranks(missing), " did not arrive (the world size is ", request_.world_size, ")"));
   }
 
   // `other` is nullopt if this process has a world size but the group is open.

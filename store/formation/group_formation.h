@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::store {
@@ -28,6 +29,8 @@ struct GroupFormation {
   bool may_end_store = false;
   // Whether this process may join while it still has a rank in the current group.
   bool again = false;
+  // Where this process shows which ranks are missing while it waits for them.
+  Progress::Target progress;
 };
 
 // A process's membership in a group.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/testing/recorded_progress.h"
 #include "gradwire/store/formation/formation_record.h"
 #include "gradwire/store/formation/rank_claim.h"
 #include "gradwire/store/hash_store.h"
@@ -19,7 +20,10 @@ namespace gradwire::store {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 using Answer = absl::StatusOr<Membership>;
 
@@ -103,6 +107,35 @@ TEST_F(GroupFormations, RankThatHasLeftComesToTheNextGroupAndWaitsForTheOthers) 
   leave({first[1]});
   EXPECT_TRUE(join({.rank = 1, .world_size = 2}).ok());
   EXPECT_TRUE(again.get().ok());
+}
+
+TEST_F(GroupFormations, WaitNamesTheRanksThatHaveNotArrived) {
+  RecordedProgress shown;
+  HurriedClock clock;
+  auto first = join_and_wait({.rank = 1, .world_size = 4, .progress = {&shown, &clock}});
+  shown.wait_for(1);
+  EXPECT_THAT(shown.texts(), ElementsAre(absl::StrCat("1 of 4 processes have arrived in the ",
+                                                      store_.description(), ", waiting for ranks 0, 2, 3")));
+  EXPECT_EQ(shown.states()[0].done, 1);
+  EXPECT_EQ(shown.states()[0].total, 4);
+  auto second = join_and_wait({.rank = 3, .world_size = 4});
+  auto third = join_and_wait({.rank = 2, .world_size = 4});
+  EXPECT_TRUE(join({.rank = 0, .world_size = 4}).ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+TEST_F(GroupFormations, OnlyTheLowestWaitingRankReports) {
+  RecordedProgress low, high;
+  HurriedClock low_clock, high_clock;
+  auto first = join_and_wait({.rank = 1, .world_size = 3, .progress = {&low, &low_clock}});
+  low.wait_for(1);
+  auto second = join_and_wait({.rank = 2, .world_size = 3, .progress = {&high, &high_clock}});
+  EXPECT_TRUE(join({.rank = 0, .world_size = 3}).ok());
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(second.get().ok());
+  EXPECT_THAT(low.texts(), Contains(absl::StrCat("1 of 3 processes have arrived in the ",
+                                                 store_.description(), ", waiting for ranks 0, 2")));
+  EXPECT_THAT(high.texts(), IsEmpty());
 }
 
 TEST_F(GroupFormations, OpenGroupWaitsForNobody) {

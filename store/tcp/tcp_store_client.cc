@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/store/calls/pause.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
@@ -138,6 +139,7 @@ absl::Duration TcpStoreClient::timeout(absl::Duration left, bool stopped) const 
 
 absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time start, absl::Duration timeout) {
   absl::Duration next_pause = kMinPause;
+  Progress progress({.clock = &clock_, .once_per_host = true});
   while (true) {
     const absl::Duration left = timeout - (clock_.now() - start);
     absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial_once(std::clamp(left, kMinCallTime, kDialTime));
@@ -158,6 +160,10 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time st
                        server_ == 0 ? "; check that its server has been started and that this is its address"
                                     : "; its server has ended"));
     }
+    progress.update([&] {
+      return ProgressState{
+          .text = absl::StrCat("waiting for the ", options_.name, ": ", link.status().message())};
+    });
     GRADWIRE_RETURN_IF_ERROR(pause(next_pause));
     next_pause = std::min(next_pause * 2, kMaxPause);
   }
