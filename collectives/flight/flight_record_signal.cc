@@ -33,7 +33,7 @@ void handle(int) {
   for (;;) {
     while (sem_wait(&asked) != 0) {
     }
-    log_line(LogLevel::kError,
+    log_text(LogLevel::kError,
              absl::StrCat("flight records, requested by a signal:\n", FlightRecorder::all()));
     written.fetch_add(1);
   }

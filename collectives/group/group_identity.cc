@@ -34,7 +34,7 @@ absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t seque
   // The record is logged once. After the first timeout the group is usually broken, and later records would
   // only repeat it.
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
-    log(LogLevel::kError, "an operation timed out; flight record of ", recorder.text());
+    log_text(LogLevel::kError, absl::StrCat("an operation timed out; flight record of ", recorder.text()));
   }
   return explain_ranks(with_context(status, name_call(record, sequence)), ranks);
 }

@@ -4,6 +4,7 @@
 
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/rpc/agent/agent_impl.h"
@@ -23,6 +24,15 @@ std::vector<ExtensionFactory>& factories() {
   static auto* registered = new std::vector<ExtensionFactory>;
   return *registered;
 }
+
+// The worker that lines in the log name: the one for which the thread works. A name never changes.
+[[maybe_unused]] const bool source_is_set = [] {
+  set_log_worker_source([] {
+    const std::shared_ptr<const Agent>& agent = CurrentAgent::get();
+    return agent == nullptr ? std::string() : agent->services().self().name;
+  });
+  return true;
+}();
 
 }  // namespace
 
@@ -46,6 +56,7 @@ Agent::~Agent() = default;
 std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world_size,
                                     RpcBackendOptions options) {
   install_crash_handler();
+  const LogWorkerScope lines_name_it(name);
   std::shared_ptr<Agent> agent(new Agent);
   agent->services_ = std::make_unique<AgentServices>(agent, std::move(options));
   AgentImpl& impl = agent->impl();
@@ -124,6 +135,7 @@ WorkerInfo Agent::wait_for_worker(const std::string& name, absl::Duration timeou
 }
 
 void Agent::shutdown(bool graceful, absl::Duration timeout) {
+  const LogWorkerScope lines_name_it(services_->self().name);
   throw_if_error(impl().shut_down(graceful, timeout));
 }
 

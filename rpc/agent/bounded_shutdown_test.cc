@@ -264,6 +264,38 @@ RpcBackendOptions without_call_deadlines() {
   return options;
 }
 
+RpcBackendOptions with_port(int port) {
+  RpcBackendOptions options;
+  options.init_method = absl::StrCat("tcp://127.0.0.1:", port);
+  return options;
+}
+
+TEST(Start, ThatWaitsForARankNamesIt) {
+  const RpcBackendOptions options = with_port(free_port());
+  StandardError standard_error;
+  std::shared_ptr<Agent> first, second;
+  std::thread waiting([&] { first = Agent::start("first", 0, 2, options); });
+  EXPECT_TRUE(standard_error.contains("gradwire[first]: 1 of 2 processes have arrived in the "))
+      << standard_error.written();
+  EXPECT_TRUE(standard_error.contains("waiting for rank 1 (")) << standard_error.written();
+  second = Agent::start("second", 1, 2, options);
+  waiting.join();
+  EXPECT_TRUE(standard_error.contains("gradwire[first]: all processes have arrived ("))
+      << standard_error.written();
+}
+
+TEST(Start, ThatWaitsForTheStoreNamesIt) {
+  const int port = free_port();
+  const RpcBackendOptions options = with_port(port);
+  StandardError standard_error;
+  std::shared_ptr<Agent> first, second;
+  std::thread waiting([&] { second = Agent::start("second", 1, 2, options); });
+  EXPECT_TRUE(standard_error.contains("gradwire[second]: waiting for the ")) << standard_error.written();
+  EXPECT_TRUE(standard_error.contains(absl::StrCat(port))) << standard_error.written();
+  first = Agent::start("first", 0, 2, options);
+  waiting.join();
+}
+
 TEST(GracefulShutdown, ThatWaitsForAHandlerNamesItItsCallerAndSinceWhen) {
   held() = Promise<void>();
   released() = Promise<void>();
@@ -276,10 +308,10 @@ TEST(GracefulShutdown, ThatWaitsForAHandlerNamesItItsCallerAndSinceWhen) {
   EXPECT_TRUE(standard_error.contains("hold_on\", called by worker \"worker0\" ("))
       << standard_error.written();
   EXPECT_TRUE(standard_error.contains("the answer of worker \"worker1\" to \"")) << standard_error.written();
-  EXPECT_TRUE(standard_error.contains("worker \"worker1\" has been in its graceful shutdown for "));
-  // The first report comes after five seconds.
+  EXPECT_TRUE(standard_error.contains("graceful shutdown of worker \"worker1\" waits for: "));
+  // The first report comes after ten seconds.
   EXPECT_THAT(standard_error.written(),
-              ContainsRegex("hold_on\", called by worker \"worker0\" [(]([5-9]|[1-9][0-9]+|[0-9]+m[0-9]+)s"));
+              ContainsRegex("hold_on\", called by worker \"worker0\" [(]([1-9][0-9]+|[0-9]+m[0-9]+)s"));
   released().set_value();
   callee.join();
   caller.join();
@@ -304,7 +336,7 @@ TEST(GracefulShutdown, ThatWaitsForTheStoreNamesIt) {
   StandardError standard_error;
   store->silence();
   std::thread ending([&] { agent->shutdown(); });
-  EXPECT_TRUE(standard_error.contains("waiting for: the answer of the CutStore over HashStore"))
+  EXPECT_TRUE(standard_error.contains("waits for: the answer of the CutStore over HashStore"))
       << standard_error.written();
   store->restore();
   ending.join();

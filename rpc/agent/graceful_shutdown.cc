@@ -1,6 +1,7 @@
 #include "gradwire/rpc/agent/graceful_shutdown.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/shutdown_wait.h"
@@ -105,7 +107,7 @@ class GracefulShutdown {
                          "\" still has work in progress at the timeout of its graceful shutdown: ",
                          wait_.list(unfinished())));
       }
-      if (wait_.due()) log(LogLevel::kWarning, wait_.report(unfinished()));
+      progress_.update([&] { return state_of(unfinished()); });
       absl::SleepFor(kIdleCheck);
     }
     return absl::OkStatus();
@@ -165,10 +167,10 @@ class GracefulShutdown {
         return with_context(store_failure(written), "shutting down gracefully");
       }
       GRADWIRE_RETURN_IF_ERROR(store_unanswered(began));
-      if (wait_.due()) {
+      progress_.update([&] {
         const std::string answer = absl::StrCat("the answer of the ", store().description());
-        log(LogLevel::kWarning, wait_.report({{ShutdownWait::Unfinished::Kind::kOther, answer, "", asked}}));
-      }
+        return state_of({{ShutdownWait::Unfinished::Kind::kOther, answer, "", asked}});
+      });
     }
   }
 
@@ -201,15 +203,15 @@ class GracefulShutdown {
       } else {
         GRADWIRE_RETURN_IF_ERROR(store_unanswered(began));
       }
-      if (wait_.due()) {
+      progress_.update([&] {
         std::vector<ShutdownWait::Unfinished> waiting = {
             {ShutdownWait::Unfinished::Kind::kMember, "", worker.name, asked}};
         // This worker still serves calls while it waits; report them, too.
         for (auto& call : unfinished()) {
           if (call.kind != ShutdownWait::Unfinished::Kind::kOther) waiting.push_back(std::move(call));
         }
-        log(LogLevel::kWarning, wait_.report(std::move(waiting)));
-      }
+        return state_of(std::move(waiting));
+      });
       // Ping the member. If it is dead, the ping finds that out, and the member is soon reported as lost.
       (void)parts_.caller.call_service(worker, kPing, "", nullptr,
                                        {Clock::system().now() + kLivenessCheck, false});
@@ -260,14 +262,15 @@ class GracefulShutdown {
         }
       }
       if (Clock::system().now() >= (answered ? grace_end : limit)) break;
-      if (wait_.due()) {
+      progress_.update([&]() -> std::optional<ProgressState> {
         std::vector<ShutdownWait::Unfinished> silent;
         for (std::size_t i = 0; i < members_.size(); ++i) {
           if (!pings[i].done())
             silent.push_back({ShutdownWait::Unfinished::Kind::kSilent, "", members_[i].name, asked});
         }
-        if (!silent.empty()) log(LogLevel::kWarning, wait_.report(std::move(silent)));
-      }
+        if (silent.empty()) return std::nullopt;
+        return state_of(std::move(silent));
+      });
       absl::SleepFor(kIdleCheck);
     }
     return status;
@@ -302,6 +305,9 @@ class GracefulShutdown {
     (void)store().try_wait(keys, kLastRead);
     return absl::OkStatus();
   }
+  ProgressState state_of(std::vector<ShutdownWait::Unfinished> unfinished) const {
+    return {.text = wait_.report(std::move(unfinished))};
+  }
   store::Store& store() const { return parts_.membership.directory()->store(); }
 
   const ShutdownParts parts_;
@@ -313,7 +319,8 @@ class GracefulShutdown {
   std::string prefix_;
   // The silence of the store, over all its calls in this shutdown.
   StoreSilence silence_;
-  ShutdownWait wait_;
+  const ShutdownWait wait_;
+  Progress progress_;
 };
 
 }  // namespace

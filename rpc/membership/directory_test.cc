@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "gradwire/base/testing/recorded_progress.h"
+#include "gradwire/rpc/membership/joining.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::rpc {
@@ -89,6 +91,41 @@ TEST_F(DirectoryTest, MissingRanksAreNamed) {
   const Joined joined = join(a_, "a", 1, 4, absl::Milliseconds(50));
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(joined.status().message(), HasSubstr("ranks 0, 2, 3 of 4 did not join"));
+}
+
+// Joins a group of three through a GroupLog, and shows the wait in `progress`.
+absl::Status join_three(const std::shared_ptr<store::Store>& store, const std::string& name, int id,
+                        const Progress::Target& progress) {
+  GroupLog log(store);
+  const Worker self{name, id, static_cast<uint64_t>(id) + 1};
+  proto::WorkerRecord record;
+  record.set_name(name);
+  record.set_id(id);
+  record.set_incarnation(self.incarnation);
+  Joining joining(
+      log, {self, 3, kTimeout,
+            [](const proto::WorkerRecord&, absl::Duration) { return Joining::Life::kAlive; }, progress});
+  return joining.run(record).status();
+}
+
+TEST(Joining, WaitNamesTheWorkersThatAreThereAndTheMissingRanks) {
+  const auto store = std::make_shared<store::HashStore>();
+  RecordedProgress first, last;
+  HurriedClock first_clock, last_clock;
+  auto a = std::async(std::launch::async, [&] { return join_three(store, "a", 1, {&first, &first_clock}); });
+  first.wait_for(1);
+  EXPECT_THAT(first.texts(),
+              ElementsAre("worker \"a\" waits for ranks 0, 2; 1 of 3 workers have joined: \"a\""));
+  EXPECT_EQ(first.states()[0].done, 1);
+  EXPECT_EQ(first.states()[0].total, 3);
+  auto b = std::async(std::launch::async, [&] { return join_three(store, "b", 2, {&last, &last_clock}); });
+  RecordedProgress unused;
+  HurriedClock unused_clock;
+  EXPECT_TRUE(join_three(store, "c", 0, {&unused, &unused_clock}).ok());
+  EXPECT_TRUE(a.get().ok());
+  EXPECT_TRUE(b.get().ok());
+  // Only the member with the lowest rank reports.
+  EXPECT_THAT(last.texts(), testing::IsEmpty());
 }
 
 TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {

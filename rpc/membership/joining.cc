@@ -217,8 +217,10 @@ absl::Status Joining::wait_for_all() {
   const auto present = [this] {
     return static_cast<int>(log_.roster().members().size() - log_.formation().refused());
   };
+  Progress progress(options_.progress);
   while (present() < options_.world_size) {
-    absl::StatusOr<GroupLog::Event> event = log_.read(left_until(deadline_));
+    progress.update([this] { return describe_wait(); });
+    absl::StatusOr<GroupLog::Event> event = log_.read(std::min(left_until(deadline_), progress.until_next()));
     if (event.ok()) {
       record_event(*event);
       if (log_.formation().is_refused(entry_.worker.incarnation)) {
@@ -237,19 +239,49 @@ absl::Status Joining::wait_for_all() {
       continue;
     }
     if (!store::is_wait_timeout(event.status())) return while_joining(event.status());
-    std::vector<int> missing;
-    for (int id = 0; id < options_.world_size; ++id) {
-      const auto member = log_.roster().members().find(id);
-      // A refused member that has not left yet has no part in this group either.
-      if (member == log_.roster().members().end() || log_.formation().is_refused(member->second.incarnation))
-        missing.push_back(id);
-    }
+    if (left_until(deadline_) > absl::ZeroDuration()) continue;
+    const std::vector<int> absent = missing();
     return absl::DeadlineExceededError(
-        absl::StrCat("rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ",
+        absl::StrCat("rank", absent.size() == 1 ? " " : "s ", absl::StrJoin(absent, ", "), " of ",
                      options_.world_size, " did not join within ", absl::FormatDuration(options_.timeout),
                      " (", log_.store().description(), ")"));
   }
+  progress.finish("all workers have joined");
   return absl::OkStatus();
+}
+
+std::vector<int> Joining::missing() const {
+  std::vector<int> ids;
+  for (int id = 0; id < options_.world_size; ++id) {
+    const auto member = log_.roster().members().find(id);
+    // A refused member that has not left yet has no part in this group either.
+    if (member == log_.roster().members().end() || log_.formation().is_refused(member->second.incarnation))
+      ids.push_back(id);
+  }
+  return ids;
+}
+
+std::optional<ProgressState> Joining::describe_wait() const {
+  constexpr std::size_t kShown = 16;
+  const std::vector<int> absent = missing();
+  const auto& members = log_.roster().members();
+  const bool first = !members.empty() && members.begin()->second.incarnation == entry_.worker.incarnation;
+  if (absent.empty() || (!first && !options_.progress.output->can_move())) return std::nullopt;
+  std::vector<std::string> names;
+  for (const auto& [id, worker] : members) {
+    if (names.size() < kShown) names.push_back(absl::StrCat("\"", worker.name, "\""));
+  }
+  const std::size_t shown = std::min(absent.size(), kShown);
+  const int joined = options_.world_size - static_cast<int>(absent.size());
+  return ProgressState{
+      .text = absl::StrCat(
+          "worker \"", entry_.worker.name, "\" waits for ", absent.size() == 1 ? "rank " : "ranks ",
+          absl::StrJoin(absent.begin(), absent.begin() + static_cast<int64_t>(shown), ", "),
+          absent.size() > shown ? absl::StrCat(" and ", absent.size() - shown, " more") : "", "; ", joined,
+          " of ", options_.world_size, " workers have joined: ", absl::StrJoin(names, ", "),
+          members.size() > names.size() ? ", ..." : ""),
+      .done = joined,
+      .total = options_.world_size};
 }
 
 }  // namespace gradwire::rpc

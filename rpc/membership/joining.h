@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/group_log.h"
 #include "gradwire/rpc/worker.h"
@@ -42,6 +44,8 @@ class Joining {
     int world_size = 0;
     absl::Duration timeout;
     Probe probe;
+    // Where it is shown which ranks are missing.
+    Progress::Target progress = {};
   };
 
   Joining(GroupLog& log, Options options);
@@ -68,6 +72,11 @@ class Joining {
   void wait_until_refused_leave();
   // Reads the log until the group is complete.
   absl::Status wait_for_all();
+  // The ids that are not members of the group yet.
+  std::vector<int> missing() const;
+  // The state of the wait, for a report. In a log only the member with the lowest id reports it: the others
+  // would write the same.
+  std::optional<ProgressState> describe_wait() const;
   void record_event(const GroupLog::Event& event);
   // Appends the line if want() is still true when it is written.
   template <class Want>

@@ -32,15 +32,7 @@ std::string seconds(absl::Duration duration) {
 
 }  // namespace
 
-ShutdownWait::ShutdownWait(std::string worker, Clock& clock)
-    : worker_(std::move(worker)), clock_(clock), began_(clock.now()), next_(began_ + kFirst) {}
-
-bool ShutdownWait::due() {
-  const absl::Time now = clock_.now();
-  if (now < next_) return false;
-  while (next_ <= now) next_ += kEvery;
-  return true;
-}
+ShutdownWait::ShutdownWait(std::string worker, Clock& clock) : worker_(std::move(worker)), clock_(clock) {}
 
 std::string ShutdownWait::list(std::vector<Unfinished> unfinished) const {
   std::stable_sort(unfinished.begin(), unfinished.end(),
@@ -55,8 +47,8 @@ std::string ShutdownWait::list(std::vector<Unfinished> unfinished) const {
 }
 
 std::string ShutdownWait::report(std::vector<Unfinished> unfinished) const {
-  return absl::StrCat("worker \"", worker_, "\" has been in its graceful shutdown for ",
-                      seconds(clock_.now() - began_), ", waiting for: ", list(std::move(unfinished)));
+  return absl::StrCat("graceful shutdown of worker \"", worker_,
+                      "\" waits for: ", list(std::move(unfinished)));
 }
 
 }  // namespace gradwire::rpc

@@ -8,12 +8,9 @@
 
 namespace gradwire::rpc {
 
-// Decides when a graceful shutdown reports what it is waiting for, and formats the report. The first report
-// is due after kFirst, later ones every kEvery. Not thread-safe.
+// Formats the reports of a graceful shutdown about what it is waiting for. Thread-compatible.
 class ShutdownWait {
  public:
-  static constexpr absl::Duration kFirst = absl::Seconds(5);
-  static constexpr absl::Duration kEvery = absl::Seconds(30);
   // Maximum number of items in a report. Items that have lasted longest come first.
   static constexpr std::size_t kMaxItems = 8;
 
@@ -37,21 +34,17 @@ class ShutdownWait {
     absl::Time since;
   };
 
-  // The shutdown of `worker` begins now.
+  // The shutdown of `worker`.
   explicit ShutdownWait(std::string worker, Clock& clock = Clock::system());
 
-  // Whether a report is due. Returns true once for each report.
-  bool due();
   // The unfinished work, each item with its duration: "\"f\", called by worker \"b\" (12s)".
   std::string list(std::vector<Unfinished> unfinished) const;
-  // Returns the report as one line for the log.
+  // Returns the report as one line, without the duration of the shutdown.
   std::string report(std::vector<Unfinished> unfinished) const;
 
  private:
   const std::string worker_;
   Clock& clock_;
-  const absl::Time began_;
-  absl::Time next_;
 };
 
 }  // namespace gradwire::rpc
