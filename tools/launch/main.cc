@@ -14,9 +14,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/log/log_level.h"
 #include "gradwire/base/version.h"
 #include "gradwire/security/token/token_file.h"
 #include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/launcher_lines.h"
 #include "gradwire/tools/launch/job/job.h"
 #include "gradwire/tools/launch/options/options.h"
 
@@ -47,7 +49,7 @@ void return_to_users_directory() {
 }
 
 int fail(const absl::Status& status) {
-  write_all(STDERR_FILENO, absl::StrCat("launch: ", status.message(), "\n"));
+  write_all(STDERR_FILENO, launcher_line(status.message(), LogLevel::kError));
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -56,6 +58,13 @@ int fail(const absl::Status& status) {
     default:
       return kFailed;
   }
+}
+
+// The variables hold for the launcher itself, and the workers inherit them. The log of this process reads
+// them at its first line.
+void export_log_options(const LaunchOptions& options) {
+  if (!options.log_level.empty()) setenv("GRADWIRE_LOG_LEVEL", options.log_level.c_str(), 1);
+  if (!options.log_format.empty()) setenv("GRADWIRE_LOG_FORMAT", options.log_format.c_str(), 1);
 }
 
 int launch(int argc, char** argv) {
@@ -71,6 +80,7 @@ int launch(int argc, char** argv) {
     write_all(STDOUT_FILENO, absl::StrCat("gradwire ", kVersion, "\n"));
     return 0;
   }
+  export_log_options(*options);
   return_to_users_directory();
   if (!options->make_token.empty()) {
     const absl::Status made = security::create_token_file(options->make_token, security::make_token());

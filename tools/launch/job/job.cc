@@ -74,7 +74,7 @@ absl::StatusOr<int> LaunchJob::run() {
   while (true) {
     if (supervisor_ && supervisor_->advance()) finish_round();
     if (over()) break;
-    log_progress();
+    show_wait();
     loop_.run_once(next_wait());
   }
   loop_.remove(client_->event_fd());
@@ -100,6 +100,7 @@ absl::Status LaunchJob::prepare() {
 absl::Status LaunchJob::open_stores() {
   const absl::Time deadline = Clock::system().now() + options_.conf.join_timeout;
   bool reported = false;
+  begin_wait();
   while (true) {
     if (interrupted_by_ != 0) return absl::CancelledError("interrupted by a signal");
     absl::StatusOr<std::unique_ptr<RendezvousStores>> opened =
@@ -113,6 +114,7 @@ absl::Status LaunchJob::open_stores() {
     if (!absl::IsUnavailable(opened.status()) || Clock::system().now() >= deadline) return opened.status();
     if (!reported) outputs_.print(absl::StrCat(opened.status().message(), "; retrying"));
     reported = true;
+    show_wait();
     loop_.run_once(kRetryInterval);
   }
 }
@@ -137,7 +139,7 @@ absl::Status LaunchJob::enter() {
   client.store_timeout = stores_->read_timeout();
   GRADWIRE_ASSIGN_OR_RETURN(client_,
                             rendezvous::RendezvousClient::start(std::move(client), stores_->opener()));
-  logged_at_ = Clock::system().now();
+  begin_wait();
   // A signal may have arrived before the client existed.
   if (interrupted_by_ != 0) client_->leave(absl::StrCat("was stopped by ", signal_name(interrupted_by_)));
   return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->update()); });
@@ -198,7 +200,7 @@ void LaunchJob::prepare_round(int64_t round) {
 // failure is reported to the other nodes.
 void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
   started_ = round.round;
-  logged_ = true;
+  wait_.reset();
   failures_.clear();
   succeeded_ = false;
   not_started_ = false;
@@ -255,7 +257,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
                        .max_restarts = round.max_restarts,
                        .round = static_cast<int>(round.round)};
   for (const WorkerPlace& place : places) {
-    GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
+    GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place));
     std::vector<std::string> environment =
         worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
     GRADWIRE_ASSIGN_OR_RETURN(const auto variables, security_.worker_variables(place));
@@ -325,8 +327,7 @@ void LaunchJob::finish_round() {
     succeeded_ = false;
     client_->ready();
   }
-  logged_at_ = Clock::system().now();
-  logged_ = false;
+  begin_wait();
 }
 
 }  // namespace gradwire::tools

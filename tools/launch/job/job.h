@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/job/outputs.h"
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
+#include "gradwire/tools/launch/job/wait_output.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/process/process_reaper.h"
 #include "gradwire/tools/launch/process/program.h"
@@ -67,7 +69,11 @@ class LaunchJob {
 
   bool over();
   absl::Duration next_wait() const;
-  void log_progress();
+  // A wait for other nodes begins.
+  void begin_wait();
+  // Shows what the launcher waits for, if it waits.
+  void show_wait();
+  ProgressState wait_state() const;
   absl::StatusOr<int> conclude();
 
   const LaunchOptions options_;
@@ -101,8 +107,9 @@ class LaunchJob {
   bool force_kill_ = false;  // Whether a second signal has arrived.
   // When the launcher ends even if other launchers may still need it.
   absl::Time give_up_at_ = absl::InfiniteFuture();
-  absl::Time logged_at_;
-  bool logged_ = false;
+  WaitOutput wait_output_{outputs_};
+  // Set while the launcher waits for other nodes.
+  std::optional<Progress> wait_;
 };
 
 }  // namespace gradwire::tools

@@ -4,6 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/log_level.h"
+#include "gradwire/tools/launch/io/launcher_lines.h"
 #include "gradwire/tools/launch/job/job.h"
 #include "gradwire/tools/launch/job/summary.h"
 
@@ -14,8 +16,6 @@ namespace {
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 // How long the launcher may take to report to the other nodes that it leaves.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(3);
-// Silence after which the launcher prints what it waits for.
-constexpr absl::Duration kLogAfter = absl::Seconds(5);
 
 }  // namespace
 
@@ -38,24 +38,30 @@ bool LaunchJob::over() {
 
 absl::Duration LaunchJob::next_wait() const {
   if (supervisor_) return supervisor_->next_wait();
-  const bool silent = logged_ || options_.max_nodes == 1;
-  const absl::Time next = silent ? give_up_at_ : std::min(give_up_at_, logged_at_ + kLogAfter);
-  return std::max(next - Clock::system().now(), absl::ZeroDuration());
+  const absl::Duration left = std::max(give_up_at_ - Clock::system().now(), absl::ZeroDuration());
+  return wait_ ? std::min(left, wait_->until_next()) : left;
 }
 
-void LaunchJob::log_progress() {
-  if (logged_ || supervisor_ || options_.max_nodes == 1 || Clock::system().now() < logged_at_ + kLogAfter)
-    return;
-  logged_ = true;
+// A job on one node waits for nobody.
+void LaunchJob::begin_wait() {
+  wait_.reset();
+  if (options_.max_nodes > 1) wait_.emplace(Progress::Target{.output = &wait_output_});
+}
+
+void LaunchJob::show_wait() {
+  if (wait_ && !supervisor_) wait_->update([this] { return wait_state(); });
+}
+
+ProgressState LaunchJob::wait_state() const {
   if (update_.kind == rendezvous::RendezvousUpdate::Kind::kEnded) {
-    outputs_.print("the job is over; serving the store until the other nodes know");
-  } else if (succeeded_) {
-    outputs_.print("this node's workers have succeeded; waiting for those of the other nodes");
-  } else {
-    const std::string most = options_.elastic() ? absl::StrCat(" to ", options_.max_nodes) : "";
-    outputs_.print(absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to join in the ",
-                                stores_->location()));
+    return {.text =
+                "waiting for the other nodes to learn that the job is over; serving the store until then"};
   }
+  const std::string where = stores_ ? stores_->location() : std::string("store of the job");
+  ProgressState state = client_ ? client_->wait_state() : ProgressState();
+  state.text = state.text.empty() ? absl::StrCat("waiting for an answer of the ", where)
+                                  : absl::StrCat(state.text, "; in the ", where);
+  return state;
 }
 
 void LaunchJob::drain_output() {
@@ -78,6 +84,7 @@ void LaunchJob::drain_output() {
 //    of them.
 // 4. Without a failure, the error of the rendezvous, which main() turns into a code.
 absl::StatusOr<int> LaunchJob::conclude() {
+  wait_.reset();
   const rendezvous::Outcome& outcome = update_.outcome;
   if (interrupted_by_ != 0) return succeeded_ ? 0 : 128 + interrupted_by_;
   if (outcome.status.ok()) return 0;
@@ -98,7 +105,7 @@ absl::StatusOr<int> LaunchJob::conclude() {
   if (first->rank < 0) {
     outputs_.print(rendezvous::describe(*first));
   } else {
-    outputs_.print_lines(failure_summary(options_.program, *first, others));
+    outputs_.print_lines(launcher_lines(failure_summary(options_.program, *first, others), LogLevel::kError));
   }
   drain_output();
   const int code = first->signal != 0 ? 128 + first->signal : first->exit_code;

@@ -11,7 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log/line_output.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/tools/launch/io/launcher_lines.h"
+#include "gradwire/tools/launch/options/name_pattern.h"
 
 namespace gradwire::tools {
 namespace {
@@ -99,9 +102,13 @@ absl::Status WorkerOutputs::prepare(const std::string& run_id) {
 
 // If both streams go to the same place through a pseudo terminal, they share that terminal, which keeps
 // their lines in the order in which the worker wrote them.
-absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank) {
-  const Stream out{round, local_rank, options_.streams.out_of(local_rank), /*is_error=*/false};
-  const Stream err{round, local_rank, options_.streams.err_of(local_rank), /*is_error=*/true};
+absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, const WorkerPlace& place) {
+  const int local_rank = place.local_rank;
+  const std::string prefix = options_.line_prefix.empty()
+                                 ? absl::StrCat("[", local_name(options_.roles, local_rank), "]:")
+                                 : expand_name_pattern(options_.line_prefix, place);
+  const Stream out{round, local_rank, prefix, options_.streams.out_of(local_rank), /*is_error=*/false};
+  const Stream err{round, local_rank, prefix, options_.streams.err_of(local_rank), /*is_error=*/true};
   WorkerStreams streams;
   GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
   const bool same_target = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
@@ -183,17 +190,19 @@ void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor fil
   // changed.
   if (stream.route.console) {
     targets.sink = &sink(stream.is_error);
-    if (file.valid()) {
-      targets.lines = LinePrefixer(absl::StrCat("[", local_name(options_.roles, stream.local_rank), "]:"));
-    }
+    if (file.valid()) targets.lines = LinePrefixer(stream.prefix);
   }
   targets.file = std::move(file);
   pumps_.push_back(std::make_unique<StreamPump>(loop_, std::move(source), std::move(targets)));
 }
 
-void WorkerOutputs::print(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }
+void WorkerOutputs::print(absl::string_view text) { print_lines(launcher_line(text)); }
 
-void WorkerOutputs::print_lines(absl::string_view lines) { sink(true).append(lines); }
+// The sinks do not know of the moving line, so it must not be on the screen while they write.
+void WorkerOutputs::print_lines(absl::string_view lines) {
+  LineOutput::standard_error().clear_any();
+  sink(true).append(lines);
+}
 
 bool WorkerOutputs::pumps_open() const {
   for (const auto& pump : pumps_) {

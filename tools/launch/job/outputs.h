@@ -11,6 +11,7 @@
 #include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/io/pump.h"
 #include "gradwire/tools/launch/io/sink.h"
+#include "gradwire/tools/launch/options/layout.h"
 #include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
@@ -47,12 +48,11 @@ class WorkerOutputs {
   absl::Status prepare(const std::string& run_id);
   // Opens the streams of one worker, with their files and pumps. Give them to the worker and close them here:
   // their end is noticed only when the launcher does not have them open any more.
-  absl::StatusOr<WorkerStreams> open(int64_t round, int local_rank);
+  absl::StatusOr<WorkerStreams> open(int64_t round, const WorkerPlace& place);
 
-  // Prints a line of the launcher itself, prefixed with "launch: ". It is not mixed into a worker's teed
-  // line.
+  // Prints a line of the launcher itself (launcher_line()). It is not mixed into a worker's teed line.
   void print(absl::string_view text);
-  // Prints whole lines without the prefix.
+  // Prints whole lines, which have no prefix yet and need none. Clears the moving line of a Progress.
   void print_lines(absl::string_view lines);
 
   // The path of a worker's error file. Empty if no file can be written; then only the worker's output shows
@@ -70,6 +70,7 @@ class WorkerOutputs {
   struct Stream {
     int64_t round;
     int local_rank;
+    std::string prefix;  // The prefix of teed lines.
     StreamRoute route;
     bool is_error;
   };

@@ -52,7 +52,7 @@ TEST_F(Outputs, WithoutTerminalsWarnsOnceAndWritesTheFile) {
   WorkerOutputs outputs(loop_, options_, &no_terminal);
   ASSERT_TRUE(outputs.prepare("no_terminal").ok());
   for (int rank = 0; rank < 2; ++rank) {
-    absl::StatusOr<WorkerStreams> streams = outputs.open(0, rank);
+    absl::StatusOr<WorkerStreams> streams = outputs.open(0, {.local_rank = rank});
     ASSERT_TRUE(streams.ok()) << streams.status();
     EXPECT_FALSE(streams->terminal);
     ASSERT_TRUE(streams->out.valid());
@@ -100,7 +100,7 @@ TEST_F(Outputs, DirectoriesAndLogsAreForTheirOwnerAlone) {
   options_.log_dir = absl::StrCat(options_.log_dir, "/new//deeper");
   WorkerOutputs outputs(loop_, options_);
   ASSERT_TRUE(outputs.prepare("private").ok());
-  ASSERT_TRUE(outputs.open(0, 0).ok());
+  ASSERT_TRUE(outputs.open(0, {.local_rank = 0}).ok());
   umask(before);
   const auto mode = [](const std::string& path) {
     struct stat about {};
@@ -120,7 +120,7 @@ TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
     return make_terminal();
   });
   ASSERT_TRUE(outputs.prepare("not_wanted").ok());
-  absl::StatusOr<WorkerStreams> streams = outputs.open(0, 0);
+  absl::StatusOr<WorkerStreams> streams = outputs.open(0, {.local_rank = 0});
   ASSERT_TRUE(streams.ok()) << streams.status();
   EXPECT_FALSE(streams->terminal);
 }
@@ -128,7 +128,7 @@ TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
 TEST_F(Outputs, StandardOutputIsATerminalAndStandardErrorTheLaunchersOwn) {
   WorkerOutputs outputs(loop_, options_);
   ASSERT_TRUE(outputs.prepare("terminal").ok());
-  absl::StatusOr<WorkerStreams> streams = outputs.open(0, 1);
+  absl::StatusOr<WorkerStreams> streams = outputs.open(0, {.local_rank = 1});
   ASSERT_TRUE(streams.ok()) << streams.status();
   EXPECT_TRUE(streams->terminal);
   EXPECT_TRUE(isatty(streams->out.get()));

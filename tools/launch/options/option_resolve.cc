@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/name_pattern.h"
 #include "gradwire/tools/launch/options/option_table.h"
 
 namespace gradwire::tools {
@@ -217,6 +219,17 @@ absl::Status check_streams(const LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+// torchrun has no option for the prefix, but a variable, with ${role_name}, ${rank} and ${local_rank}.
+absl::Status read_torchruns_prefix(OptionDraft& draft) {
+  constexpr char kVariable[] = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+  const std::optional<std::string> text = draft.host_info->variable(kVariable);
+  if (!text || !draft.options.line_prefix.empty()) return absl::OkStatus();
+  draft.options.line_prefix = absl::StrReplaceAll(
+      *text, {{"${role_name}", "{role}"}, {"${rank}", "{rank}"}, {"${local_rank}", "{local_rank}"}});
+  return with_context(check_name_pattern(draft.options.line_prefix),
+                      absl::StrCat("environment variable ", kVariable));
+}
+
 }  // namespace
 
 // The order matters: the scheduler fills in only what the user left open, and the backend depends on the
@@ -225,6 +238,7 @@ absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
   GRADWIRE_RETURN_IF_ERROR(check_program(draft.options));
   GRADWIRE_RETURN_IF_ERROR(resolve_roles(draft));
   GRADWIRE_RETURN_IF_ERROR(check_streams(draft.options));
+  GRADWIRE_RETURN_IF_ERROR(read_torchruns_prefix(draft));
   GRADWIRE_RETURN_IF_ERROR(apply_cluster(draft));
   GRADWIRE_RETURN_IF_ERROR(resolve_backend(draft));
   GRADWIRE_RETURN_IF_ERROR(check_nodes(draft.options));

@@ -80,6 +80,11 @@ absl::Status read_pattern(OptionDraft& draft, absl::string_view text) {
   return parse_path(text, draft.security.*member);
 }
 
+absl::Status parse_line_prefix(OptionDraft& draft, absl::string_view text) {
+  draft.options.line_prefix = std::string(text);
+  return check_name_pattern(text);
+}
+
 template <class T>
 absl::Status assign(absl::StatusOr<T> result, T& value) {
   if (result.ok()) value = *std::move(result);
@@ -183,6 +188,27 @@ constexpr OptionRow kOptions[] = {
      "ranks are in the environment (the default); =false: also --local_rank=N as the program's first "
      "argument",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.use_env, v); }},
+    {"line_prefix", 0, Value::kWanted, "PATTERN",
+     "the prefix of teed lines, with {rank}, {local_rank}, {role} and {role_rank} (default [{role}N]:, where "
+     "N "
+     "counts this node's workers of the role)",
+     false, &parse_line_prefix},
+    {"log_level", 0, Value::kWanted, "LEVEL",
+     "Gradwire's log in the launcher and the workers, from this level on: debug, info, warning, error or off "
+     "(default: GRADWIRE_LOG_LEVEL, else warning)",
+     false,
+     [](OptionDraft& d, absl::string_view v) {
+       d.options.log_level = std::string(v);
+       return parse_choice(v, {"debug", "info", "warning", "error", "off"});
+     }},
+    {"log_format", 0, Value::kWanted, "FORMAT",
+     "text, or json with one object a line, for the log and the launcher's own lines (default: "
+     "GRADWIRE_LOG_FORMAT, else text)",
+     false,
+     [](OptionDraft& d, absl::string_view v) {
+       d.options.log_format = std::string(v);
+       return parse_choice(v, {"text", "json"});
+     }},
     {"grace_period", 0, Value::kWanted, "SECONDS",
      "time between SIGTERM and SIGKILL when workers are ended (default 30)", false,
      [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.grace_period); }},

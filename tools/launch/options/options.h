@@ -49,6 +49,10 @@ struct LaunchOptions {
 
   std::string log_dir;  // If empty, a new temporary directory, if one is needed.
   StreamRoutes streams;
+  std::string
+      line_prefix;  // The pattern (name_pattern.h) of the prefix of teed lines. If empty, "[default0]:".
+  std::string log_level;      // For GRADWIRE_LOG_LEVEL of launcher and workers; if empty, it stays as it is.
+  std::string log_format;     // The same for GRADWIRE_LOG_FORMAT.
   bool line_buffered = true;  // See WorkerOutputs (tools/launch/job/outputs.h).
 
   bool use_env = true;  // If not, programs get --local_rank=N as first argument.

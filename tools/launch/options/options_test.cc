@@ -134,6 +134,20 @@ TEST(ParseLaunchOptions, GoodCommandLinesAreUnderstood) {
       {"help needs no program", {"--help"}, [](const LaunchOptions& o) { return o.help; }},
       {"short help", {"-h"}, [](const LaunchOptions& o) { return o.help; }},
       {"version needs no program", {"--version"}, [](const LaunchOptions& o) { return o.version; }},
+      {"log",
+       {"--log-level=debug", "--log_format", "json", "--line_prefix=[{role} {rank}] ", "p"},
+       [](const LaunchOptions& o) {
+         return o.log_level == "debug" && o.log_format == "json" && o.line_prefix == "[{role} {rank}] ";
+       }},
+      {"log from the environment",
+       {"p"},
+       [](const LaunchOptions& o) {
+         return o.log_level == "off" && o.log_format == "text" &&
+                o.line_prefix == "{role}/{local_rank}/{rank}:";
+       },
+       {{"PET_LOG_LEVEL", "off"},
+        {"PET_LOG_FORMAT", "text"},
+        {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${role_name}/${local_rank}/${rank}:"}}},
       {"lines at once", {"p"}, [](const LaunchOptions& o) { return o.line_buffered; }},
       {"lines as programs flush them",
        {"--line-buffered=false", "p"},

@@ -66,6 +66,11 @@ bool RendezvousClient::done() {
   return done_;
 }
 
+ProgressState RendezvousClient::wait_state() {
+  MutexLock lock(mutex_);
+  return update_.wait;
+}
+
 void RendezvousClient::post(Report report) {
   MutexLock lock(mutex_);
   reports_.push_back(std::move(report));
@@ -126,6 +131,8 @@ void RendezvousClient::publish_update() {
     MutexLock lock(mutex_);
     const Rendezvous& machine = driver_.machine();
     const RendezvousUpdate& now = machine.update();
+    // The launcher asks for it when it shows it. So a change of it is not an event.
+    update_.wait = now.wait;
     if (now.kind == update_.kind && now.round == update_.round && machine.done() == done_) return;
     update_ = now;
     done_ = machine.done();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/log/log_record.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/store.h"
 #include "gradwire/tools/launch/rendezvous/rendezvous.h"
@@ -56,6 +58,9 @@ class RendezvousClient {
   // Whether the job is over for this node and no other node needs its launcher any more. True some time after
   // update() returned kEnded.
   bool done();
+
+  // The newest RendezvousUpdate::wait.
+  ProgressState wait_state();
 
   // Reports of the launcher; see the same methods of Rendezvous.
   void ready() {

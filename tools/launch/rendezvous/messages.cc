@@ -1,6 +1,7 @@
 #include "gradwire/tools/launch/rendezvous/messages.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ std::string describe(const Settings& settings) {
                       settings.fixed_ranks ? " with a --node_rank for each node" : " without node ranks");
 }
 
+// How many nodes or ranks a message names. One more name becomes "...".
+constexpr size_t kNamed = 20;
+
 std::string joined(const std::vector<std::string>& names) {
-  constexpr size_t kNamed = 20;
   const size_t named = std::min(names.size(), kNamed);
   return absl::StrCat(absl::StrJoin(names.begin(), names.begin() + named, ", "),
                       names.size() > named ? ", ..." : "");
@@ -26,6 +29,7 @@ std::string joined(const std::vector<std::string>& names) {
 std::string hosts(const std::vector<Member>& members, bool (*wanted)(const Member&)) {
   std::vector<std::string> names;
   for (const Member& member : members) {
+    if (names.size() > kNamed) break;
     if (!wanted(member)) continue;
     names.push_back(member.node.host);
     if (member.rank) absl::StrAppend(&names.back(), " as node rank ", *member.rank);
@@ -33,14 +37,17 @@ std::string hosts(const std::vector<Member>& members, bool (*wanted)(const Membe
   return joined(names);
 }
 
+bool is_there(const Member&) { return true; }
+bool is_not_ready(const Member& member) { return !member.ready; }
+bool is_not_done(const Member& member) { return !member.done; }
+
 // The node ranks that no participant has.
 std::string missing_ranks(const Record& record) {
+  std::set<int> present;
+  for (const Member& member : record.participants) present.insert(member.rank.value_or(-1));
   std::vector<std::string> ranks;
-  for (int rank = 0; rank < record.settings.max_nodes; ++rank) {
-    const auto has_rank = [&](const Member& member) { return member.rank == rank; };
-    if (std::none_of(record.participants.begin(), record.participants.end(), has_rank)) {
-      ranks.push_back(absl::StrCat(rank));
-    }
+  for (int rank = 0; rank < record.settings.max_nodes && ranks.size() <= kNamed; ++rank) {
+    if (present.count(rank) == 0) ranks.push_back(absl::StrCat(rank));
   }
   return joined(ranks);
 }
@@ -69,11 +76,11 @@ absl::Status too_few(const Record& record, absl::Duration waited) {
             ? absl::StrCat(min - count == 1 ? "node rank " : "node ranks ", missing_ranks(record))
             : absl::StrCat(min - count);
     absl::StrAppend(&text, count, min < record.settings.max_nodes ? " of at least " : " of ", min,
-                    " nodes have joined (", hosts(record.participants, [](const Member&) { return true; }),
-                    "), ", missing, min - count == 1 ? " is missing" : " are missing");
+                    " nodes have joined (", hosts(record.participants, &is_there), "), ", missing,
+                    min - count == 1 ? " is missing" : " are missing");
   } else {
     absl::StrAppend(&text, "workers of the previous round have not ended on ",
-                    hosts(record.participants, [](const Member& member) { return !member.ready; }));
+                    hosts(record.participants, &is_not_ready));
   }
   if (record.failure)
     absl::StrAppend(&text, "; the previous round ended: ", rendezvous::describe(*record.failure));
@@ -96,6 +103,59 @@ absl::Status rank_taken(const Member& me, const Member& other) {
   return absl::FailedPreconditionError(absl::StrCat("node rank ", *me.rank, " is used by two launchers, on ",
                                                     other.node.host, " and on ", me.node.host,
                                                     ": give each node a --node_rank of its own"));
+}
+
+namespace {
+
+ProgressState describe_joining(const Record& record, absl::Duration last_call) {
+  const Settings& settings = record.settings;
+  const int count = static_cast<int>(record.participants.size()), min = settings.min_nodes;
+  if (count < min) {
+    const std::string missing =
+        settings.fixed_ranks
+            ? absl::StrCat(min - count == 1 ? "node rank " : "node ranks ", missing_ranks(record))
+            : absl::StrCat(min - count, min - count == 1 ? " more node" : " more nodes");
+    const std::string there =
+        count == 0 ? "" : absl::StrCat(" (", hosts(record.participants, &is_there), ")");
+    return {.text = absl::StrCat("waiting for ", missing, " to join: ", count,
+                                 min < settings.max_nodes ? " of at least " : " of ", min,
+                                 " nodes have joined", there),
+            .done = count,
+            .total = min};
+  }
+  if (const std::string busy = hosts(record.participants, &is_not_ready); !busy.empty()) {
+    return {.text = absl::StrCat("waiting for the workers of the previous round to end on ", busy)};
+  }
+  return {
+      .text = absl::StrCat("waiting for more nodes: ", count, " of at most ", settings.max_nodes,
+                           " have joined (", hosts(record.participants, &is_there),
+                           "); the round begins when none has come for ", absl::FormatDuration(last_call)),
+      .done = count,
+      .total = settings.max_nodes};
+}
+
+}  // namespace
+
+ProgressState describe_wait(const Record& record, int group_rank, absl::Duration last_call) {
+  switch (record.phase) {
+    case Phase::kJoining:
+      return describe_joining(record, last_call);
+    case Phase::kRunning:
+      break;
+    case Phase::kClosed:
+      return {.text = "waiting for the other nodes to learn that the job is over"};
+  }
+  const int count = static_cast<int>(record.participants.size());
+  if (group_rank < 0 || group_rank >= count) {
+    return {.text = absl::StrCat("waiting for room: ", count, " nodes are at work (",
+                                 hosts(record.participants, &is_there), ")")};
+  }
+  if (!record.participants[group_rank].done) {
+    return {.text = absl::StrCat("waiting for round ", record.round, " to begin: ",
+                                 record.participants.front().node.host, " prepares the workers' store")};
+  }
+  return {.text = absl::StrCat("waiting for the workers on ", hosts(record.participants, &is_not_done),
+                               " to end")};
 }
 
 }  // namespace gradwire::rendezvous

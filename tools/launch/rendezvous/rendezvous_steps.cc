@@ -55,6 +55,7 @@ void Rendezvous::advance(absl::Time now) {
   if (ended_) return;
   watch_.choose(view_.watched(options_.watched));
   workers_.update(update_, view_);
+  update_.wait = describe_wait(record, view_.group_rank(), options_.last_call_timeout);
 }
 
 // The others regard this node as dead and may have started a round without it. Its workers must end before

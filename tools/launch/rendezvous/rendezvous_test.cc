@@ -90,6 +90,51 @@ class RendezvousTest : public testing::Test {
   std::vector<std::unique_ptr<Rendezvous>> nodes_;
 };
 
+TEST_F(RendezvousTest, WaitNamesTheNodesThatAreMissing) {
+  const Settings settings{.min_nodes = 4, .max_nodes = 4, .fixed_ranks = true};
+  Rendezvous& a = add("a", settings, 2);
+  EXPECT_EQ(a.update().wait.text, "");
+  add("b", settings, 0);
+  settle();
+  EXPECT_EQ(
+      a.update().wait.text,
+      "waiting for node ranks 1, 3 to join: 2 of 4 nodes have joined (b as node rank 0, a as node rank 2)");
+  EXPECT_EQ(a.update().wait.done, 2);
+  EXPECT_EQ(a.update().wait.total, 4);
+  add("c", settings, 3);
+  settle();
+  EXPECT_EQ(
+      a.update().wait.text,
+      "waiting for node rank 1 to join: 3 of 4 nodes have joined (b as node rank 0, a as node rank 2, c as "
+      "node rank 3)");
+}
+
+TEST_F(RendezvousTest, WaitOfAnElasticJobSaysWhenTheRoundBegins) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 3};
+  Rendezvous& a = add("a", settings);
+  settle();
+  EXPECT_EQ(a.update().wait.text, "waiting for 1 more node to join: 1 of at least 2 nodes have joined (a)");
+  add("b", settings);
+  settle();
+  EXPECT_EQ(a.update().wait.text,
+            "waiting for more nodes: 2 of at most 3 have joined (a, b); the round begins when none has come "
+            "for 30s");
+}
+
+TEST_F(RendezvousTest, WaitAfterTheWorkersNamesTheHostsWhoseWorkersRun) {
+  const Settings settings{.min_nodes = 3, .max_nodes = 3};
+  Rendezvous& a = add("a", settings);
+  add("b", settings);
+  Rendezvous& c = add("c", settings);
+  settle();
+  a.workers_done(now_);
+  settle();
+  EXPECT_EQ(a.update().wait.text, "waiting for the workers on b, c to end");
+  c.workers_done(now_);
+  settle();
+  EXPECT_EQ(a.update().wait.text, "waiting for the workers on b to end");
+}
+
 TEST_F(RendezvousTest, FixedRanksDecideTheOrder) {
   const Settings settings{.min_nodes = 3, .max_nodes = 3, .fixed_ranks = true};
   Rendezvous& a = add("a", settings, 2);

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/log/log_record.h"
 #include "gradwire/tools/launch/options/layout.h"
 
 namespace gradwire::rendezvous {
@@ -102,6 +103,8 @@ struct RendezvousUpdate {
     kEnded,
   };
   Kind kind = Kind::kWait;
+  // For kWait: describes the wait, for a report. Without text while the node does not know the record.
+  ProgressState wait;
   // For kPrepareStore, kRun and kStop: the round.
   RoundInfo round;
   Outcome outcome;
