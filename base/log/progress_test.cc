@@ -61,6 +61,22 @@ TEST(Progress, LogGetsOneLineEveryTenSecondsThenOneAMinute) {
                   "log waiting (50s)", "log waiting (1m)", "log waiting (2m)", "log waiting (3m)", "clear"));
 }
 
+TEST(Progress, LinesMissedInAPauseBecomeOne) {
+  FakeOutput output;
+  ManualClock clock;
+  Progress progress({&output, &clock});
+  const auto update = [&] { progress.update([] { return ProgressState{.text = "waiting"}; }); };
+  clock.advance(absl::Minutes(10));
+  update();
+  update();
+  clock.advance(absl::Seconds(59));
+  update();
+  EXPECT_THAT(output.printed, ElementsAre("log waiting (10m)"));
+  clock.advance(absl::Seconds(1));
+  update();
+  EXPECT_THAT(output.printed, ElementsAre("log waiting (10m)", "log waiting (11m)"));
+}
+
 TEST(Progress, LogThatHasALineGetsALastOne) {
   FakeOutput output;
   EXPECT_THAT(work_for(absl::Seconds(12), output, /*finish=*/true),
