@@ -52,6 +52,12 @@ void suppress(const char* sanitizer, const std::string& file) {
 
 }  // namespace
 
+void prepare_environment() {
+  for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE"}) unsetenv(name);
+  suppress("TSAN_OPTIONS", "base/testing/tsan_suppressions.txt");
+  suppress("LSAN_OPTIONS", "tests/launch/lsan_suppressions.txt");
+}
+
 LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment,
                              int network) {
   static std::atomic<int> number{0};
@@ -70,9 +76,7 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
     dup2(ends[1], kEventsFd);
     dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
-    for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE"}) unsetenv(name);
-    suppress("TSAN_OPTIONS", "base/testing/tsan_suppressions.txt");
-    suppress("LSAN_OPTIONS", "tests/launch/lsan_suppressions.txt");
+    prepare_environment();
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
     execv(argv[0], argv.data());

@@ -10,6 +10,9 @@
 
 namespace gradwire::tests {
 
+// Prepares the environment of a child process that will be a launcher.
+void prepare_environment();
+
 // The launcher as a process, as a user starts it. Its output goes to files, which are complete when it has
 // ended. Its workers inherit descriptor 9, a pipe. The test reads the lines that they write there as events.
 // The end of the pipe means that the launcher, all workers and all their descendants have ended.

@@ -156,6 +156,7 @@ class OnTerminal {
     argv.push_back(nullptr);
     pid_ = forkpty(&screen_, nullptr, nullptr, nullptr);
     if (pid_ == 0) {
+      prepare_environment();
       setenv("TERM", "xterm", 1);
       execv(argv[0], argv.data());
       _exit(127);
