@@ -25,12 +25,23 @@ std::vector<ExtensionFactory>& factories() {
   return *registered;
 }
 
-// The worker that lines in the log name: the one for which the thread works. A name never changes.
+// The name of the worker for which the thread works, for the lines of the log. A name never changes.
+std::string worker_of_thread() {
+  static thread_local bool ended = false;
+  struct End {
+    ~End() { ended = true; }
+  };
+  // A line may be written while the thread ends, when its execution state is destroyed already.
+  if (ended) return "";
+  const std::shared_ptr<const Agent>& agent = CurrentAgent::get();
+  // Constructed after the execution state, so destroyed before it.
+  static thread_local End end;
+  (void)&end;
+  return agent == nullptr ? "" : agent->services().self().name;
+}
+
 [[maybe_unused]] const bool source_is_set = [] {
-  set_log_worker_source([] {
-    const std::shared_ptr<const Agent>& agent = CurrentAgent::get();
-    return agent == nullptr ? std::string() : agent->services().self().name;
-  });
+  set_log_worker_source(&worker_of_thread);
   return true;
 }();
 
