@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gradwire/base/log.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/registration.h"
 #include "gradwire/rpc/testing/group.h"
@@ -16,6 +17,12 @@ using ::testing::HasSubstr;
 
 int64_t add(int64_t a, int64_t b) { return a + b; }
 GRADWIRE_RPC(add)
+
+int64_t write_line(int64_t value) {
+  log(LogLevel::kInfo, "in the handler");
+  return value;
+}
+GRADWIRE_RPC(write_line)
 
 std::string log_of_a_group_with(int calls) {
   ::testing::internal::CaptureStderr();
@@ -31,6 +38,18 @@ TEST(LogLines, InfoReportsChangesOfTheGroup) {
   EXPECT_THAT(log, HasSubstr("worker \"worker0\" (id 0) joined the group: 2 members"));
   EXPECT_THAT(log, HasSubstr("worker \"worker0\" is connected to worker \"worker1\" over "));
   EXPECT_THAT(log, HasSubstr("worker \"worker0\" shuts down: "));
+}
+
+TEST(LogLines, LineOfAHandlerNamesItsWorker) {
+  ::testing::internal::CaptureStderr();
+  {
+    testing::Group group(2);
+    EXPECT_EQ(group[0]->rpc_sync<&write_line>("worker1", 7), 7);
+    EXPECT_EQ(group[1]->rpc_sync<&write_line>("worker0", 8), 8);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr(" gradwire[worker1]: in the handler\n"));
+  EXPECT_THAT(log, HasSubstr(" gradwire[worker0]: in the handler\n"));
 }
 
 TEST(LogLines, InfoHasNoLineForACall) {
