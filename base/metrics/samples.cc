@@ -1,0 +1,134 @@
+#include "gradwire/base/metrics/samples.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace gradwire::metrics {
+namespace {
+
+// The length of the UTF-8 sequence at the beginning of `text`; 0 if it is malformed. Overlong forms,
+// surrogates and values beyond U+10FFFF are malformed.
+std::size_t utf8_length(absl::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(1);
+  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) {
+    return 0;
+  }
+  return length;
+}
+
+void append_label(absl::string_view name, absl::string_view value, std::string& out) {
+  if (!out.empty()) out += ',';
+  absl::StrAppend(&out, name, "=\"");
+  append_escaped(value, out);
+  out += '"';
+}
+
+std::string seconds(absl::Duration duration) {
+  return duration == absl::InfiniteDuration() ? "+Inf"
+                                              : absl::StrFormat("%.9g", absl::ToDoubleSeconds(duration));
+}
+
+std::vector<ProcessCollector>& process_collectors() {
+  static auto* const collectors = new std::vector<ProcessCollector>;
+  return *collectors;
+}
+
+}  // namespace
+
+void append_escaped(absl::string_view value, std::string& out) {
+  while (!value.empty()) {
+    std::size_t length = utf8_length(value);
+    const char first = value[0];
+    if (first == '\n') {
+      out += "\\n";
+    } else if (first == '\\' || first == '"') {
+      out += '\\';
+      out += first;
+    } else if (length == 0 || static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
+      out += '?';
+    } else {
+      absl::StrAppend(&out, value.substr(0, length));
+    }
+    value.remove_prefix(length == 0 ? 1 : length);
+  }
+}
+
+std::string heading_of(const Family& family) {
+  std::string text = absl::StrCat("# HELP ", family.name, " ");
+  for (const char c : family.help) {
+    if (c == '\\') text += '\\';
+    text += c;
+  }
+  absl::StrAppend(&text, "\n# TYPE ", family.name, " ", name_of(family.kind), "\n");
+  return text;
+}
+
+Samples::Samples(std::initializer_list<Label> labels) {
+  for (const Label& label : labels) append_label(label.name, label.value, constant_labels_);
+}
+
+std::string Samples::labels_of(Metric metric, Values values) const {
+  const Family& family = family_of(metric);
+  std::string labels = constant_labels_;
+  for (std::size_t i = 0; i < values.size() && i < family.label_count(); ++i) {
+    append_label(family.labels[i], values[i], labels);
+  }
+  return labels;
+}
+
+void Samples::add_line(Metric metric, absl::string_view suffix, absl::string_view labels,
+                       absl::string_view value) {
+  std::string& out = lines_[static_cast<std::size_t>(metric)];
+  absl::StrAppend(&out, family_of(metric).name, suffix);
+  if (!labels.empty()) absl::StrAppend(&out, "{", labels, "}");
+  absl::StrAppend(&out, " ", value, "\n");
+}
+
+void Samples::add(Metric metric, Values values, uint64_t value) {
+  add_line(metric, "", labels_of(metric, values), absl::StrCat(value));
+}
+
+void Samples::add(Metric metric, Values values, double value) {
+  add_line(metric, "", labels_of(metric, values), absl::StrFormat("%.9g", value));
+}
+
+void Samples::add(Metric metric, Values values, const HistogramValues& value) {
+  const std::string labels = labels_of(metric, values);
+  uint64_t below = 0;
+  for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
+    below += value.counts[bucket];
+    std::string with_bound = labels;
+    append_label("le", seconds(bucket_bound(bucket)), with_bound);
+    add_line(metric, "_bucket", with_bound, absl::StrCat(below));
+  }
+  add_line(metric, "_sum", labels, absl::StrFormat("%.9f", static_cast<double>(value.sum_ns) * 1e-9));
+  // Not a separate count: it must equal the last bucket, also while other threads record.
+  add_line(metric, "_count", labels, absl::StrCat(below));
+}
+
+std::string Samples::text() const {
+  std::string text;
+  for (std::size_t i = 0; i < kMetrics; ++i) {
+    if (!lines_[i].empty()) absl::StrAppend(&text, heading_of(all_families()[i]), lines_[i]);
+  }
+  return text;
+}
+
+void register_process_collector(ProcessCollector collector) { process_collectors().push_back(collector); }
+
+void collect_process(Samples& samples) {
+  for (const ProcessCollector collector : process_collectors()) collector(samples);
+}
+
+}  // namespace gradwire::metrics
