@@ -100,6 +100,11 @@ class Agent final : public std::enable_shared_from_this<Agent> {
   AgentStatistics statistics() const;
   // The sizes of all tables, for tests and to find leaks (rpc/link/agent_tables.h).
   AgentTables tables() const;
+  // The metrics as Prometheus's text (docs/metrics.md).
+  std::string metrics_text() const;
+  // Where they are served: "127.0.0.1:9100" or "unix:PATH"; empty if they are not
+  // (RpcBackendOptions::metrics_address).
+  std::string metrics_address() const;
 
   // The functions below are for the templates that make calls, and for the layers above rpc.
 

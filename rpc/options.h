@@ -148,6 +148,15 @@ struct RpcBackendOptions {
   FlowOptions flow;
   // How calls of idempotent functions are retried when a connection breaks.
   RetryOptions retry;
+  // Whether the agent counts its calls and measures their times (docs/metrics.md).
+  bool metrics = true;
+  // Where the agent serves its metrics as Prometheus's text, over HTTP: "127.0.0.1:9100", with port 0 for a
+  // free one, or "unix:PATH". Empty: the value of GRADWIRE_METRICS_ADDRESS, and without it nowhere
+  // (docs/observability.md).
+  std::string metrics_address;
+  // Whether an address of `metrics_address` may be one that other hosts reach. They see the metrics without
+  // any proof. Also true with `security.insecure`, or if GRADWIRE_METRICS_INSECURE is 1.
+  bool metrics_insecure = false;
   // For the tests of this library (rpc/agent/agent_hooks.h). Programs leave it empty.
   std::shared_ptr<const AgentHooks> hooks;
 

@@ -250,7 +250,7 @@ constexpr Row kRows[] = {
       {},
       "Starts of the workers on this node: the first, restarts, and those after a node joined or left."}},
     {Metric::kLaunchWorkers,
-     {"gradwire_launch_workers", kGauge, "processes", {}, "Workers of this node that are running."}},
+     {"gradwire_launch_workers", kGauge, "processes", {}, "Workers of this node in the round that runs."}},
     {Metric::kLaunchScrapeFailures,
      {"gradwire_launch_scrape_failures_total",
       kCounter,

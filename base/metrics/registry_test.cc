@@ -180,6 +180,58 @@ TEST(Samples, FamiliesOfSeveralSourcesStandOnce) {
   EXPECT_LT(samples.text().find("gradwire_rpc_links"), samples.text().find("gradwire_store_calls_total"));
 }
 
+TEST(Samples, TextsOfSeveralProcessesBecomeOne) {
+  Registry one, two;
+  one.counter(Metric::kStoreCalls, {"get \"x\"", "OK"}).add(3);
+  one.histogram(Metric::kCallSeconds, {"f"}).record(absl::Milliseconds(1));
+  two.counter(Metric::kStoreCalls, {"get \"x\"", "OK"}).add(4);
+  two.gauge(Metric::kLinks).set(2);
+  Samples job;
+  EXPECT_EQ(job.add_text(text_of(one, {"worker", "a"}), {"rank", "0"}), 0u);
+  EXPECT_EQ(job.add_text(text_of(two, {"worker", "b"}), {"rank", "1"}), 0u);
+  // Again: a series must not stand twice.
+  EXPECT_EQ(job.add_text(text_of(two, {"worker", "b"}), {"rank", "1"}), 0u);
+  job.add(Metric::kLaunchWorkers, {}, uint64_t{2});
+  const TextFamilies families = parsed(job.text());
+  const testing::TextFamily& calls = families.at("gradwire_store_calls_total");
+  EXPECT_EQ(calls.samples.size(), 2u);
+  EXPECT_EQ(calls.value({{"rank", "0"}, {"worker", "a"}, {"operation", "get \"x\""}}), 3);
+  EXPECT_EQ(calls.value({{"rank", "1"}, {"worker", "b"}}), 4);
+  EXPECT_EQ(families.at("gradwire_rpc_call_seconds").value({{"rank", "0"}}, "_count"), 1);
+  EXPECT_EQ(families.at("gradwire_rpc_links").value({{"rank", "1"}}), 2);
+  EXPECT_EQ(families.at("gradwire_launch_workers").value({}), 2);
+}
+
+TEST(Samples, MalformedSamplesOfAnotherProcessAreLeftOut) {
+  Samples job;
+  const std::string text =
+      "gradwire_rpc_links 3\n"
+      "gradwire_rpc_links{a=\"1\"} nan\n"
+      "gradwire_rpc_links{a=\"1} 1\n"
+      "gradwire_rpc_links{a=\"1\"}\n"
+      "gradwire_rpc_links{a=\"1\",} 1\n"
+      "gradwire_rpc_links{A=\"1\"} 1\n"
+      "gradwire_rpc_links{a=\"\\t\"} 1\n"
+      "gradwire_rpc_links  1\n"
+      "gradwire_rpc_links 1 2\n"
+      "gradwire_rpc_links{} 1\n"
+      "gradwire_rpc_links{a=\"\xff\"} 1\n"
+      "gradwire_rpc_links{rank=\"1\"} 1\n"
+      "gradwire_rpc_links{a=\"1\",rank=\"1\"} 1\n"
+      "gradwire_rpc_links{a=\"1\",a=\"2\"} 1\n"
+      "unknown_family 1\n"
+      "gradwire_rpc_links_bucket 1\n"
+      "# HELP gradwire_rpc_links other\n"
+      "\n"
+      "gradwire_rpc_call_seconds 1\n"
+      "gradwire_rpc_links{a=\"1\"} 1";
+  EXPECT_EQ(job.add_text(text, {"rank", "0"}), 13u);
+  const TextFamilies families = parsed(job.text());
+  ASSERT_EQ(families.size(), 1u);
+  EXPECT_EQ(families.at("gradwire_rpc_links").samples.size(), 2u);
+  EXPECT_EQ(families.at("gradwire_rpc_links").value({}), 3);
+}
+
 TEST(StrictText, RefusesWhatTheFormatDoesNotAllow) {
   const std::string head = "# HELP a b\n# TYPE a counter\n";
   EXPECT_TRUE(parse_strictly(head + "a 1\n").ok());

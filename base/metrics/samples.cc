@@ -1,31 +1,17 @@
 #include "gradwire/base/metrics/samples.h"
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gradwire/base/metrics/sample_line.h"
+#include "gradwire/base/metrics/utf8.h"
 
 namespace gradwire::metrics {
 namespace {
-
-// The length of the UTF-8 sequence at the beginning of `text`; 0 if it is malformed. Overlong forms,
-// surrogates and values beyond U+10FFFF are malformed.
-std::size_t utf8_length(absl::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const unsigned char second = byte(1);
-  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) {
-    return 0;
-  }
-  return length;
-}
 
 void append_label(absl::string_view name, absl::string_view value, std::string& out) {
   if (!out.empty()) out += ',';
@@ -115,6 +101,31 @@ void Samples::add(Metric metric, Values values, const HistogramValues& value) {
   add_line(metric, "_sum", labels, absl::StrFormat("%.9f", static_cast<double>(value.sum_ns) * 1e-9));
   // Not a separate count: it must equal the last bucket, also while other threads record.
   add_line(metric, "_count", labels, absl::StrCat(below));
+}
+
+std::size_t Samples::add_text(absl::string_view text, const Label& label) {
+  std::size_t malformed = 0;
+  std::string first;
+  append_label(label.name, label.value, first);
+  while (!text.empty()) {
+    const absl::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (line.empty() || line[0] == '#') continue;
+    bool known = false;
+    const std::optional<SampleLine> sample = parse_sample(line, known);
+    // A quote inside a value is escaped, so this finds only names.
+    const std::string name = absl::StrCat(label.name, "=\"");
+    if (!sample.has_value() || absl::StartsWith(sample->labels, name) ||
+        absl::StrContains(sample->labels, "," + name)) {
+      malformed += known ? 1 : 0;
+      continue;
+    }
+    std::string series =
+        absl::StrCat(sample->name, "{", first, sample->labels.empty() ? "" : ",", sample->labels, "}");
+    if (!added_.insert(series).second) continue;
+    absl::StrAppend(&lines_[static_cast<std::size_t>(sample->metric)], series, " ", sample->value, "\n");
+  }
+  return malformed;
 }
 
 std::string Samples::text() const {

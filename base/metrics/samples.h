@@ -1,10 +1,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "gradwire/base/metrics/families.h"
@@ -43,6 +45,12 @@ class Samples {
     add(metric, Values(values.begin(), values.size()), value);
   }
 
+  // Adds the samples of a text that another process has made. Each gets `label` as its first label. Samples
+  // of families that are not in the table are left out. So are a sample that is malformed, and one that is
+  // there already: a reader would refuse the whole text for it. Returns the number of samples that were
+  // malformed.
+  std::size_t add_text(absl::string_view text, const Label& label);
+
   // The text (version 0.0.4 of the format), with HELP and TYPE of each family that has a series.
   std::string text() const;
 
@@ -52,6 +60,8 @@ class Samples {
 
   std::string constant_labels_;
   std::array<std::string, kMetrics> lines_;
+  // The names and labels of the samples of other processes.
+  absl::flat_hash_set<std::string> added_;
 };
 
 // HELP and TYPE of a family.

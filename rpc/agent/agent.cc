@@ -159,27 +159,10 @@ void Agent::barrier(const std::vector<std::string>& names, const std::optional<a
   throw_if_error(impl().wait_at_barrier(names, services_->call_deadline(timeout)));
 }
 
-AgentStatistics Agent::statistics() const {
-  AgentStatistics statistics;
-  impl().caller->count(statistics);
-  statistics.calls_served = impl().server->calls().served();
-  if (impl().runtime.policy != nullptr) statistics.calls_denied = impl().runtime.policy->denied();
-  statistics.bytes_sent = impl().peers->bytes_sent();
-  statistics.bytes_received = impl().peers->bytes_received();
-  return statistics;
-}
-
-AgentTables Agent::tables() const {
-  AgentTables tables;
-  impl().caller->count(tables);
-  impl().server->calls().count(tables);
-  impl().rrefs->driver().count(tables);
-  impl().peers->count(tables);
-  impl().membership->count(tables);
-  if (impl().runtime.fences != nullptr) tables.device_waits = impl().runtime.fences->size();
-  if (const IpcChannel* ipc = impl().runtime.devices.ipc()) ipc->count(tables);
-  return tables;
-}
+AgentStatistics Agent::statistics() const { return impl().statistics(); }
+AgentTables Agent::tables() const { return impl().tables(); }
+std::string Agent::metrics_text() const { return impl().metrics->text(); }
+std::string Agent::metrics_address() const { return impl().metrics->address(); }
 
 AgentServices::AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options)
     : agent_(std::move(agent)), impl_(std::make_unique<AgentImpl>(*this, std::move(options))) {}
@@ -190,6 +173,7 @@ Id AgentServices::next_id() { return impl_->runtime.next_id(); }
 const std::shared_ptr<ThreadPool>& AgentServices::executor() const { return impl_->runtime.executor; }
 const std::shared_ptr<StreamOrder>& AgentServices::stream_order() const { return impl_->runtime.order; }
 const std::shared_ptr<FenceWatch>& AgentServices::fences() const { return impl_->runtime.fences; }
+const std::shared_ptr<metrics::Registry>& AgentServices::metrics() const { return impl_->runtime.metrics; }
 TimerQueue& AgentServices::timers() const { return *impl_->runtime.timers; }
 
 const std::vector<std::unique_ptr<AgentExtension>>& AgentServices::extensions() const {

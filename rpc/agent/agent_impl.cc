@@ -11,14 +11,16 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/name.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/rpc/agent/graceful_shutdown.h"
-#include "gradwire/rpc/agent/transports.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/security/environment.h"
 #include "gradwire/store/init_method.h"
+#include "gradwire/store/measured/measured_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/shm/shm_transport.h"
@@ -41,6 +43,10 @@ absl::StatusOr<store::Rendezvous> with_directory_code(absl::StatusOr<store::Rend
 AgentImpl::AgentImpl(ReferenceHost& agent, RpcBackendOptions options) : agent_(agent) {
   runtime.agent = agent.weak_agent();
   runtime.options = std::move(options);
+  if (!runtime.options.metrics) return;
+  // Extensions, which are made before start(), may count.
+  runtime.metrics = std::make_shared<metrics::Registry>();
+  runtime.call_metrics = std::make_shared<CallMetrics>(*runtime.metrics);
 }
 
 // Extensions use the other parts, so they are destroyed first.
@@ -81,8 +87,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     runtime.handler_streams = tensor_backend()->make_handler_streams();
     runtime.order = std::make_shared<StreamOrder>();
   }
-  GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
-                            make_transports(runtime.options, name, runtime.loop, transport::probe_shm));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<transport::Transport>> transports,
+      make_transports(runtime.options, name, runtime.loop, transport::probe_shm, transport_parts_));
   const HeartbeatOptions& heartbeat = runtime.options.heartbeat;
   if (heartbeat.interval <= absl::ZeroDuration() || heartbeat.suspect_after < 3 * heartbeat.interval ||
       heartbeat.dead_after < heartbeat.suspect_after) {
@@ -101,6 +108,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
   membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());
+  metrics = std::make_unique<AgentMetrics>(
+      AgentMetrics::Sources{runtime, *peers, *transport_parts_.shm, *transport_parts_.pool,
+                            [this] { return statistics(); }, [this] { return tables(); }});
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = runtime.options.store;
@@ -122,8 +132,12 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       return absl::InvalidArgumentError(absl::StrCat("rank of worker \"", name, "\" out of range: got ", rank,
                                                      ", expected a rank in [0, ", size, ")"));
     }
-    GRADWIRE_RETURN_IF_ERROR(
-        membership->join(std::make_shared<store::PrefixStore>("rpc", store), rank, size));
+    store = std::make_shared<store::PrefixStore>("rpc", store);
+    if (runtime.metrics != nullptr)
+      store = std::make_shared<store::MeasuredStore>(std::move(store), runtime.metrics);
+    // Before the group waits for its members: metrics show who is missing.
+    GRADWIRE_RETURN_IF_ERROR(metrics->serve());
+    GRADWIRE_RETURN_IF_ERROR(membership->join(std::move(store), rank, size));
     if (runtime.options.connect_at_init) GRADWIRE_RETURN_IF_ERROR(connect_to_all());
     return absl::OkStatus();
   }();
@@ -152,6 +166,28 @@ absl::Status AgentImpl::wait_at_barrier(const std::vector<std::string>& names, a
     members.push_back(peer->worker);
   }
   return barriers_->wait(std::move(members), deadline);
+}
+
+AgentStatistics AgentImpl::statistics() const {
+  AgentStatistics statistics;
+  caller->count(statistics);
+  statistics.calls_served = server->calls().served();
+  if (runtime.policy != nullptr) statistics.calls_denied = runtime.policy->denied();
+  statistics.bytes_sent = peers->bytes_sent();
+  statistics.bytes_received = peers->bytes_received();
+  return statistics;
+}
+
+AgentTables AgentImpl::tables() const {
+  AgentTables tables;
+  caller->count(tables);
+  server->calls().count(tables);
+  rrefs->driver().count(tables);
+  peers->count(tables);
+  membership->count(tables);
+  if (runtime.fences != nullptr) tables.device_waits = runtime.fences->size();
+  if (const IpcChannel* ipc = runtime.devices.ipc()) ipc->count(tables);
+  return tables;
 }
 
 absl::Status AgentImpl::connect_to_all() {
@@ -258,6 +294,7 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
   absl::Status ended;
   std::call_once(stopped_, [&] {
     runtime.closed = true;
+    if (metrics != nullptr) metrics->stop();
     log(LogLevel::kInfo, "worker \"", runtime.self.name, "\" shuts down: ", reason.message());
     // `closed` is set, so this returns the error that refused calls get.
     const absl::Status closed = runtime.accepts_calls();

@@ -7,10 +7,12 @@
 
 #include "gradwire/rpc/agent/membership.h"
 #include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/agent/transports.h"
 #include "gradwire/rpc/barrier/barriers.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/metrics/agent_metrics.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -26,6 +28,8 @@ class AgentImpl : public Peers::Sink {
   absl::Status shut_down(bool graceful, absl::Duration timeout);
   // As Agent::barrier(), until `deadline`.
   absl::Status wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline);
+  AgentStatistics statistics() const;
+  AgentTables tables() const;
 
   // Peers::Sink
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
@@ -46,6 +50,7 @@ class AgentImpl : public Peers::Sink {
   std::unique_ptr<Caller> caller;
   std::unique_ptr<Server> server;
   std::unique_ptr<Membership> membership;
+  std::unique_ptr<AgentMetrics> metrics;
 
  private:
   void keep_handed_over(const proto::Payload& payload, const Worker& from,
@@ -60,6 +65,8 @@ class AgentImpl : public Peers::Sink {
   void join_threads();
 
   ReferenceHost& agent_;
+  const TransportParts transport_parts_ = {std::make_shared<transport::ShmCounters>(),
+                                           std::make_shared<transport::BufferPool>()};
   // Owned by the extensions. Set by start().
   Barriers* barriers_ = nullptr;
   std::once_flag ended_gracefully_;

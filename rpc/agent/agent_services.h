@@ -11,6 +11,10 @@
 #include "gradwire/rpc/rref/reference_host.h"
 #include "gradwire/transport/message.h"
 
+namespace gradwire::metrics {
+class Registry;
+}
+
 namespace gradwire::rpc {
 
 class AgentImpl;
@@ -38,6 +42,9 @@ class AgentServices final : public ReferenceHost {
   // Call when another worker says that this incarnation is dead.
   void on_accused(uint64_t incarnation) final;
   std::weak_ptr<Agent> weak_agent() final { return agent_; }
+  // The metrics of the agent. An extension counts there what happens (base/metrics/registry.h). nullptr
+  // without RpcBackendOptions::metrics.
+  const std::shared_ptr<metrics::Registry>& metrics() const;
 
   // Sends a message to the counterpart of an extension on another worker. `tensors` may be nullptr. They are
   // captured unless this call holds them alone. Errors: Unavailable, DeadlineExceeded, Cancelled,

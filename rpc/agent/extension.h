@@ -14,6 +14,10 @@
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/worker.h"
 
+namespace gradwire::metrics {
+class Samples;
+}
+
 namespace gradwire::rpc {
 
 class AgentServices;
@@ -112,6 +116,9 @@ class AgentExtension {
   virtual void worker_lost(const Worker& worker, const absl::Status& reason) {}
   // Whether the extension has no work in progress with other workers. A graceful shutdown waits for this.
   virtual bool idle() const { return true; }
+  // Adds the present values of the metrics that the extension does not count in AgentServices::metrics(). May
+  // be called at any time until the agent is destroyed. Must not block.
+  virtual void collect(metrics::Samples& samples) const {}
   // The agent stops: every wait must end with `reason`. No later call to the agent succeeds.
   virtual void shutdown(const absl::Status& reason) {}
 

@@ -21,6 +21,9 @@
 #include "gradwire/rpc/policy/call_policy.h"
 #include "gradwire/rpc/worker.h"
 
+namespace gradwire::metrics {
+class Registry;
+}
 namespace gradwire::transport {
 class EventLoop;
 }
@@ -28,6 +31,7 @@ class EventLoop;
 namespace gradwire::rpc {
 
 class Agent;
+class CallMetrics;
 
 // The timeout of the calls of one agent that have none of their own. May be changed at any time. Thread-safe.
 class RpcTimeout {
@@ -94,6 +98,9 @@ struct AgentRuntime {
   // Decides what other workers may call; nullptr without a policy file, when they may call what is
   // registered.
   std::unique_ptr<CallPolicy> policy;
+  // The metrics of the agent, and those of its calls; nullptr without RpcBackendOptions::metrics.
+  std::shared_ptr<metrics::Registry> metrics;
+  std::shared_ptr<CallMetrics> call_metrics;
 
   std::atomic<uint64_t> ids{1};
   std::atomic<bool> closed{false};

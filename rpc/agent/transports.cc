@@ -18,7 +18,8 @@ namespace gradwire::rpc {
 
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::string& name,
-    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm) {
+    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm,
+    const TransportParts& parts) {
   std::vector<std::unique_ptr<transport::Transport>> transports;
   GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
                             security::make_credentials(options.security));
@@ -38,11 +39,14 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       }
       transport::ShmOptions shm;
       shm.limits = options.limits;
+      shm.counters = parts.shm;
+      shm.pool = parts.pool;
       shm.allowed_users = options.security.allowed_users;
       transports.push_back(transport::make_shm_transport(std::move(shm), loop));
     } else if (kind == "tcp") {
       transport::TcpOptions tcp;
       tcp.limits = options.limits;
+      tcp.pool = parts.pool;
       tcp.credentials = credentials;
       tcp.purpose = "rpc";
       tcp.own_name = name;

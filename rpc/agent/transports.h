@@ -8,10 +8,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/rpc/options.h"
+#include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::rpc {
+
+// Parts that the transports of an agent share, and that the agent reads. With nullptr each transport makes
+// its own.
+struct TransportParts {
+  std::shared_ptr<transport::ShmCounters> shm;
+  std::shared_ptr<transport::BufferPool> pool;
+};
 
 // Creates the transports of an agent, best first: loopback, for calls to itself, and those that
 // `options.transports` names. If it names none, all transports that work on this machine are created.
@@ -22,6 +31,7 @@ namespace gradwire::rpc {
 // Unavailable if no transport but loopback is left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::string& name,
-    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm);
+    const std::shared_ptr<transport::EventLoop>& loop, absl::FunctionRef<absl::Status()> check_shm,
+    const TransportParts& parts = {});
 
 }  // namespace gradwire::rpc

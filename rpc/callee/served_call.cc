@@ -14,6 +14,7 @@
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/parts/send_ahead.h"
+#include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/rref/message_references.h"
 
 // A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
@@ -73,6 +74,20 @@ absl::Status check_object(const Callee& method, const TypeOps* type) {
   return absl::OkStatus();
 }
 
+// Counts the end of a call in the metrics of the agent. `begun`: when its handler began; InfinitePast if it
+// had none. `known`: whether this program has the function. A name that a caller has made up is not counted
+// as a function, because each would be a series of its own.
+void count_end(const AgentRuntime& runtime, const IncomingCall& incoming, const std::string& callee,
+               bool known, absl::Time begun, absl::StatusCode code) {
+  if (runtime.call_metrics == nullptr) return;
+  known = known || (incoming.request().has_script() && code == absl::StatusCode::kOk);
+  const absl::Time now = Clock::system().now();
+  const bool ran = begun != absl::InfinitePast();
+  runtime.call_metrics->served(known ? absl::string_view(callee) : absl::string_view(), incoming.from.name,
+                               code, (ran ? begun : now) - incoming.arrived,
+                               ran ? now - begun : absl::ZeroDuration());
+}
+
 }  // namespace
 
 ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, IncomingCall incoming)
@@ -128,10 +143,12 @@ void ServedCall::run() {
   const ServedCall* const outer = std::exchange(running, this);
   profile_ = begin_profile(incoming_, callee_, parts_.runtime.self.name);
   const RunningHandler profiled(profile_.get());
+  const absl::Time now = Clock::system().now();
+  begun_ = now;
   // If the call was cancelled or has expired, do not run it.
   if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
     fail(cancelled);
-  } else if (incoming_.deadline != absl::InfiniteFuture() && Clock::system().now() >= incoming_.deadline) {
+  } else if (incoming_.deadline != absl::InfiniteFuture() && now >= incoming_.deadline) {
     fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" expired while it waited for its turn")));
   } else {
     decode_and_serve(streams);
@@ -328,6 +345,8 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       encoded = EncodedTensors();
     }
   }
+  count_end(parts_.runtime, incoming_, callee_, cost_ != nullptr, begun_,
+            static_cast<absl::StatusCode>(response.status().code()));
   // The encoding was the last device work of the call.
   if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
   answer(*envelope, std::move(encoded));
@@ -365,6 +384,7 @@ void ServedCall::fail(absl::Status status) {
     parts_.runtime.order->end(device_work_);
   }
   status = with_worker(std::move(status), parts_.runtime.self.name);
+  count_end(parts_.runtime, incoming_, callee_, cost_ != nullptr, begun_, status.code());
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;

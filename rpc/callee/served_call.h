@@ -107,6 +107,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // Used only by the thread that handles the call at present.
   IncomingPayload arguments_;
   OwnedValue target_;
+  // When its handler began; InfinitePast before.
+  absl::Time begun_ = absl::InfinitePast();
   // The ExecutionState of the handler (agent, call, context), for a call that ends later.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;

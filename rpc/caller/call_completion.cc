@@ -10,6 +10,7 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -91,8 +92,11 @@ void CallCompletion::complete(PendingCalls::Taken call, absl::StatusOr<Answer> a
   call->credit.give_back();
   // The next request to this worker may say that this answer is not needed any more.
   if (call->repeatable != nullptr) request_ids_.end(call->incarnation, call->repeatable->id);
+  const absl::Duration took = Clock::system().now() - call->started;
+  if (runtime_.call_metrics != nullptr)
+    runtime_.call_metrics->made(call->callee, call->peer->worker.name, answer.status().code(), took);
   if (answer.ok()) {
-    latencies_.record(Clock::system().now() - call->started);
+    latencies_.record(took);
   } else {
     calls_failed_.fetch_add(1, std::memory_order_relaxed);
   }

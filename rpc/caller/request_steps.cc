@@ -11,6 +11,7 @@
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/caller/flow_wait.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 
@@ -33,7 +34,10 @@ absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes, Agent
   absl::StatusOr<FlowCredit> waited = enter_full_window(
       call.peer->flow, flow, {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
       runtime.executor, *runtime.timers);
+  const absl::Time before = call.sent_at;
   call.sent_at = Clock::system().now();
+  if (runtime.call_metrics != nullptr)
+    runtime.call_metrics->waited_for_window(call.peer->worker.name, call.sent_at - before);
   // The time of the wait is part of the timeout, so the callee must get what is left of it.
   return waited;
 }

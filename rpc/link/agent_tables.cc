@@ -55,6 +55,10 @@ static_assert(sizeof(AgentTables) == sizeof(kFields) / sizeof(kFields[0]) * size
 
 }  // namespace
 
+void AgentTables::for_each(absl::FunctionRef<void(const char* name, std::size_t count)> visit) const {
+  for (const Field& field : kFields) visit(field.name, this->*field.count);
+}
+
 std::size_t AgentTables::total() const {
   std::size_t total = 0;
   for (const Field& field : kFields) total += this->*field.count;

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+
 namespace gradwire::rpc {
 
 // Number of entries in each table of an agent. All counts are zero when no call or message is in progress and
@@ -80,6 +82,8 @@ struct AgentTables {
   // Messages, and values without references, that wait for a device.
   std::size_t device_waits = 0;
 
+  // Calls `visit` with the name and the value of each count.
+  void for_each(absl::FunctionRef<void(const char* name, std::size_t count)> visit) const;
   // The sum of all counts.
   std::size_t total() const;
   // The counts that are not zero, such as "3 pending_calls, 1 held_forks"; "nothing" when all are zero.

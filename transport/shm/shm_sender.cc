@@ -250,6 +250,7 @@ void ShmSender::start_in_loop(RingProducer ring, uint64_t max_arena_bytes) {
   ArenaOwner::Options arena;
   arena.max_bytes = max_arena_bytes;
   arena.max_idle_bytes = context_.options.max_idle_arena_bytes;
+  arena.all_mapped_bytes = {context_.counters, &context_.counters->mapped_bytes};
   arena.announce = [socket = socket_](const SegmentPacket& segment, const Descriptor& memory) {
     return socket->send(&segment, sizeof(segment), memory.get());
   };

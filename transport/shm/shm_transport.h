@@ -27,6 +27,8 @@ struct ShmCounters {
   std::atomic<uint64_t> moved_bytes{0};
   std::atomic<uint64_t> ring_bytes{0};
   std::atomic<uint64_t> doorbells{0};
+  // The size of all arenas that this side has mapped now, to send from.
+  std::atomic<int64_t> mapped_bytes{0};
 };
 
 struct ShmOptions {

@@ -58,11 +58,23 @@ std::size_t segment_bytes(std::size_t block_bytes) {
   return (blocks_in_segment(block_bytes) * (block_bytes + kLineBytes) + kPage - 1) / kPage * kPage;
 }
 
+// Sets the size of all segments of an arena, and adds the difference to that of all arenas.
+void set_mapped(const ArenaOwner::Options& options, std::size_t& mapped, std::size_t bytes) {
+  if (options.all_mapped_bytes != nullptr) {
+    options.all_mapped_bytes->fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(mapped),
+                                        std::memory_order_relaxed);
+  }
+  mapped = bytes;
+}
+
 }  // namespace
 
 ArenaOwner::ArenaOwner(Options options) : options_(std::move(options)) {}
 
-ArenaOwner::~ArenaOwner() = default;
+ArenaOwner::~ArenaOwner() {
+  MutexLock lock(mutex_);
+  set_mapped(options_, mapped_bytes_, 0);
+}
 
 absl::optional<ArenaBlock> ArenaOwner::take(std::size_t size) {
   MutexLock lock(mutex_);
@@ -183,7 +195,7 @@ bool ArenaOwner::trim() {
 void ArenaOwner::close() {
   MutexLock lock(mutex_);
   closed_ = true;
-  mapped_bytes_ = 0;
+  set_mapped(options_, mapped_bytes_, 0);
   classes_.clear();
   // Unmap what this process does not access any more. The receiver has its own mappings, so messages that
   // it has received stay valid. The last release_locked() of a segment frees the rest.
@@ -286,7 +298,7 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
   for (uint32_t i = 0; i < packet.blocks; ++i) {
     blocks.free.push_back({segment.get(), static_cast<uint32_t>(packet.blocks) - 1 - i});
   }
-  mapped_bytes_ += bytes;
+  set_mapped(options_, mapped_bytes_, mapped_bytes_ + bytes);
   segments_.emplace(segment->id, std::move(segment));
   return true;
 }
@@ -300,7 +312,7 @@ bool ArenaOwner::drop_locked(Segment& segment) {
   free.erase(std::remove_if(free.begin(), free.end(),
                             [&segment](const BlockRef& block) { return block.segment == &segment; }),
              free.end());
-  mapped_bytes_ -= segment.memory.size();
+  set_mapped(options_, mapped_bytes_, mapped_bytes_ - segment.memory.size());
   segments_.erase(packet.segment);
   return true;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,6 +39,8 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
   struct Options {
     // Maximum size of all segments together.
     std::size_t max_bytes = 0;
+    // mapped_bytes() is added to it, with those of other arenas; may be nullptr.
+    std::shared_ptr<std::atomic<int64_t>> all_mapped_bytes;
     // Size of idle segments that trim() keeps.
     std::size_t max_idle_bytes = 0;
     // Announce a segment to the peer, or retract it. They return false if that is not possible now. Called
