@@ -15,6 +15,8 @@ struct AgentStatistics {
   uint64_t calls_served = 0;  // Calls served for other workers and for this one.
   // Calls and messages of other workers that the policy of this worker has denied (docs/security.md).
   uint64_t calls_denied = 0;
+  // Calls, messages and references of other workers that were refused by a limit (CallerLimits).
+  uint64_t calls_over_limit = 0;
   uint64_t bytes_sent = 0;      // Bytes sent over all connections, open or closed.
   uint64_t bytes_received = 0;  // Bytes received over all connections, open or closed.
   // Median time from a call to its answer.

@@ -146,6 +146,8 @@ struct RpcBackendOptions {
   absl::Duration handler_timeout = absl::Seconds(30);
   // The flow window to each worker.
   FlowOptions flow;
+  // Limits on what each other worker may use of this one at a time. Not less than the flow window.
+  CallerLimits caller_limits;
   // How calls of idempotent functions are retried when a connection breaks.
   RetryOptions retry;
   // Whether the agent counts its calls and measures their times (docs/metrics.md).

@@ -32,12 +32,22 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
     if (released) return Entry::kReleased;
   }
   if (live_.size() >= limits_.live) return Entry::kTooMany;
+  if (from != 0 && opened_by(from) >= limits_.live_of_sender) return Entry::kTooManyOfSender;
   Origin* const origin = row_of(context.origin);
   if (origin == nullptr) return Entry::kTooMany;
   origin->live.insert(context.counter);
   Row& row = live_[context];
-  if (from != 0) row.senders.insert(from);
+  row.opener = from;
+  if (from != 0) {
+    row.senders.insert(from);
+    ++opened_[from];
+  }
   return Entry::kNew;
+}
+
+std::size_t ContextTable::opened_by(uint64_t worker) const {
+  auto found = opened_.find(worker);
+  return found == opened_.end() ? 0 : found->second;
 }
 
 bool ContextTable::touch(const rpc::Id& context, uint64_t worker) {
@@ -78,6 +88,8 @@ std::optional<std::vector<uint64_t>> ContextTable::release(const rpc::Id& contex
   auto found = live_.find(context);
   if (found == live_.end()) return std::nullopt;
   std::vector<uint64_t> touched(found->second.touched.begin(), found->second.touched.end());
+  auto opened = opened_.find(found->second.opener);
+  if (opened != opened_.end() && --opened->second == 0) opened_.erase(opened);
   live_.erase(found);
   return touched;
 }

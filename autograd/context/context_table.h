@@ -39,6 +39,8 @@ class ContextTable {
     kLive,      // The context was live already.
     kReleased,  // The context was released, and stays so.
     kTooMany,   // The context was new, but a limit is reached. It stays new.
+    // The context was new, but the sender has made as many contexts live as it may. It stays new.
+    kTooManyOfSender,
   };
 
   // Maximum number of live contexts. A limit is needed because messages of peers create contexts.
@@ -50,6 +52,8 @@ class ContextTable {
     // Maximum number of released counters that are remembered for each origin, and of claims by workers that
     // are not a party.
     std::size_t released = 1 << 12;
+    // Maximum number of live contexts that messages of one worker have made live.
+    std::size_t live_of_sender = kMaxLive;
   };
 
   ContextTable() = default;
@@ -100,6 +104,8 @@ class ContextTable {
   std::size_t size() const { return live_.size(); }
   // For tests and statistics: number of released counters and claims that are remembered, over all origins.
   std::size_t remembered() const;
+  // Number of live contexts that messages of this worker have made live.
+  std::size_t opened_by(uint64_t worker) const;
   // For tests and statistics: number of origins with a row.
   std::size_t origins() const { return origins_.size(); }
 
@@ -109,6 +115,8 @@ class ContextTable {
     absl::flat_hash_set<uint64_t> touched;
     // The workers that sent messages of the context here.
     absl::flat_hash_set<uint64_t> senders;
+    // The worker whose message made the context live; 0: it was opened here.
+    uint64_t opener = 0;
 
     bool has_party(uint64_t worker) const { return touched.contains(worker) || senders.contains(worker); }
     bool has_parties() const { return !touched.empty() || !senders.empty(); }
@@ -134,6 +142,8 @@ class ContextTable {
   Limits limits_;
   absl::flat_hash_map<rpc::Id, Row> live_;
   absl::flat_hash_map<uint64_t, Origin> origins_;
+  // Opener -> number of its live contexts, which is not 0.
+  absl::flat_hash_map<uint64_t, std::size_t> opened_;
   rpc::GoneWorkers lost_{limits_.origins};
 };
 

@@ -19,6 +19,39 @@ TEST(ContextTable, FirstMessageMakesTheContextLive) {
   EXPECT_FALSE(table.live({8, 3}));
 }
 
+TEST(ContextTable, EachSenderOpensSoManyContexts) {
+  ContextTable table(ContextTable::Limits{.live_of_sender = 2});
+  EXPECT_EQ(table.enter({7, 1}, 7), Entry::kNew);
+  // The sender chooses the origin, so its own number counts.
+  EXPECT_EQ(table.enter({8, 1}, 7), Entry::kNew);
+  EXPECT_EQ(table.enter({7, 2}, 7), Entry::kTooManyOfSender);
+  EXPECT_EQ(table.enter({9, 1}, 7), Entry::kTooManyOfSender);
+  EXPECT_EQ(table.opened_by(7), 2u);
+  // Others are not affected, and neither is a context that is live.
+  EXPECT_EQ(table.enter({7, 2}, 6), Entry::kNew);
+  EXPECT_EQ(table.enter({7, 2}, 7), Entry::kLive);
+  EXPECT_EQ(table.opened_by(7), 2u);
+  for (uint64_t counter = 10; counter < 20; ++counter) EXPECT_EQ(table.enter({5, counter}), Entry::kNew);
+  // The end of a context gives its place back.
+  table.release({7, 1}, 0);
+  EXPECT_EQ(table.enter({7, 3}, 7), Entry::kNew);
+  EXPECT_EQ(table.enter({7, 4}, 7), Entry::kTooManyOfSender);
+  // A refused context stays new.
+  EXPECT_EQ(table.origins(), 3u);
+}
+
+TEST(ContextTable, ALostSenderGivesItsPlacesBack) {
+  ContextTable table(ContextTable::Limits{.live_of_sender = 2});
+  table.enter({7, 1}, 7);
+  table.enter({8, 1}, 7);
+  table.worker_lost(7);
+  for (const rpc::Id& orphan : table.origin_lost(7)) table.release(orphan, 0);
+  EXPECT_EQ(table.opened_by(7), 1u);
+  table.release({8, 1}, 0);
+  EXPECT_EQ(table.opened_by(7), 0u);
+  EXPECT_EQ(table.size(), 0u);
+}
+
 TEST(ContextTable, LateMessageDoesNotMakeAReleasedContextLive) {
   ContextTable table;
   table.enter({7, 1});

@@ -4,11 +4,21 @@
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/limits/limit_refusals.h"
 
 namespace gradwire::autograd {
+namespace {
+
+ContextTable::Limits limits_of(const rpc::AgentServices& agent) {
+  ContextTable::Limits limits;
+  limits.live_of_sender = agent.caller_limits().max_contexts;
+  return limits;
+}
+
+}  // namespace
 
 Contexts::Contexts(rpc::AgentServices& agent, Listener released)
-    : agent_(agent), released_(std::move(released)) {}
+    : agent_(agent), released_(std::move(released)), table_(limits_of(agent)) {}
 
 std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
   auto state = std::make_shared<ContextState>(context, agent_.self().incarnation, unjoined_gradients_);
@@ -28,24 +38,37 @@ std::shared_ptr<ContextState> Contexts::open() {
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context, uint64_t from) {
-  MutexLock lock(mutex_);
-  // This worker is not recorded as a party of its own contexts, because it never sees itself as lost.
-  switch (table_.enter(context, from == agent_.self().incarnation ? 0 : from)) {
-    case ContextTable::Entry::kLive:
-      return states_.at(context);
-    case ContextTable::Entry::kNew:
-      return add_locked(context);
+  ContextTable::Entry entry;
+  {
+    MutexLock lock(mutex_);
+    // This worker is not recorded as a party of its own contexts, because it never sees itself as lost.
+    entry = table_.enter(context, from == agent_.self().incarnation ? 0 : from);
+    if (entry == ContextTable::Entry::kLive) return states_.at(context);
+    if (entry == ContextTable::Entry::kNew) return add_locked(context);
+  }
+  switch (entry) {
     case ContextTable::Entry::kReleased:
       note_late();
       return absl::NotFoundError(
           absl::StrCat("the autograd context ", rpc::to_string(context), " was released"));
-    case ContextTable::Entry::kTooMany:
+    case ContextTable::Entry::kTooManyOfSender:
+      return too_many_of(from);
+    default:
       break;
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot add the autograd context ", rpc::to_string(context), " on worker \"",
                    agent_.self().name, "\": too many contexts, at most ", ContextTable::kMaxLive,
                    " can be live; destroy Context objects that are not needed"));
+}
+
+absl::Status Contexts::too_many_of(uint64_t from) const {
+  rpc::Worker sender;
+  sender.incarnation = from;
+  if (absl::StatusOr<rpc::Worker> known = agent_.find_worker_by_incarnation(from); known.ok())
+    sender = *std::move(known);
+  return agent_.refuse_over_limit(
+      sender, {"live autograd contexts", "max_contexts", agent_.caller_limits().max_contexts});
 }
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(const rpc::Id& context) const {

@@ -28,7 +28,8 @@ class Contexts {
   // Opens a new context of this worker.
   std::shared_ptr<ContextState> open();
   // Returns the context that a message of worker `from`, an incarnation, names; makes it live if it is new.
-  // NotFound if the context was released, ResourceExhausted at the limit of live contexts.
+  // NotFound if the context was released, ResourceExhausted at the limit of live contexts, in all or of this
+  // worker (CallerLimits::max_contexts).
   absl::StatusOr<std::shared_ptr<ContextState>> enter(const rpc::Id& context, uint64_t from);
   // Returns a live context; NotFound if it is not live here.
   absl::StatusOr<std::shared_ptr<ContextState>> find(const rpc::Id& context) const;
@@ -62,6 +63,7 @@ class Contexts {
   uint64_t unjoined_gradients() const { return unjoined_gradients_->load(std::memory_order_relaxed); }
 
  private:
+  absl::Status too_many_of(uint64_t from) const;
   // Contexts that have ended here, and the workers to notify.
   struct Gone {
     std::vector<std::shared_ptr<ContextState>> states;

@@ -174,6 +174,10 @@ const std::shared_ptr<ThreadPool>& AgentServices::executor() const { return impl
 const std::shared_ptr<StreamOrder>& AgentServices::stream_order() const { return impl_->runtime.order; }
 const std::shared_ptr<FenceWatch>& AgentServices::fences() const { return impl_->runtime.fences; }
 const std::shared_ptr<metrics::Registry>& AgentServices::metrics() const { return impl_->runtime.metrics; }
+const CallerLimits& AgentServices::caller_limits() const { return impl_->runtime.options.caller_limits; }
+absl::Status AgentServices::refuse_over_limit(const Worker& from, const CallerLimit& limit) {
+  return impl_->runtime.refusals.refuse(from, self(), limit, Clock::system().now());
+}
 TimerQueue& AgentServices::timers() const { return *impl_->runtime.timers; }
 
 const std::vector<std::unique_ptr<AgentExtension>>& AgentServices::extensions() const {

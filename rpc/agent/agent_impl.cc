@@ -16,6 +16,7 @@
 #include "gradwire/base/random_id.h"
 #include "gradwire/rpc/agent/graceful_shutdown.h"
 #include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/security/environment.h"
@@ -75,6 +76,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
   if (const double share = runtime.options.wait.share; !(share >= 0 && share <= 1))
     return absl::InvalidArgumentError(absl::StrCat("wait.share must be from 0 to 1, got ", share));
+  GRADWIRE_RETURN_IF_ERROR(check_caller_limits(runtime.options.caller_limits, runtime.options.flow));
   GRADWIRE_RETURN_IF_ERROR(runtime.rpc_timeout.set(runtime.options.rpc_timeout));
   GRADWIRE_ASSIGN_OR_RETURN(runtime.loop, transport::EventLoop::create());
   threads.poller = runtime.loop;
@@ -100,7 +102,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   peers = std::make_unique<Peers>(
       std::move(transports), *this, *runtime.timers,
       Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat, runtime.options.limits});
-  rrefs = std::make_shared<RRefService>(agent_, *peers);
+  rrefs = std::make_shared<RRefService>(
+      agent_, *peers, HoldLimit{runtime.options.caller_limits.max_references, &runtime.refusals});
   auto meetings = std::make_unique<Barriers>(agent_);
   barriers_ = meetings.get();
   runtime.extensions.push_back(std::move(meetings));
@@ -173,6 +176,7 @@ AgentStatistics AgentImpl::statistics() const {
   caller->count(statistics);
   statistics.calls_served = server->calls().served();
   if (runtime.policy != nullptr) statistics.calls_denied = runtime.policy->denied();
+  statistics.calls_over_limit = runtime.refusals.count();
   statistics.bytes_sent = peers->bytes_sent();
   statistics.bytes_received = peers->bytes_received();
   return statistics;

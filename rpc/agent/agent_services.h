@@ -9,6 +9,7 @@
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/destination.h"
 #include "gradwire/rpc/rref/reference_host.h"
+#include "gradwire/security/limits.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::metrics {
@@ -18,6 +19,7 @@ class Registry;
 namespace gradwire::rpc {
 
 class AgentImpl;
+struct CallerLimit;
 struct RpcBackendOptions;
 
 // The functions of an Agent that its references and the layers above use. Thread-safe.
@@ -32,6 +34,9 @@ class AgentServices final : public ReferenceHost {
   const std::shared_ptr<ThreadPool>& executor() const final;  // Runs handlers and continuations.
   const std::shared_ptr<FenceWatch>& fences() const final;
   const std::shared_ptr<StreamOrder>& stream_order() const final;  // nullptr without devices.
+  const CallerLimits& caller_limits() const;
+  // Counts and returns the error of a caller that has reached this limit.
+  absl::Status refuse_over_limit(const Worker& from, const CallerLimit& limit);
   TimerQueue& timers() const final;  // Callbacks must be short and must not run user code.
 
   // Error: NotFound, which lists the workers of the group.

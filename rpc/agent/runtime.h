@@ -17,6 +17,7 @@
 #include "gradwire/rpc/device/agent_devices.h"
 #include "gradwire/rpc/device/fence_watch.h"
 #include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/limits/limit_refusals.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/policy/call_policy.h"
 #include "gradwire/rpc/worker.h"
@@ -101,6 +102,8 @@ struct AgentRuntime {
   // The metrics of the agent, and those of its calls; nullptr without RpcBackendOptions::metrics.
   std::shared_ptr<metrics::Registry> metrics;
   std::shared_ptr<CallMetrics> call_metrics;
+  // Refuses what other workers want above options.caller_limits.
+  LimitRefusals refusals;
 
   std::atomic<uint64_t> ids{1};
   std::atomic<bool> closed{false};

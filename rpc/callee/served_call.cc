@@ -150,6 +150,9 @@ void ServedCall::run() {
     fail(cancelled);
   } else if (incoming_.deadline != absl::InfiniteFuture() && now >= incoming_.deadline) {
     fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" expired while it waited for its turn")));
+  } else if (absl::Status unread = parts_.calls.check_reader_again(incoming_.from, *incoming_.link);
+             !unread.ok()) {
+    fail(std::move(unread));
   } else {
     decode_and_serve(streams);
   }
@@ -253,8 +256,9 @@ void ServedCall::dispatch() {
 //   1. Wait, without a thread, until the bytes of the result have been copied from their device. Those that
 //      arrive early may be sent ahead. The call has ended for its handler, but stays in the table of calls,
 //      so a graceful shutdown waits for it.
-//   2. For a repeatable call, keep the answer before it is sent. From then on a repetition gets the kept
-//      answer, and this answer goes to the link on which the newest attempt arrived.
+//   2. The call leaves the limits of its caller. For a repeatable call, keep the answer before it is sent.
+//      From then on a repetition gets the kept answer, and this answer goes to the link on which the newest
+//      attempt arrived.
 //   3. Send the answer.
 //   4. Report its references as sent, or take them back.
 //   5. Copy what has not been sent of buffers that borrow the handler's value.
@@ -277,6 +281,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
         });
     return;
   }
+  parts_.calls.leave_limits(incoming_);
   std::shared_ptr<Link> newest;
   if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, encoded.buffers);
   Link& link = newest != nullptr ? *newest : *incoming_.link;

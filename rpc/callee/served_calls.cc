@@ -8,6 +8,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/rpc/caller/repeatable_request.h"
 #include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/link/link.h"
 
 // A call that is not repeatable is in the table from begin() to end(). A repeatable call leaves the table
@@ -21,6 +22,12 @@ namespace gradwire::rpc {
 absl::Time deadline_of(const proto::Request& request, absl::Time arrived) {
   return request.timeout_us() <= 0 ? absl::InfiniteFuture()
                                    : arrived + absl::Microseconds(request.timeout_us());
+}
+
+uint64_t bytes_of(const EnvelopePtr& envelope, const std::vector<transport::Buffer>& buffers) {
+  uint64_t bytes = envelope->wire_bytes();
+  for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
+  return bytes;
 }
 
 std::string callee_of(const proto::Request& request) {
@@ -63,29 +70,92 @@ struct KeptAnswer {
 
 }  // namespace
 
-ServedCalls::ServedCalls(AgentRuntime& runtime) : runtime_(runtime), repeats_(runtime.options.retry) {}
+ServedCalls::ServedCalls(AgentRuntime& runtime)
+    : runtime_(runtime),
+      repeats_(runtime.options.retry),
+      calls_of_callers_(
+          {runtime.options.caller_limits.max_calls, runtime.options.caller_limits.max_call_bytes}),
+      services_of_callers_(
+          {runtime.options.caller_limits.max_messages, runtime.options.caller_limits.max_messages_bytes}),
+      unread_(runtime.options.caller_limits.max_unread_bytes,
+              runtime.options.caller_limits.max_calls + runtime.options.caller_limits.max_messages) {}
 
-bool ServedCalls::begin(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped) {
-  if (call.is_repeatable()) return begin_repeatable(call, source, stopped);
-  MutexLock lock(mutex_);
-  // The server fails the request with this error. So the caller gets an answer as long as the links are open.
-  stopped = stopped_;
-  if (!stopped.ok()) return true;
-  // A request whose call id is in use on this link is a duplicate: ignore it.
-  return calls_
-      .try_emplace({call.link->number(), call.request().call_id()},
-                   Running{source, nullptr, &call.request(), call.from.incarnation, call.arrived})
-      .second;
+// Most requests find nothing unread, and take no lock here.
+absl::Status ServedCalls::check_reader(const Worker& from, Link& link) {
+  const CallerLimits& limits = runtime_.options.caller_limits;
+  const uint64_t unread = link.unread_bytes();
+  if (unread <= limits.max_unread_bytes && unread_links_.load(std::memory_order_relaxed) == 0)
+    return absl::OkStatus();
+  UnreadAnswers::Verdict verdict;
+  {
+    MutexLock lock(mutex_);
+    // A link that has ended must not get an entry: cancel_link() has come before.
+    if (link.closed()) return absl::OkStatus();
+    verdict = unread_.on_request(link.number(), unread);
+    unread_links_.store(unread_.links(), std::memory_order_relaxed);
+  }
+  if (verdict == UnreadAnswers::Verdict::kServe) return absl::OkStatus();
+  absl::Status refused =
+      refuse(from, {"bytes of answers that it has not read", "max_unread_bytes", limits.max_unread_bytes});
+  // The peer does not read, so nothing is sent before the connection is closed.
+  if (verdict == UnreadAnswers::Verdict::kClose) link.part(goodbye(refused), refused, absl::ZeroDuration());
+  return refused;
+}
+
+absl::Status ServedCalls::check_reader_again(const Worker& from, Link& link) {
+  const uint64_t limit = runtime_.options.caller_limits.max_unread_bytes;
+  if (link.unread_bytes() <= limit) return absl::OkStatus();
+  return refuse(from, {"bytes of answers that it has not read", "max_unread_bytes", limit});
+}
+
+absl::Status ServedCalls::refuse(const Worker& from, const CallerLimit& limit) {
+  return runtime_.refusals.refuse(from, runtime_.self, limit, Clock::system().now());
+}
+
+std::optional<CallerLimit> ServedCalls::enter_locked(const IncomingCall& call) {
+  if (call.from.incarnation == runtime_.self.incarnation) return std::nullopt;
+  const CallerLimits& limits = runtime_.options.caller_limits;
+  switch (calls_of_callers_.enter(call.from.incarnation, call.bytes)) {
+    case CallerBudget::Verdict::kEntered:
+      break;
+    case CallerBudget::Verdict::kTooManyCalls:
+      return CallerLimit{"calls in flight", "max_calls", limits.max_calls};
+    case CallerBudget::Verdict::kTooManyBytes:
+      return CallerLimit{"bytes of calls in flight", "max_call_bytes", limits.max_call_bytes};
+  }
+  return std::nullopt;
+}
+
+ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const CancellationSource& source,
+                                      absl::Status& refused) {
+  if (call.is_repeatable()) return begin_repeatable(call, source, refused);
+  std::optional<CallerLimit> exceeded;
+  {
+    MutexLock lock(mutex_);
+    // The caller gets an answer as long as the links are open.
+    refused = stopped_;
+    if (!refused.ok()) return Begun::kRefused;
+    // A request whose call id is in use on this link is a duplicate: ignore it.
+    const CallKey key{call.link->number(), call.request().call_id()};
+    const auto [entry, is_new] = calls_.try_emplace(
+        key, Running{source, nullptr, &call.request(), call.from.incarnation, call.arrived});
+    if (!is_new) return Begun::kDone;
+    exceeded = enter_locked(call);
+    if (exceeded) calls_.erase(entry);
+  }
+  if (!exceeded) return Begun::kRun;
+  refused = refuse(call.from, *exceeded);
+  return Begun::kRefused;
 }
 
 // Handles the arrival of a repeatable request:
 //   1. The Deduplicator finds out whether it is new, running, answered or stale.
-//   2. A new request enters the table. A running one moves to the key of the link on which it has arrived
-//      now, and its answer will be sent there.
+//   2. A new request enters the table, if its caller has room for it. A running one moves to the key of the
+//      link on which it has arrived now, and its answer will be sent there.
 //   3. Without the lock: cancel calls whose answers the caller does not want any more, and send a kept answer
 //      again.
-bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationSource& source,
-                                   absl::Status& stopped) {
+ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationSource& source,
+                                                 absl::Status& refused) {
   const proto::Request& request = call.request();
   const Worker& from = call.from;
   const std::shared_ptr<Link>& link = call.link;
@@ -93,12 +163,13 @@ bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationS
   Deduplicator::Arrival arrival;
   std::vector<CancellationSource> unwanted;
   std::vector<Deduplicator::Answer> dropped;
+  std::optional<CallerLimit> exceeded;
   {
     MutexLock lock(mutex_);
-    stopped = stopped_;
-    if (!stopped.ok()) return true;
+    refused = stopped_;
+    if (!refused.ok()) return Begun::kRefused;
     // The same message has arrived twice on this link.
-    if (calls_.contains(key)) return false;
+    if (calls_.contains(key)) return Begun::kDone;
     arrival = repeats_.arrive(from.incarnation, request.request_id(), request.answered_below(),
                               {key.first, key.second, request.attempt()}, call.arrived);
     dropped = repeats_.take_dropped();
@@ -106,7 +177,11 @@ bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationS
       auto found = calls_.find({route.link, route.call});
       if (found != calls_.end()) unwanted.push_back(found->second.source);
     }
-    if (arrival.verdict == Deduplicator::Verdict::kRun) {
+    if (arrival.verdict == Deduplicator::Verdict::kRun) exceeded = enter_locked(call);
+    if (exceeded) {
+      // The request is unknown again, so the caller may repeat it.
+      repeats_.end(from.incarnation, request.request_id(), nullptr, 0, call.arrived);
+    } else if (arrival.verdict == Deduplicator::Verdict::kRun) {
       auto repeatable =
           std::make_shared<Repeatable>(Repeatable{link, from.incarnation, from.name, call.deadline});
       calls_.try_emplace(key,
@@ -133,7 +208,11 @@ bool ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationS
     // If this link breaks as well, the caller repeats its request again.
     (void)link->send(envelope, kept.buffers);
   }
-  return arrival.verdict == Deduplicator::Verdict::kRun;
+  if (exceeded) {
+    refused = refuse(from, *exceeded);
+    return Begun::kRefused;
+  }
+  return arrival.verdict == Deduplicator::Verdict::kRun ? Begun::kRun : Begun::kDone;
 }
 
 // Ends a repeatable call. Its entry leaves the table before the answer is sent, and in the same step the
@@ -186,17 +265,31 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
   return link;
 }
 
-bool ServedCalls::begin_service() {
-  MutexLock lock(mutex_);
-  if (!stopped_.ok()) return false;
-  ++answers_in_progress_;
+absl::Status ServedCalls::begin_service(const Worker& from, uint64_t bytes, bool counted) {
+  const CallerLimits& limits = runtime_.options.caller_limits;
+  CallerBudget::Verdict verdict = CallerBudget::Verdict::kEntered;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return absl::FailedPreconditionError(stopped_.message());
+    if (counted) verdict = services_of_callers_.enter(from.incarnation, bytes);
+    if (verdict == CallerBudget::Verdict::kEntered) ++answers_in_progress_;
+  }
+  switch (verdict) {
+    case CallerBudget::Verdict::kEntered:
+      break;
+    case CallerBudget::Verdict::kTooManyCalls:
+      return refuse(from, {"messages in flight", "max_messages", limits.max_messages});
+    case CallerBudget::Verdict::kTooManyBytes:
+      return refuse(from, {"bytes of messages in flight", "max_messages_bytes", limits.max_messages_bytes});
+  }
   served_.fetch_add(1, std::memory_order_relaxed);
-  return true;
+  return absl::OkStatus();
 }
 
-void ServedCalls::end_service() {
+void ServedCalls::end_service(const Worker& from, uint64_t bytes, bool counted) {
   MutexLock lock(mutex_);
   --answers_in_progress_;
+  if (counted) services_of_callers_.leave(from.incarnation, bytes);
 }
 
 void ServedCalls::expire_answers() {
@@ -217,6 +310,7 @@ void ServedCalls::count(AgentTables& tables) const {
   tables.served_calls = calls_.size() + answers_in_progress_;
   tables.kept_answers = repeats_.answers();
   tables.orphaned_calls = orphans_.size();
+  tables.counted_callers = calls_of_callers_.callers() + services_of_callers_.callers() + unread_.links();
   tables.repeat_callers = repeats_.callers();
   tables.remembered_answers = repeats_.remembered();
 }
@@ -275,6 +369,8 @@ void ServedCalls::cancel_link(uint64_t link, const absl::Status& reason, bool ca
   std::vector<CancellationSource> sources;
   {
     MutexLock lock(mutex_);
+    unread_.forget(link);
+    unread_links_.store(unread_.links(), std::memory_order_relaxed);
     for (auto& [key, running] : calls_) {
       if (key.first != link) continue;
       // A caller that lost only its connection can repeat a repeatable call. It gets the answer of no other
@@ -301,6 +397,12 @@ void ServedCalls::stop(const absl::Status& reason) {
     dropped = repeats_.take_dropped();
   }
   for (const CancellationSource& source : sources) source.cancel(reason);
+}
+
+void ServedCalls::leave_limits(const IncomingCall& call) {
+  if (call.from.incarnation == runtime_.self.incarnation) return;
+  MutexLock lock(mutex_);
+  calls_of_callers_.leave(call.from.incarnation, call.bytes);
 }
 
 void ServedCalls::end(const IncomingCall& call) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/callee/deduplicator.h"
+#include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/rref/handle.h"
@@ -35,6 +37,8 @@ struct IncomingCall {
   // Time of arrival, on Clock::system().
   absl::Time arrived;
   absl::Time deadline;
+  // The size of the request as it arrived.
+  uint64_t bytes = 0;
 
   const proto::Request& request() const { return (*envelope)->request(); }
   // Whether the caller may send the same request again.
@@ -46,6 +50,9 @@ struct IncomingCall {
 // The deadline of a request that arrived at `arrived`.
 absl::Time deadline_of(const proto::Request& request, absl::Time arrived);
 
+// The size of a message as it arrived.
+uint64_t bytes_of(const EnvelopePtr& envelope, const std::vector<transport::Buffer>& buffers);
+
 // The name of the callee of a request, for messages: the registered name, "aten::add", "to_here".
 std::string callee_of(const proto::Request& request);
 
@@ -56,19 +63,32 @@ class ServedCalls {
  public:
   explicit ServedCalls(AgentRuntime& runtime);
 
-  // Call when a request has arrived. Returns true if it is new. Then the caller must run it or, if `stopped`
-  // is set to an error, fail it with that error. Returns false if the request has been handled completely, as
-  // a repetition. `source`: the source of call.token.
-  bool begin(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped);
+  // A request has arrived on this link. Returns ResourceExhausted if its caller does not read the answers of
+  // this worker. After too many such requests the link is closed.
+  absl::Status check_reader(const Worker& from, Link& link);
+  // As above, for a request that arrived before and is about to run.
+  absl::Status check_reader_again(const Worker& from, Link& link);
+
+  // The result of begin().
+  enum class Begun {
+    kRun,      // It is new: run it.
+    kRefused,  // Answer it with the error `refused`. It has not entered the table.
+    kDone,     // It has been handled completely, as a repetition.
+  };
+  // Call when a request has arrived. `source`: the source of call.token.
+  Begun begin(const IncomingCall& call, const CancellationSource& source, absl::Status& refused);
   // Call before the answer of a repeatable call is sent. Keeps the answer for repetitions, and returns the
   // link on which it must be sent.
   std::shared_ptr<Link> keep_answer(const IncomingCall& call, const proto::Envelope& envelope,
                                     const std::vector<transport::Buffer>& buffers);
+  // Call before the answer is sent: with the answer, the caller has room in its flow window for another call.
+  void leave_limits(const IncomingCall& call);
   // Call when the answer has been sent.
   void end(const IncomingCall& call);
-  // As begin() and end(), for a service call. begin_service() returns false after stop().
-  bool begin_service();
-  void end_service();
+  // As begin() and end(), for a service call. begin_service() returns FailedPrecondition after stop(). Only
+  // `counted` services need room in the limits of their caller.
+  absl::Status begin_service(const Worker& from, uint64_t bytes, bool counted);
+  void end_service(const Worker& from, uint64_t bytes, bool counted);
 
   // Cancel calls, because the caller has sent a Cancel, because its connection has ended, or because it is
   // lost. When only the connection ends, a repeatable call goes on until its deadline, because its caller may
@@ -106,7 +126,10 @@ class ServedCalls {
   using CallKey = std::pair<uint64_t, uint64_t>;
   using Calls = absl::flat_hash_map<CallKey, Running>;
 
-  bool begin_repeatable(const IncomingCall& call, const CancellationSource& source, absl::Status& stopped);
+  Begun begin_repeatable(const IncomingCall& call, const CancellationSource& source, absl::Status& refused);
+  // Counts a call of another worker, if there is room; otherwise returns the limit that it exceeds.
+  std::optional<CallerLimit> enter_locked(const IncomingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status refuse(const Worker& from, const CallerLimit& limit);
   // Call when the link of a running repeatable call has closed.
   void orphan_locked(const CallKey& key, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Calls::iterator find_orphan_locked(const Worker& from, uint64_t call_id)
@@ -127,7 +150,14 @@ class ServedCalls {
   // Number of services that are running, and of answers of repeatable calls that are being sent.
   std::size_t answers_in_progress_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  // The calls and services of each caller, against its limits.
+  CallerBudget calls_of_callers_ ABSL_GUARDED_BY(mutex_);
+  CallerBudget services_of_callers_ ABSL_GUARDED_BY(mutex_);
+  UnreadAnswers unread_ ABSL_GUARDED_BY(mutex_);
+
   std::atomic<uint64_t> served_{0};
+  // Number of links in unread_.
+  std::atomic<std::size_t> unread_links_{0};
 };
 
 }  // namespace gradwire::rpc

@@ -48,8 +48,10 @@ void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
 // The order of the steps matters:
 //   1. Refuse a malformed request. No correct worker sends one, so nothing needs to be given back.
 //   2. Receive the references.
-//   3. Ask the policy. A call that it denies leaves nothing behind, since only step 2 has come before.
-//   4. Enter the call into the table. A repetition of a known request ends here.
+//   3. Ask the policy, and the limits of the caller. A call that they refuse leaves nothing behind, since
+//      only step 2 has come before.
+//   4. Enter the call into the table, if its caller may have one more. A repetition of a known request ends
+//      here.
 //   5. Register a remote result. A later request may name it as its target before the value exists.
 //   6. Wait for the target, if there is one, then for admission (admit), then for a place in the queue
 //      (enqueue).
@@ -97,18 +99,28 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
       return;
     }
   }
-  CancellationSource source;
-  IncomingCall incoming = {
-      from,    link,    std::move(envelope), std::move(buffers), *std::move(references), source.token(),
-      arrived, deadline};
-  absl::Status stopped;
-  // If this returns false, destroying `incoming` gives the references back.
-  if (!calls_.begin(incoming, source, stopped)) return;
-  auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
-  if (!stopped.ok()) {
-    call->fail(stopped);
+  absl::Status refused = calls_.check_reader(from, *link);
+  if (refused.ok() && request.has_result_rref()) refused = rrefs_.check_hold(from);
+  if (!refused.ok()) {
+    refuse(*link, call_id, refused);
     return;
   }
+  const uint64_t bytes = bytes_of(envelope, buffers);
+  CancellationSource source;
+  IncomingCall incoming = {from,
+                           link,
+                           std::move(envelope),
+                           std::move(buffers),
+                           *std::move(references),
+                           source.token(),
+                           arrived,
+                           deadline,
+                           bytes};
+  // Unless it runs, destroying `incoming` gives the references back.
+  const ServedCalls::Begun begun = calls_.begin(incoming, source, refused);
+  if (begun == ServedCalls::Begun::kRefused) refuse(*link, call_id, refused);
+  if (begun != ServedCalls::Begun::kRun) return;
+  auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
   if (call->incoming().request().has_result_rref()) {
     rrefs_.values().begin(result, from_proto(call->incoming().request().result_fork()), from);
   }

@@ -20,9 +20,19 @@ namespace gradwire::rpc {
 // extension drops the call.
 class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer> {
  public:
+  // The size that begin_service() has counted.
+  struct Counted {
+    uint64_t bytes = 0;
+    bool counted = false;
+  };
   ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, const Worker& from, std::shared_ptr<Link> link,
-                uint64_t call_id)
-      : server_(server), agent_(std::move(agent)), from_(from), link_(std::move(link)), call_id_(call_id) {}
+                uint64_t call_id, const Counted& size)
+      : server_(server),
+        agent_(std::move(agent)),
+        from_(from),
+        link_(std::move(link)),
+        call_id_(call_id),
+        size_(size) {}
   // Also the end of a service whose task the executor has refused because of a shutdown.
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 
@@ -54,11 +64,13 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
     } else {
       (void)link_->send_encoded(out, std::move(encoded));
     }
-    // After the send: a graceful shutdown closes the links when no service is running.
-    server_.calls_.end_service();
+    end();
   }
 
  private:
+  // After the send: a graceful shutdown closes the links when no service is running.
+  void end() { server_.calls_.end_service(from_, size_.bytes, size_.counted); }
+
   void refuse(const absl::Status& status, proto::Response& response, EncodedTensors& encoded) {
     // The error may have come from the tensors, after the body was set.
     response.clear_body();
@@ -75,7 +87,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
         [self = shared_from_this(), out](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) self->refuse(copied, *out->mutable_response(), tensors);
           (void)self->link_->send_encoded(*out, std::move(tensors));
-          self->server_.calls_.end_service();
+          self->end();
         });
   }
 
@@ -85,6 +97,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
   const Worker from_;
   const std::shared_ptr<Link> link_;
   const uint64_t call_id_;
+  const Counted size_;
   std::atomic<bool> sent_{false};
 };
 
@@ -101,11 +114,28 @@ absl::Status Server::check_service(AgentExtension* layer, const Worker& from, ui
 void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
-  // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
-  if (agent == nullptr || !calls_.begin_service()) return;
-  auto answer = std::make_shared<ServiceAnswer>(*this, agent, from, link, (*envelope)->request().call_id());
+  if (agent == nullptr) return;
   const uint32_t number = (*envelope)->request().service().number();
   AgentExtension* const layer = runtime_.extension_for(number);
+  // A message about references, or one that gives something back, is not refused: it ends more than it takes.
+  const bool counted = from.incarnation != runtime_.self.incarnation && !RRefService::serves(number) &&
+                       (layer == nullptr || !layer->gives_back(number));
+  absl::Status refused = calls_.check_reader(from, *link);
+  const ServiceAnswer::Counted size{counted ? bytes_of(envelope, buffers) : 0, counted};
+  if (refused.ok() || !counted) refused = calls_.begin_service(from, size.bytes, counted);
+  if (!refused.ok()) {
+    // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
+    if (absl::IsResourceExhausted(refused)) refuse(*link, (*envelope)->request().call_id(), refused);
+    return;
+  }
+  auto answer =
+      std::make_shared<ServiceAnswer>(*this, agent, from, link, (*envelope)->request().call_id(), size);
+  if (number == kForkAdd) {
+    if (absl::Status room = rrefs_.check_hold(from); !room.ok()) {
+      answer->send(std::move(room));
+      return;
+    }
+  }
   if (runtime_.policy != nullptr) {
     if (absl::Status allowed = check_service(layer, from, number); !allowed.ok()) {
       answer->send(std::move(allowed));

@@ -12,6 +12,8 @@ struct Field {
 
 #define GRADWIRE_FIELD(name) \
   { #name, &AgentTables::name }
+// One count a line.
+// clang-format off
 constexpr Field kFields[] = {
     GRADWIRE_FIELD(pending_calls),
     GRADWIRE_FIELD(served_calls),
@@ -28,6 +30,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(open_requests),
     GRADWIRE_FIELD(orphaned_calls),
     GRADWIRE_FIELD(repeat_callers),
+    GRADWIRE_FIELD(counted_callers),
     GRADWIRE_FIELD(remembered_answers),
     GRADWIRE_FIELD(values),
     GRADWIRE_FIELD(unsent_children),
@@ -48,6 +51,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(waiting_for_workers),
     GRADWIRE_FIELD(device_waits),
 };
+// clang-format on
 #undef GRADWIRE_FIELD
 
 // Every count must be listed above: total() and describe() would leave out any other.

@@ -37,6 +37,9 @@ struct AgentTables {
   std::size_t orphaned_calls = 0;
   // Callers of idempotent functions. An entry is removed with its caller.
   std::size_t repeat_callers = 0;
+  // Callers with calls or messages in flight, and connections whose peers have too many unread answers
+  // (CallerLimits).
+  std::size_t counted_callers = 0;
   // Request ids of those callers' answers, including answers that have been dropped. They are removed with
   // the caller.
   std::size_t remembered_answers = 0;

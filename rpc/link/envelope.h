@@ -23,11 +23,16 @@ class EnvelopeBox {
   proto::Envelope& operator*() { return *envelope_; }
   proto::Envelope* operator->() { return envelope_; }
 
+  // The size of the serialised envelope, in bytes. Set for an envelope that has arrived, else 0.
+  std::size_t wire_bytes() const { return wire_bytes_; }
+  void set_wire_bytes(std::size_t bytes) { wire_bytes_ = bytes; }
+
  private:
   static constexpr std::size_t kBlockBytes = 3072;
   alignas(std::max_align_t) char block_[kBlockBytes];
   google::protobuf::Arena arena_;
   proto::Envelope* envelope_;
+  std::size_t wire_bytes_ = 0;
 };
 
 using EnvelopePtr = std::shared_ptr<EnvelopeBox>;

@@ -10,7 +10,6 @@
 
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/eventually.h"
-#include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
@@ -20,8 +19,8 @@
 #include "gradwire/rpc/link/parts/parts_in_flight.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/rpc/testing/impostor.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/address.h"
@@ -48,14 +47,7 @@ GRADWIRE_RPC(use)
 class HostilePeer : public ::testing::Test {
  protected:
   HostilePeer() : group_(2, options()) {
-    for (const char* key : {"log/0/0", "log/0/1"}) {
-      proto::LogLine line;
-      EXPECT_TRUE(line.ParseFromString(store::PrefixStore("rpc", store_).get(key)));
-      if (line.join().worker().id() != 0) continue;
-      for (const proto::Address& address : line.join().worker().addresses()) {
-        if (address.transport() == "tcp") address_ = address.address();
-      }
-    }
+    address_ = tcp_address_of(*store_, 0, 2);
     // The two workers are connected before the test starts. A stranger must not disturb that connection.
     expect_serving();
   }
@@ -91,16 +83,7 @@ class HostilePeer : public ::testing::Test {
   }
 
   // A Hello of worker 1. Its connection number is used by no other connection of worker 1.
-  proto::Envelope hello() {
-    proto::Envelope envelope;
-    envelope.mutable_hello()->set_protocol_version(kProtocolVersion);
-    envelope.mutable_hello()->set_id(1);
-    envelope.mutable_hello()->set_name("worker1");
-    envelope.mutable_hello()->set_incarnation(group_[1]->services().self().incarnation);
-    envelope.mutable_hello()->set_to_incarnation(group_[0]->services().self().incarnation);
-    envelope.mutable_hello()->set_connection(++last_connection_);
-    return envelope;
-  }
+  proto::Envelope hello() { return hello_of(*group_[1], *group_[0], ++last_connection_); }
 
   std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
   testing::Group group_;
@@ -125,36 +108,6 @@ TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
   EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   group_.expect_empty();
 }
-
-class Impostor {
- public:
-  explicit Impostor(std::string address)
-      : address_(std::move(address)),
-        // The agents advertise an address of the network.
-        transport_(transport::make_tcp_transport({.credentials = security::insecure_credentials()})) {}
-  ~Impostor() { transport_->shutdown(); }
-
-  void open() {
-    listener_ = std::make_shared<transport::RecordingListener>();
-    auto connection = transport_->connect(address_, listener_, absl::Seconds(30));
-    ASSERT_TRUE(connection.ok());
-    connection_ = *connection;
-  }
-  bool send(const std::string& header, std::vector<transport::Buffer> buffers = {}) {
-    return connection_->send({header, std::move(buffers)}).ok();
-  }
-  void close() {
-    connection_->close(absl::CancelledError("done"), absl::Seconds(1));
-    (void)listener_->wait_closed();
-  }
-  transport::RecordingListener& listener() { return *listener_; }
-
- private:
-  const std::string address_;
-  std::unique_ptr<transport::Transport> transport_;
-  std::shared_ptr<transport::RecordingListener> listener_;
-  std::shared_ptr<transport::Connection> connection_;
-};
 
 TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
   proto::Envelope no_hello, version = hello(), stranger = hello(), stale = hello(), asker = hello();

@@ -30,6 +30,7 @@ namespace {
 
 absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const transport::Connection& from) {
   EnvelopePtr envelope = make_envelope();
+  envelope->set_wire_bytes(header.size());
   if ((*envelope)->ParseFromString(header)) return envelope;
   absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
       "cannot parse a message from ", from.peer_address(), ": the peer may not be a Gradwire worker"));

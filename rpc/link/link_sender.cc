@@ -97,9 +97,22 @@ absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<tr
   absl::StatusOr<uint64_t> ticket = depart(std::move(message));
   if (ticket.ok()) {
     bytes_sent_.fetch_add(size, std::memory_order_relaxed);
+    unread_bound_.fetch_add(size, std::memory_order_relaxed);
     if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
   }
   return ticket;
+}
+
+// The question to the connection takes a lock. So it is not asked for each call, but after each kUnreadGrain
+// bytes. A message that another thread sends between the question and the store may be missing in the bound.
+// The next question counts it.
+uint64_t LinkSender::unread_bytes() {
+  const uint64_t bound = unread_bound_.load(std::memory_order_relaxed);
+  if (bound < kUnreadGrain) return 0;
+  wait_until_opened();
+  const uint64_t unread = connection_->queued_bytes();
+  unread_bound_.store(unread, std::memory_order_relaxed);
+  return unread < kUnreadGrain ? 0 : unread;
 }
 
 absl::StatusOr<uint64_t> LinkSender::depart(transport::Message message) {

@@ -36,6 +36,9 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   uint64_t number() const { return number_; }
   // Whether the connection has ended. A message that was sent on it, even successfully, may then be lost.
   bool closed() const { return closed_; }
+  // Number of bytes that wait in the connection for the peer to read them; 0 if fewer than kUnreadGrain wait.
+  uint64_t unread_bytes();
+  static constexpr uint64_t kUnreadGrain = uint64_t{1} << 20;
   // Number of messages that were sent on this link (Departures).
   uint64_t departed() const { return departed_.load(); }
 
@@ -100,6 +103,8 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   // Whether a message has been sent since the last call of beat().
   std::atomic<bool> sent_{false};
   std::atomic<uint64_t> departed_{0};
+  // An upper bound of the unread bytes: those at the last question to the connection, and all sent since.
+  std::atomic<uint64_t> unread_bound_{0};
 
   Mutex deferred_mutex_;
   std::vector<std::string> deferred_ ABSL_GUARDED_BY(deferred_mutex_);

@@ -29,6 +29,8 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
     return absl::FailedPreconditionError(
         "cannot send an RRef that belongs to another agent, or to an agent that has been shut down");
   }
+  // A peer could fetch one reference again and again, and never give it back.
+  if (handle->is_owner()) GRADWIRE_RETURN_IF_ERROR(check_hold(receiver));
   proto::Reference& reference = *payload.add_references();
   to_proto(handle->rref(), *reference.mutable_rref());
   reference.set_owner(handle->owner().incarnation);

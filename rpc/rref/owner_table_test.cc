@@ -1,5 +1,6 @@
 #include "gradwire/rpc/rref/owner_table.h"
 
+#include <map>
 #include <random>
 #include <set>
 #include <vector>
@@ -20,6 +21,32 @@ TEST(OwnerTable, ValueGoesWithItsLastFork) {
   EXPECT_EQ(table.delete_fork(kRref, {kB, 1}, kB, true), OwnerTable::Freed{kRref});
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.remembered_deletes(), 0u);
+}
+
+TEST(OwnerTable, ForksAreCountedForEachHolder) {
+  OwnerTable table;
+  const Id other{kA, 9};
+  (void)table.add_fork(kRref, {kA, 2}, kA);
+  (void)table.add_fork(kRref, {kA, 2}, kA);
+  (void)table.add_fork(other, {kA, 3}, kA);
+  (void)table.add_fork(kRref, {kB, 1}, kB);
+  // Deleted before.
+  (void)table.delete_fork(other, {kB, 2}, kB, false);
+  (void)table.add_fork(other, {kB, 2}, kB);
+  EXPECT_EQ(table.count_forks_of(kA), 2u);
+  EXPECT_EQ(table.count_forks_of(kB), 1u);
+  // Only its holder deletes a fork, and once.
+  (void)table.delete_fork(kRref, {kA, 2}, kB, true);
+  EXPECT_EQ(table.count_forks_of(kA), 2u);
+  (void)table.delete_fork(kRref, {kA, 2}, kA, true);
+  (void)table.delete_fork(kRref, {kA, 2}, kA, true);
+  EXPECT_EQ(table.count_forks_of(kA), 1u);
+  table.lose_holder(kA);
+  (void)table.add_fork(kRref, {kA, 7}, kA);
+  EXPECT_EQ(table.count_forks_of(kA), 1u);
+  (void)table.release_lost();
+  EXPECT_EQ(table.count_forks_of(kA), 0u);
+  EXPECT_EQ(table.count_forks_of(kB), 1u);
 }
 
 TEST(OwnerTable, LocalHandleKeepsTheValue) {
@@ -159,7 +186,13 @@ TEST(OwnerTable, RandomOrdersFreeAValueOnlyWhenNobodyRefersToIt) {
           if (!lost.contains(fork.holder)) fork.deleted = true;
           check(table.delete_fork(fork.rref, fork.fork, fork.holder, false));
       }
-      for (const Fork& f : forks) ASSERT_EQ(table.has_fork(f.rref, f.fork), refers(f)) << "seed " << seed;
+      std::map<uint64_t, std::size_t> counts;
+      for (const Fork& f : forks) {
+        ASSERT_EQ(table.has_fork(f.rref, f.fork), refers(f)) << "seed " << seed;
+        if (refers(f)) ++counts[f.holder];
+      }
+      for (uint64_t holder = 1; holder <= 3; ++holder)
+        ASSERT_EQ(table.count_forks_of(holder), counts[holder]) << "seed " << seed;
     }
     for (Fork& fork : forks) {
       if (!lost.contains(fork.holder)) fork.deleted = true;

@@ -174,12 +174,14 @@ void ReferenceDriver::send(ReferenceMessage message) {
 }
 
 void ReferenceDriver::answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply) {
-  // Aborted: the receiver has declared this worker lost and accepts nothing from it. PermissionDenied: the
-  // owner's policy does not let this worker hold the reference. Any other error says nothing about the
-  // reference, so the message stays unanswered until its receiver is lost. A fence stays unanswered after any
-  // error.
+  // Aborted: the receiver has declared this worker lost and accepts nothing from it. PermissionDenied and
+  // ResourceExhausted: the owner's policy, or its limit, does not let this worker hold the reference. Any
+  // other error says nothing about the reference, so the message stays unanswered until its receiver is lost.
+  // A fence stays unanswered after any error.
   const bool refused = absl::IsAborted(reply.status()) && message.kind != Kind::kFence;
-  const bool denied = absl::IsPermissionDenied(reply.status()) && message.kind == Kind::kAdd;
+  const bool denied =
+      (absl::IsPermissionDenied(reply.status()) || absl::IsResourceExhausted(reply.status())) &&
+      message.kind == Kind::kAdd;
   if (!reply.ok() && !refused && !denied) return;
   const Answer answer = refused  ? Answer::kRefused
                         : denied ? Answer::kDenied
@@ -303,6 +305,11 @@ void ReferenceDriver::shutdown(const absl::Status& reason) {
   }
   for (auto& [fork, promise] : ended.unconfirmed) promise.set_error(reason);
   destroy(std::move(ended.values));
+}
+
+std::size_t ReferenceDriver::forks_of(uint64_t holder) const {
+  MutexLock lock(mutex_);
+  return tables_.references.owner().count_forks_of(holder);
 }
 
 void ReferenceDriver::count(AgentTables& tables) const {

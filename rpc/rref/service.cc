@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/limits/limit_refusals.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -28,10 +30,19 @@ std::shared_ptr<Agent> RRefHandle::agent() const {
   return service == nullptr ? nullptr : service->agent();
 }
 
-RRefService::RRefService(ReferenceHost& agent, Settlement& settlement)
+RRefService::RRefService(ReferenceHost& agent, Settlement& settlement, const HoldLimit& limit)
     : agent_(agent),
+      limit_(limit),
       driver_(std::make_shared<ReferenceDriver>(agent, settlement)),
       values_(agent, *driver_) {}
+
+absl::Status RRefService::check_hold(const Worker& holder) const {
+  if (limit_.refusals == nullptr || holder.incarnation == agent_.self().incarnation) return absl::OkStatus();
+  if (driver_->forks_of(holder.incarnation) < limit_.references) return absl::OkStatus();
+  return limit_.refusals->refuse(holder, agent_.self(),
+                                 {"references to values", "max_references", limit_.references},
+                                 Clock::system().now());
+}
 
 std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const TypeOps* type) {
   const Id rref = agent_.next_id();

@@ -21,14 +21,22 @@
 namespace gradwire::rpc {
 
 class Agent;
+class LimitRefusals;
+
+// How many references to the values of an agent another worker may hold. `refusals` outlives its user;
+// nullptr: no limit.
+struct HoldLimit {
+  uint64_t references = 0;
+  LimitRefusals* refusals = nullptr;
+};
 
 // The references of one agent. It makes handles of the values that the agent owns (values()) and of the forks
 // that it holds, and puts them into messages. The protocol runs in driver(). Thread-safe. Handles may outlive
 // it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
-  // Both arguments outlive the service.
-  RRefService(ReferenceHost& agent, Settlement& settlement);
+  // The agent and the settlement outlive the service.
+  RRefService(ReferenceHost& agent, Settlement& settlement, const HoldLimit& limit = {});
 
   OwnedValues& values() { return values_; }
   ReferenceDriver& driver() { return *driver_; }
@@ -49,11 +57,15 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // the fork, so it is deleted in any case.
   void end_remote(const Remote& remote, const absl::Status& created);
 
+  // Returns ResourceExhausted, and counts it, if the worker holds as many references to values of this agent
+  // as it may.
+  absl::Status check_hold(const Worker& holder) const;
+
   // ---- References in messages.
 
   // Adds a reference for `receiver` to the payload, with a fork if it needs one. Returns its index.
   // FailedPrecondition when the handle belongs to another agent; Unavailable when the receiver or the owner
-  // is lost.
+  // is lost; ResourceExhausted when the receiver holds too many references to values of this agent.
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle, const Worker& receiver,
                                          bool is_answer, proto::Payload& payload);
   // The message was sent on a connection. `closed` returns whether the connection has ended since. It is
@@ -80,6 +92,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
                                                           const Worker& from);
 
   ReferenceHost& agent_;
+  const HoldLimit limit_;
   // Shared with the messages that have not been answered.
   const std::shared_ptr<ReferenceDriver> driver_;
   OwnedValues values_;

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "gradwire/rpc/options.h"
+#include "gradwire/security/limits.h"
+
+namespace gradwire::rpc {
+
+// Returns InvalidArgument if a limit is 0, or if the flow window of a worker with the same options is larger
+// than what it may use.
+absl::Status check_caller_limits(const CallerLimits& limits, const FlowOptions& flow);
+
+// Counts the calls that each caller has in flight at one worker, and their bytes, and decides whether it may
+// have one more. A caller without calls has no entry. A pure state machine. Not thread-safe.
+class CallerBudget {
+ public:
+  struct Bounds {
+    uint64_t calls = 0;
+    uint64_t bytes = 0;
+  };
+  enum class Verdict { kEntered, kTooManyCalls, kTooManyBytes };
+
+  explicit CallerBudget(const Bounds& bounds) : bounds_(bounds) {}
+
+  // A call of `bytes` has arrived from this incarnation. If it does not fit, nothing is counted. A call of
+  // any size fits when the caller has no other one.
+  Verdict enter(uint64_t caller, uint64_t bytes);
+  // A call that has entered has ended.
+  void leave(uint64_t caller, uint64_t bytes);
+
+  // Number of callers with calls in flight.
+  std::size_t callers() const { return used_.size(); }
+  // The calls and bytes of a caller.
+  Bounds used(uint64_t caller) const;
+
+ private:
+  const Bounds bounds_;
+  absl::flat_hash_map<uint64_t, Bounds> used_;
+};
+
+// Decides what a callee does with the requests that arrive on connections whose peers do not read its
+// answers.
+//
+// While more bytes than the limit wait for the peer, each request is answered with a short error. A peer that
+// keeps to the protocol reads such an error behind all answers before it, so it cannot get many: the number
+// of its unanswered requests is limited. A peer that gets more does not read, and its connection must end.
+//
+// A pure state machine. Not thread-safe.
+class UnreadAnswers {
+ public:
+  enum class Verdict { kServe, kRefuse, kClose };
+
+  // `most_refused`: maximum number of requests that a peer may send on one connection above the limit.
+  UnreadAnswers(uint64_t max_bytes, uint64_t most_refused)
+      : max_bytes_(max_bytes), most_refused_(most_refused) {}
+
+  // A request has arrived on the connection with this number while `unread` bytes wait.
+  Verdict on_request(uint64_t link, uint64_t unread);
+  // The connection has ended.
+  void forget(uint64_t link) { refused_.erase(link); }
+
+  bool fits(uint64_t unread) const { return unread <= max_bytes_; }
+  // Number of connections above the limit.
+  std::size_t links() const { return refused_.size(); }
+
+ private:
+  const uint64_t max_bytes_;
+  const uint64_t most_refused_;
+  // The number of requests since the connection is above the limit.
+  absl::flat_hash_map<uint64_t, uint64_t> refused_;
+};
+
+}  // namespace gradwire::rpc
