@@ -10,8 +10,10 @@
 #include "gmock/gmock.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
@@ -328,6 +330,39 @@ TEST(Autograd, ConcurrentContextsAreIndependent) {
     EXPECT_EQ(wrong, 0);
   }
   expect_no_contexts(group);
+}
+
+// Opens contexts inside one another, each on a thread of its own, and makes a call in each.
+void call_in_contexts(const std::shared_ptr<Agent>& agent, int depth, std::vector<absl::Status>& results) {
+  std::thread([&] {
+    AgentGuard guard(agent);
+    Context context;
+    results.push_back(status_of(
+        [&] { (void)agent->rpc_sync<&identity>("worker1", torch::ones({2}, torch::requires_grad())); }));
+    if (depth > 1) call_in_contexts(agent, depth - 1, results);
+  }).join();
+}
+
+TEST(Autograd, ACallerOpensOnlySoManyContexts) {
+  rpc::RpcBackendOptions options;
+  options.caller_limits.max_contexts = 2;
+  Group group(2, options);
+  std::vector<absl::Status> results;
+  call_in_contexts(group[0], 4, results);
+  ASSERT_EQ(results.size(), 4u);
+  EXPECT_EQ(results[0], absl::OkStatus());
+  EXPECT_EQ(results[1], absl::OkStatus());
+  for (const absl::Status& refused : {results[2], results[3]}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("caller_limits.max_contexts"));
+  }
+  EXPECT_GE(group[1]->statistics().calls_over_limit, 2u);
+  // The contexts have ended, so there is room again.
+  Engine* const engine = *Engine::of(*group[1]);
+  EXPECT_TRUE(eventually([&] { return engine->contexts().size() == 0; }));
+  results.clear();
+  call_in_contexts(group[0], 2, results);
+  EXPECT_EQ(results, std::vector<absl::Status>(2, absl::OkStatus()));
 }
 
 TEST(Autograd, NoGradModePlantsNothing) {
