@@ -51,6 +51,27 @@ absl::Status malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed answer of the kernel about a socket: ", what));
 }
 
+absl::StatusOr<inet_diag_msg> parse_message(absl::string_view answer, uint32_t sequence) {
+  nlmsghdr header;
+  if (!read_at(answer, 0, header) || header.nlmsg_len < NLMSG_HDRLEN || header.nlmsg_len > answer.size())
+    return malformed("wrong length");
+  if (header.nlmsg_seq != sequence) return malformed("it belongs to another request");
+  answer = answer.substr(0, header.nlmsg_len);
+  if (header.nlmsg_type == NLMSG_ERROR) {
+    int32_t error;
+    if (!read_at(answer, NLMSG_HDRLEN, error) || error >= 0) return malformed("an error without a number");
+    if (error == -ENOENT) return absl::NotFoundError("the kernel knows no such socket");
+    if (error == -EPERM || error == -EACCES)
+      return absl::PermissionDeniedError("the kernel does not allow requests about sockets");
+    return errno_status("the kernel refuses a request about a socket", -error);
+  }
+  inet_diag_msg message;
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || !read_at(answer, NLMSG_HDRLEN, message))
+    return malformed("not a description of a socket");
+  if (message.idiag_family != AF_INET && message.idiag_family != AF_INET6) return malformed("unknown family");
+  return message;
+}
+
 }  // namespace
 
 std::string inet_diag_request(const TcpEnd& source, const TcpEnd& destination, uint32_t sequence) {
@@ -76,27 +97,27 @@ std::string inet_diag_request(const TcpEnd& source, const TcpEnd& destination, u
 // the answer are compared with those of the request.
 absl::StatusOr<FoundSocket> parse_inet_diag_answer(absl::string_view answer, const TcpEnd& source,
                                                    const TcpEnd& destination, uint32_t sequence) {
-  nlmsghdr header;
-  if (!read_at(answer, 0, header) || header.nlmsg_len < NLMSG_HDRLEN || header.nlmsg_len > answer.size())
-    return malformed("wrong length");
-  if (header.nlmsg_seq != sequence) return malformed("it belongs to another request");
-  answer = answer.substr(0, header.nlmsg_len);
-  if (header.nlmsg_type == NLMSG_ERROR) {
-    int32_t error;
-    if (!read_at(answer, NLMSG_HDRLEN, error) || error >= 0) return malformed("an error without a number");
-    if (error == -ENOENT) return absl::NotFoundError("the kernel knows no such socket");
-    if (error == -EPERM || error == -EACCES)
-      return absl::PermissionDeniedError("the kernel does not allow requests about sockets");
-    return errno_status("the kernel refuses a request about a socket", -error);
-  }
-  inet_diag_msg message;
-  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || !read_at(answer, NLMSG_HDRLEN, message))
-    return malformed("not a description of a socket");
-  if (message.idiag_family != AF_INET && message.idiag_family != AF_INET6) return malformed("unknown family");
+  GRADWIRE_ASSIGN_OR_RETURN(const inet_diag_msg message, parse_message(answer, sequence));
   if (end_of(message.idiag_family, message.id.idiag_src, message.id.idiag_sport) != source ||
       end_of(message.idiag_family, message.id.idiag_dst, message.id.idiag_dport) != destination) {
     return malformed("it is about another socket");
   }
+  return FoundSocket{message.idiag_uid, message.idiag_inode, message.idiag_state};
+}
+
+// No connection has the port 0, so the lookup of the kernel goes on to the sockets that listen.
+std::string inet_diag_listener_request(const TcpEnd& end, uint32_t sequence) {
+  TcpEnd nobody = end;
+  nobody.port = 0;
+  return inet_diag_request(end, nobody, sequence);
+}
+
+// The address of the answer may be the wildcard.
+absl::StatusOr<FoundSocket> parse_inet_diag_listener(absl::string_view answer, const TcpEnd& end,
+                                                     uint32_t sequence) {
+  GRADWIRE_ASSIGN_OR_RETURN(const inet_diag_msg message, parse_message(answer, sequence));
+  if (message.idiag_state != FoundSocket::kListen || ntohs(message.id.idiag_sport) != end.port)
+    return malformed("it is about another socket");
   return FoundSocket{message.idiag_uid, message.idiag_inode, message.idiag_state};
 }
 

@@ -58,4 +58,9 @@ bool FoundSocket::has_user() const {
          (state == kEstablished || state == kFinWait1 || state == kFinWait2 || state == kCloseWait);
 }
 
+// A socket that its process has closed has another state.
+bool FoundSocket::awaits_accept() const {
+  return inode == 0 && (state == kEstablished || state == kSynReceived);
+}
+
 }  // namespace gradwire::security

@@ -36,6 +36,9 @@ struct FoundSocket {
   static constexpr uint8_t kFinWait1 = 4;
   static constexpr uint8_t kFinWait2 = 5;
   static constexpr uint8_t kCloseWait = 8;
+  // The server has not agreed yet, and a socket that waits for connections.
+  static constexpr uint8_t kSynReceived = 3;
+  static constexpr uint8_t kListen = 10;
 
   uint32_t user = 0;
   // 0 if no process has the socket open any more. The kernel then says user 0.
@@ -44,6 +47,9 @@ struct FoundSocket {
 
   // Whether `user` is that of a process that has the socket open, as an end of a connection.
   bool has_user() const;
+  // Whether it is the end of a server that has not accepted the connection yet. It belongs to the socket that
+  // listens, and ends with that one.
+  bool awaits_accept() const;
 };
 
 }  // namespace gradwire::security

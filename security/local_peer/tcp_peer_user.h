@@ -23,9 +23,17 @@ namespace gradwire::security {
 // is for the beginning of a connection. Thread-safe.
 absl::StatusOr<uid_t> tcp_peer_user(int socket);
 
+// As tcp_peer_user(), for a socket that has connected: the user of the server, also before it has accepted
+// the connection. Unavailable: the server has closed its end, or could not be found; the caller may connect
+// again.
+absl::StatusOr<uid_t> tcp_server_user(int socket);
+
 // The two ways by which tcp_peer_user() finds the socket from `source` to `destination`. NotFound: this
 // network namespace has no such socket. Unavailable: this way does not work on this host.
 absl::StatusOr<FoundSocket> find_tcp_socket_by_netlink(const TcpEnd& source, const TcpEnd& destination);
 absl::StatusOr<FoundSocket> find_tcp_socket_in_proc(const TcpEnd& source, const TcpEnd& destination);
+// The same for the socket that listens where `end` is the address of a server.
+absl::StatusOr<FoundSocket> find_tcp_listener_by_netlink(const TcpEnd& end);
+absl::StatusOr<FoundSocket> find_tcp_listener_in_proc(const TcpEnd& end);
 
 }  // namespace gradwire::security

@@ -141,6 +141,42 @@ TEST(TcpPeerUser, OwnUserIsFoundOverEachKindOfAddress) {
   }
 }
 
+TEST(TcpServerUser, IsFoundBeforeAndAfterTheServerAccepts) {
+  for (const auto& [at, to] : kAddresses) {
+    SCOPED_TRACE(absl::StrCat(at, " ", to));
+    const absl::StatusOr<Descriptor> listener = listen_at(at);
+    if (absl::StrContains(at, ':')) {
+      GRADWIRE_NEEDS("ipv6", listener.status());
+    }
+    const Descriptor client = connect_to(to, end_of(*listener).port);
+    EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), ::geteuid());
+    const FoundSocket in_proc = value_or_throw(find_tcp_listener_in_proc(end_of(client, true)));
+    EXPECT_EQ(in_proc.user, ::geteuid());
+    EXPECT_NE(in_proc.inode, 0);
+    const absl::StatusOr<FoundSocket> by_netlink = find_tcp_listener_by_netlink(end_of(client, true));
+    if (by_netlink.ok()) {
+      EXPECT_EQ(by_netlink->inode, in_proc.inode);
+    }
+    const Descriptor accepted = accept_at(*listener);
+    EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), ::geteuid());
+  }
+}
+
+TEST(TcpServerUser, IsUnavailableOnceTheServerIsGone) {
+  Descriptor listener = value_or_throw(listen_at("127.0.0.1"));
+  const Descriptor waiting = connect_to("127.0.0.1", end_of(listener).port);
+  const Descriptor client = connect_to("127.0.0.1", end_of(listener).port);
+  EXPECT_TRUE(absl::IsNotFound(find_tcp_listener_in_proc(end_of(client)).status()));
+  EXPECT_FALSE(find_tcp_listener_by_netlink(end_of(client)).ok());
+  Descriptor accepted = accept_at(listener);
+  accepted.reset();
+  // The first client was accepted, the second one is still waiting.
+  EXPECT_TRUE(absl::IsUnavailable(tcp_server_user(waiting.get()).status()));
+  EXPECT_TRUE(tcp_server_user(client.get()).ok());
+  listener.reset();
+  EXPECT_TRUE(absl::IsUnavailable(tcp_server_user(client.get()).status()));
+}
+
 // The connection does not leave the host if both ends have the same address.
 TEST(TcpPeerUser, OwnAddressOfTheHostIsLocal) {
   // A connected datagram socket finds an address of this host; it sends nothing.
@@ -215,6 +251,36 @@ TEST(TcpPeerUser, PeerInAnotherNetworkNamespaceIsRefused) {
                                            ? absl::PermissionDeniedError("unshare() is not permitted")
                                            : absl::OkStatus());
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// The server of another user: "listen" makes a port, "accept" accepts a connection, "close" ends to listen.
+std::string serve_port(const std::string& input) {
+  static Descriptor listener, accepted;
+  if (input == "listen") {
+    absl::StatusOr<Descriptor> made = listen_at("127.0.0.1");
+    if (!made.ok()) return "0";
+    listener = *std::move(made);
+    return absl::StrCat(end_of(listener).port);
+  }
+  if (input == "accept") accepted = accept_at(listener);
+  if (input == "close") listener.reset();
+  return "ok";
+}
+
+TEST(TcpServerOfAnotherUser, IsFoundBeforeAndAfterItAccepts) {
+  GRADWIRE_NEEDS("root", OtherUser::available());
+  OtherUser other(serve_port);
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(other.ask("listen"), &port));
+  const Descriptor client = connect_to("127.0.0.1", static_cast<uint16_t>(port));
+  EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), OtherUser::kUser);
+  other.ask("accept");
+  EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), OtherUser::kUser);
+  // A process of this user takes over the port, but not the connection.
+  other.ask("close");
+  const absl::StatusOr<Descriptor> next = listen_at("127.0.0.1", static_cast<uint16_t>(port));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), OtherUser::kUser);
 }
 
 class TcpPeerOfAnotherUser : public testing::Test {

@@ -9,27 +9,10 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
-#include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gradwire/security/token/record.h"
 #include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
-
-TcpOptions TcpContext::allowed(TcpOptions options) {
-  if (options.credentials == nullptr) options.credentials = security::no_credentials();
-  // The bytes of a stripe are not encrypted.
-  if (proof_of(options.credentials->kind()) == Preface::Proof::kCertificate) options.stripes = 0;
-  return options;
-}
-
-// cancel_in_loop() removes the arrival from the table, so iterating over it is not possible.
-void TcpContext::shut_down_in_loop() {
-  while (!arrivals.empty()) {
-    const std::shared_ptr<Arrival> arrival = arrivals.begin()->second;
-    arrival->cancel_in_loop();
-  }
-  LoopContext::shut_down_in_loop();
-}
 
 void Arrival::accept_in_loop(const std::shared_ptr<TcpContext>& context, Descriptor socket,
                              const SocketAddress& peer, const OnAccept& on_accept) {
@@ -153,7 +136,7 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
                           " (Limits::max_connections_per_address)");
   } else if (context_->by_token.contains(preface.token)) {
     reason = "its token belongs to another connection";
-  } else if (const absl::Status user = check_user_in_loop(socket.get()); !user.ok()) {
+  } else if (const absl::Status user = context_->check_client_in_loop(socket.get()); !user.ok()) {
     reason = std::string(user.message());
   }
   if (!reason.empty()) {
@@ -179,12 +162,6 @@ void Arrival::begin_connection_in_loop(const Preface& preface) {
       });
 }
 
-absl::Status Arrival::check_user_in_loop(int socket) const {
-  if (context_->options.credentials->may_leave_host()) return absl::OkStatus();
-  GRADWIRE_ASSIGN_OR_RETURN(const uid_t user, security::tcp_peer_user(socket));
-  return context_->users.check(user, "a connection over the loopback interface");
-}
-
 void Arrival::become_connection_in_loop(const Preface& preface, SecuredSocket socket) {
   // Other sockets may have become connections during the handshake.
   if (context_->by_token.contains(preface.token) || !context_->admission.may_connect(place_)) {
@@ -206,8 +183,30 @@ void Arrival::become_connection_in_loop(const Preface& preface, SecuredSocket so
                       absl::ZeroDuration());
 }
 
+// Somebody who reads the network knows the token of the connection from its preface. So a stripe of a
+// connection with a proof gives the same proof.
 void Arrival::become_stripe_in_loop(const Preface& preface) {
   Descriptor socket = take_socket_in_loop();
+  const bool expected = context_->options.stripes > 0 && context_->by_token.contains(preface.token);
+  std::unique_ptr<security::SocketHandshake> handshake =
+      expected ? context_->stripe_handshake_of_acceptor(socket.get(), peer_) : nullptr;
+  if (handshake == nullptr) {
+    join_in_loop(preface, std::move(socket));
+    return;
+  }
+  handshake_ = std::make_shared<TcpHandshake>(*context_->loop, std::move(socket), std::move(handshake));
+  handshake_->start_in_loop(
+      deadline_, [self = shared_from_this(), preface](const absl::Status& status, SecuredSocket secured) {
+        self->handshake_.reset();
+        if (status.ok()) {
+          self->join_in_loop(preface, std::move(secured.socket));
+        } else {
+          self->refuse_in_loop(std::move(secured.socket), status.message(), "");
+        }
+      });
+}
+
+void Arrival::join_in_loop(const Preface& preface, Descriptor socket) {
   end_in_loop();
   auto found = context_->by_token.find(preface.token);
   // Its connection may have been closed just before, or is not authenticated yet.

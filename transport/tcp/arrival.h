@@ -23,7 +23,7 @@ namespace gradwire::transport {
 //
 //   1. The preface, which says what the socket shall be. Or the first bytes of the other protocol, which then
 //      takes the socket.
-//   2. For a connection: the handshake, if the credentials demand a proof.
+//   2. The handshake, if the credentials demand a proof.
 //   3. For a socket that is refused: the farewell, with the reason.
 //
 // Stages 1 and 2 together last at most as long as the introduction timeout. The context has the arrivals, and
@@ -52,10 +52,9 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   void on_events_in_loop(uint32_t events) override;
   void preface_arrived_in_loop();
   void begin_connection_in_loop(const Preface& preface);
-  // Without credentials: whether the peer's process belongs to this process's user, or an allowed one.
-  absl::Status check_user_in_loop(int socket) const;
   void become_connection_in_loop(const Preface& preface, SecuredSocket socket);
   void become_stripe_in_loop(const Preface& preface);
+  void join_in_loop(const Preface& preface, Descriptor socket);
   void warn_in_loop(absl::string_view reason) const;
   // Logs the reason, says it to the peer unless `sentence` is empty, and closes the socket.
   void refuse_in_loop(Descriptor socket, absl::string_view reason, absl::string_view sentence);

@@ -23,11 +23,17 @@ namespace gradwire::transport {
 //   8       16     token
 //
 // The connecting end chooses the token at random. A stripe uses it to identify its connection, and to prove
-// that it comes from the process that opened the connection. After the preface of a connection follow
+// that it comes from a process that has seen the connection's preface. After the preface of a connection
+// follow
 // - without proof: frames (frame.h);
 // - with a token: the records of its handshake (security/token/record.h), then frames;
 // - with certificates: the handshake of TLS, then frames in TLS.
-// After the preface of a stripe shares follow. A connection with certificates has no stripes.
+// After the preface of a stripe follow
+// - without proof: shares;
+// - with a token: the records of a handshake, then shares. The accepting end is its client, so that the
+//   opener has finished it when the acceptor says that the stripes are ready (stripe_control.h). Its purpose
+//   is that of the connection with "/stripe" behind it.
+// A connection with certificates has no stripes.
 //
 // The accepting end sends no preface. If it demands another proof, or does not accept the connection for
 // another reason, it answers with a record that is a refusal, and closes.

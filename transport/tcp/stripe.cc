@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "gradwire/transport/tcp/stripes.h"
 
@@ -17,6 +18,29 @@ constexpr int kMaxPlaces = 16;
 
 void Stripe::on_events_in_loop(uint32_t events) {
   if (const std::shared_ptr<TcpStripes> stripes = stripes_.lock()) stripes->on_events_in_loop(*this, events);
+}
+
+void Stripe::prove_in_loop(EventLoop& loop, std::unique_ptr<security::SocketHandshake> handshake,
+                           absl::Time deadline, absl::AnyInvocable<void(const absl::Status& status)> done) {
+  loop.remove_in_loop(socket.get(), std::exchange(handler_id, 0));
+  handshake_ = std::make_shared<TcpHandshake>(loop, std::move(socket), std::move(handshake));
+  const std::shared_ptr<TcpHandshake> kept = handshake_;
+  kept->start_in_loop(deadline, [this, self = shared_from_this(), &loop, done = std::move(done)](
+                                    absl::Status status, SecuredSocket secured) mutable {
+    handshake_.reset();
+    socket = std::move(secured.socket);
+    if (status.ok()) {
+      const absl::StatusOr<uint64_t> id = loop.add_in_loop(socket.get(), self);
+      status = id.status();
+      if (id.ok()) handler_id = *id;
+    }
+    done(status);
+  });
+}
+
+void Stripe::cancel_proof_in_loop() {
+  if (const std::shared_ptr<TcpHandshake> handshake = std::exchange(handshake_, nullptr))
+    handshake->cancel_in_loop();
 }
 
 Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {

@@ -7,8 +7,13 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/security/secure_stream.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/secure/handshake.h"
 
 namespace gradwire::transport {
 
@@ -16,13 +21,20 @@ class TcpStripes;
 
 // One end of a stripe: an additional socket of a connection that carries shares of large buffers (frame.h
 // defines the shares, stripe_control.h the protocol). Used only by the loop's driver.
-class Stripe : public EventHandler {
+class Stripe : public EventHandler, public std::enable_shared_from_this<Stripe> {
  public:
   Stripe(std::weak_ptr<TcpStripes> stripes, int number, Descriptor given)
       : socket(std::move(given)), stripes_(std::move(stripes)), number_(number) {}
 
   // The number of the stripe, from 1 on.
   int number() const { return number_; }
+
+  // Runs the handshake of the opener, which has the socket meanwhile. `done` may be called before this
+  // returns.
+  void prove_in_loop(EventLoop& loop, std::unique_ptr<security::SocketHandshake> handshake,
+                     absl::Time deadline, absl::AnyInvocable<void(const absl::Status& status)> done);
+  // `done` is not called any more.
+  void cancel_proof_in_loop();
 
   enum class Progress { kMore, kNothing, kComplete, kEnded };
   // Reads once: bytes of the outstanding shares or, if there are none, only whether the peer has closed the
@@ -39,7 +51,7 @@ class Stripe : public EventHandler {
   bool readable = false;
   // The peer has closed the stripe.
   bool ended = false;
-  // connect() has not completed yet.
+  // connect() or the handshake has not completed yet.
   bool connecting = false;
   Descriptor socket;
   uint64_t handler_id = 0;
@@ -49,6 +61,7 @@ class Stripe : public EventHandler {
 
   const std::weak_ptr<TcpStripes> stripes_;
   const int number_;
+  std::shared_ptr<TcpHandshake> handshake_;
 };
 
 }  // namespace gradwire::transport

@@ -6,7 +6,8 @@ namespace gradwire::transport {
 // opener) opens all stripes at once, when either end has a large buffer to send:
 //
 //   opener                                       acceptor
-//   stripe 1..k: preface with the token   ->     (registers them; after the last one it may use them)
+//   stripe 1..k: preface with the token   ->     (each with a handshake if the connection had one: preface.h)
+//                                                (registers them; after the last one it may use them)
 //                                         <-     control: ready
 //   (may use them)
 //

@@ -22,6 +22,12 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 // Number of reads of one stripe before other sockets are served.
 constexpr int kReadsPerTurn = 16;
 
+// Whether a stripe of the opener has not sent all that comes before its shares.
+bool are_connecting(const std::vector<std::shared_ptr<Stripe>>& stripes) {
+  return std::any_of(stripes.begin(), stripes.end(),
+                     [](const std::shared_ptr<Stripe>& stripe) { return stripe->connecting; });
+}
+
 }  // namespace
 
 TcpStripes::TcpStripes(LoopConnection& connection, TcpSender& sender, const TcpOptions& options,
@@ -82,12 +88,6 @@ bool TcpStripes::add_in_loop(int number, Descriptor socket, bool connecting) {
   return id.ok();
 }
 
-// Whether a stripe of the opener has not sent its preface yet.
-bool TcpStripes::are_connecting_in_loop() const {
-  return std::any_of(stripes_.begin(), stripes_.end(),
-                     [](const std::shared_ptr<Stripe>& stripe) { return stripe->connecting; });
-}
-
 void TcpStripes::connected_in_loop(Stripe& stripe) {
   const std::string preface = Preface{.kind = Preface::Kind::kStripe,
                                       .stripe = stripe.number(),
@@ -101,8 +101,27 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
     give_up_in_loop();
     return;
   }
+  std::unique_ptr<security::SocketHandshake> handshake =
+      stripe_handshake_of_opener(options_, stripe.socket.get(), connection_.peer_address());
+  if (handshake == nullptr) {
+    opened_in_loop(stripe, absl::OkStatus());
+    return;
+  }
+  // `stripe` lives until remove_in_loop(), which cancels the handshake.
+  stripe.prove_in_loop(connection_.loop(), std::move(handshake), Clock::system().now() + kConnectTimeout,
+                       [this, connection = connection_.shared_from_this(),
+                        &stripe](const absl::Status& status) { opened_in_loop(stripe, status); });
+}
+
+void TcpStripes::opened_in_loop(Stripe& stripe, const absl::Status& status) {
+  if (!status.ok()) {
+    log(LogLevel::kWarning, "gave up the stripes of the connection with ", connection_.peer_address(), ": ",
+        status.message(), "; the connection goes on with one socket");
+    give_up_in_loop();
+    return;
+  }
   stripe.connecting = false;
-  if (are_connecting_in_loop()) return;
+  if (are_connecting(stripes_)) return;
   // "ready" may be queued behind a large message of the peer, so only a peer that sends nothing for
   // user_timeout is given up. The connection does not wait longer for a peer that does not read, either. If
   // "ready" comes after that, the peer uses stripes that are closed, and both ends close the connection.
@@ -184,7 +203,7 @@ absl::Status TcpStripes::control_in_loop(absl::string_view header) {
   if (control == StripeControl::kWant && opener) {
     open_in_loop();
   } else if (control == StripeControl::kReady && opener && state_ == State::kStarting &&
-             !are_connecting_in_loop()) {
+             !are_connecting(stripes_)) {
     ready_in_loop();
     last_used_ = Clock::system().now();
     watch_idle_in_loop();
@@ -234,6 +253,7 @@ void TcpStripes::remove_in_loop() {
   // 3. Close them. Otherwise a new socket could get the same number in between.
   sender_.remove_stripes();
   for (const std::shared_ptr<Stripe>& stripe : stripes_) {
+    stripe->cancel_proof_in_loop();
     if (stripe->handler_id != 0) {
       connection_.loop().remove_in_loop(stripe->socket.get(), std::exchange(stripe->handler_id, 0));
     }

@@ -64,7 +64,8 @@ class TcpStripes {
   void open_in_loop();
   bool add_in_loop(int number, Descriptor socket, bool connecting);
   void connected_in_loop(Stripe& stripe);
-  bool are_connecting_in_loop() const;
+  // The stripe has sent all that comes before its shares, or its handshake has failed.
+  void opened_in_loop(Stripe& stripe, const absl::Status& status);
   // Gives up the stripes after `timeout`, with a warning, unless they are ready by then. `renews`: the time
   // begins again while bytes arrive on the connection.
   void give_up_after_in_loop(absl::Duration timeout, const char* cause, bool renews);

@@ -60,6 +60,7 @@ void TcpConnection::connect_in_loop(std::vector<SocketAddress> addresses,
                                   .preface = preface().encode(),
                                   .prepare = [context = context_](int socket) {
                                     set_connection_options(socket, context->options);
+                                    return context->check_server_in_loop(socket);
                                   }});
   opening_->start_in_loop(deadline, [this, self = shared_from_this()](absl::StatusOr<SecuredSocket> socket) {
     if (!socket.ok()) {

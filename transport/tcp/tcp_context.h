@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -33,6 +34,15 @@ struct TcpContext : LoopContext {
 
   void shut_down_in_loop() override;
 
+  // Without credentials: whether the process at the other end belongs to this process's user, or to an
+  // allowed one. The first is for an accepted socket, the second for a socket that has connected.
+  absl::Status check_client_in_loop(int socket);
+  absl::Status check_server_in_loop(int socket);
+
+  // The handshake of a stripe at the accepting end; nullptr: the connection gave no proof.
+  std::unique_ptr<security::SocketHandshake> stripe_handshake_of_acceptor(
+      int socket, const std::string& peer_address) const;
+
   security::ConnectionFacts facts(std::string peer_address) const {
     return {
         .purpose = options.purpose, .own_name = options.own_name, .peer_address = std::move(peer_address)};
@@ -56,6 +66,10 @@ struct TcpContext : LoopContext {
   // The options without what the credentials do not allow.
   static TcpOptions allowed(TcpOptions options);
 };
+
+// The same at the end that opens the stripes.
+std::unique_ptr<security::SocketHandshake> stripe_handshake_of_opener(const TcpOptions& options, int socket,
+                                                                      const std::string& peer_address);
 
 // Sets the options of all sockets: no delay, keepalive, a timeout for unacknowledged bytes.
 void set_connection_options(int socket, const TcpOptions& options);

@@ -148,10 +148,14 @@ TEST_F(HostileHandshake, AStripeOfAConnectionWithoutProofIsRefused) {
   bytes[5] = static_cast<char>(bytes[5] | 0x10);
   write_all(with_proof, bytes);
   EXPECT_TRUE(is_closed_by_server(with_proof));
+  // Somebody who reads the network knows the token of the connection, but cannot prove anything.
+  const std::string stripe_preface =
+      Preface{.kind = Preface::Kind::kStripe, .stripe = 1, .stripes = 1, .token = first.token}.encode();
+  Descriptor stranger = connect_silently();
+  write_all(stranger, stripe_preface + fake_greeting("wrong", {}));
+  EXPECT_TRUE(is_closed_by_server(stranger));
   Descriptor stripe = connect_silently();
-  write_all(
-      stripe,
-      Preface{.kind = Preface::Kind::kStripe, .stripe = 1, .stripes = 1, .token = first.token}.encode());
+  write_all(stripe, stripe_preface + greeting());
   // "ready" arrives when all stripes have joined.
   const std::size_t kReadyBytes = encode_control_frame("x").size();
   std::string ready(64 + kReadyBytes, '\0');

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 #include "gradwire/security/secure_stream.h"
 
 namespace gradwire::transport {
@@ -92,16 +93,40 @@ class FakeStream : public security::SecureStream {
 
 class FakeHandshake : public security::SocketHandshake {
  public:
-  FakeHandshake(int socket, const FakeCredentialsOptions& options, const security::ConnectionFacts& facts)
-      : socket_(socket), options_(options), greeting_(fake_greeting(options.password, facts)) {}
+  FakeHandshake(int socket, const FakeCredentialsOptions& options, const security::ConnectionFacts& facts,
+                bool server)
+      : socket_(socket),
+        options_(options),
+        greeting_(fake_greeting(options.password, facts)),
+        server_(server) {}
 
+  // As in other handshakes, the server sends last.
   absl::StatusOr<Progress> step() override {
+    if (!server_) {
+      GRADWIRE_ASSIGN_OR_RETURN(const Progress sent, send());
+      if (sent != Progress::kDone) return sent;
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(const Progress received, receive());
+    if (received != Progress::kDone || !server_) return received;
+    return send();
+  }
+  const PeerIdentity& peer() const override { return peer_; }
+  std::shared_ptr<security::SecureStream> take_stream() override {
+    return options_.has_stream ? std::make_shared<FakeStream>(socket_, options_) : nullptr;
+  }
+
+ private:
+  absl::StatusOr<Progress> send() {
     while (sent_ < greeting_.size()) {
       const ssize_t result = ::send(socket_, greeting_.data() + sent_, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (result < 0 && errno == EAGAIN) return Progress::kToWrite;
       if (result < 0) return absl::UnavailableError(std::strerror(errno));
       ++sent_;
     }
+    return Progress::kDone;
+  }
+
+  absl::StatusOr<Progress> receive() {
     while (received_.size() < kGreetingBytes) {
       char byte;
       const ssize_t result = ::recv(socket_, &byte, 1, MSG_DONTWAIT);
@@ -119,15 +144,11 @@ class FakeHandshake : public security::SocketHandshake {
     peer_.name.resize(std::min(peer_.name.find('\0'), peer_.name.size()));
     return Progress::kDone;
   }
-  const PeerIdentity& peer() const override { return peer_; }
-  std::shared_ptr<security::SecureStream> take_stream() override {
-    return options_.has_stream ? std::make_shared<FakeStream>(socket_, options_) : nullptr;
-  }
 
- private:
   const int socket_;
   const FakeCredentialsOptions options_;
   const std::string greeting_;
+  const bool server_;
   std::size_t sent_ = 0;
   std::string received_;
   PeerIdentity peer_;
@@ -140,11 +161,11 @@ class FakeCredentials : public security::Credentials {
   Kind kind() const override { return options_.kind; }
   std::unique_ptr<security::SocketHandshake> connected(
       int socket, const security::ConnectionFacts& facts) const override {
-    return std::make_unique<FakeHandshake>(socket, options_, facts);
+    return std::make_unique<FakeHandshake>(socket, options_, facts, /*server=*/false);
   }
   std::unique_ptr<security::SocketHandshake> accepted(int socket,
                                                       const security::ConnectionFacts& facts) const override {
-    return std::make_unique<FakeHandshake>(socket, options_, facts);
+    return std::make_unique<FakeHandshake>(socket, options_, facts, /*server=*/true);
   }
 
  private:

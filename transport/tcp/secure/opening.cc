@@ -35,7 +35,11 @@ void TcpOpening::dial_in_loop() {
 }
 
 void TcpOpening::connected_in_loop(Descriptor socket) {
-  options_.prepare(socket.get());
+  if (const absl::Status prepared = options_.prepare(socket.get()); !prepared.ok()) {
+    socket.reset();
+    lost_in_loop(prepared);
+    return;
+  }
   security::ConnectionFacts facts = options_.facts;
   facts.peer_address = to_string(address());
   std::unique_ptr<security::SocketHandshake> handshake = options_.credentials->connected(socket.get(), facts);

@@ -22,7 +22,7 @@ namespace gradwire::transport {
 
 // Opens a connection.
 //
-//   1. A TcpDial connects to the first address that answers.
+//   1. A TcpDial connects to the first address that answers. The owner checks the socket.
 //   2. Without a handshake the socket is ready: the owner sends the preface together with its first message.
 //   3. Otherwise this object sends the preface, and a TcpHandshake follows.
 //   4. If the peer closes the connection during the handshake without a refusal, it may have had no place for
@@ -40,8 +40,8 @@ class TcpOpening : public std::enable_shared_from_this<TcpOpening> {
     security::ConnectionFacts facts;
     // The encoded preface.
     std::string preface;
-    // Called with each connected socket.
-    std::function<void(int socket)> prepare;
+    // Called with each connected socket. An error ends the attempt, as one of the handshake does.
+    std::function<absl::Status(int socket)> prepare;
   };
   using Done = absl::AnyInvocable<void(absl::StatusOr<SecuredSocket> socket)>;
 
