@@ -1,5 +1,6 @@
 #include "gradwire/gateway/server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -94,6 +95,10 @@ struct Server::Parts {
         core(std::make_shared<Core>(agent->shared_from_this(), std::move(options))),
         service(core) {}
 
+  // Protobuf writes a line for each message with a `string` that is not UTF-8, before the client has shown
+  // its token: in requests, and in those of server reflection, which other code parses. Such a message fails,
+  // so the line says nothing new.
+  const google::protobuf::LogSilencer no_lines_for_malformed_messages;
   const std::shared_ptr<rpc::Agent> agent;
   const std::shared_ptr<Core> core;
   Service service;

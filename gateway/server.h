@@ -8,7 +8,8 @@
 namespace gradwire::gateway {
 
 // Serves proto/gateway.proto over gRPC: programs in any language call the workers of the agent's group.
-// docs/gateway.md describes it. Thread-safe. Example, in a worker:
+// docs/gateway.md describes it. Thread-safe. While it exists, the Protobuf library logs nothing in this
+// process: otherwise any program that reaches the port could fill the log. Example, in a worker:
 //
 //   gateway::Server server(agent, {.address = "127.0.0.1:7700"});
 //   ...

@@ -44,6 +44,24 @@ TEST(MulticastElection, StrangersAndGarbageAreIgnored) {
   EXPECT_FALSE(five.decide(kStart).has_value());
 }
 
+// Any program may send datagrams, so a datagram must not be able to cause a line in the log.
+TEST(MulticastElection, NamesThatAreNotTextAreIgnoredInSilence) {
+  MulticastElection election("group", 2, 5, 4001, absl::UnixEpoch());
+  ::testing::internal::CaptureStderr();
+  std::string datagram = election.announcement();
+  for (std::size_t at = 0; at + 5 <= datagram.size(); ++at) {
+    if (datagram.compare(at, 5, "group") != 0) continue;
+    datagram.replace(at, 5, "\xff\xfe\xc0\x80\xed");
+    break;
+  }
+  EXPECT_FALSE(election.observe(datagram, "10.0.0.1", absl::UnixEpoch()));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  // A name that is not text is a name like others.
+  MulticastElection other("\xff\xfe", 2, 6, 4001, absl::UnixEpoch());
+  EXPECT_TRUE(MulticastElection("\xff\xfe", 2, 5, 4001, absl::UnixEpoch())
+                  .observe(other.announcement(), "10.0.0.1", absl::UnixEpoch()));
+}
+
 TEST(MulticastElection, ContradictingWorldSizeIsKept) {
   MulticastElection five = member(2, 5);
   EXPECT_TRUE(five.observe(member(3, 7).announcement(), "h", kStart));
