@@ -2,9 +2,12 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
 #include "gradwire/security/environment.h"
 #include "gradwire/security/secret.h"
@@ -15,21 +18,36 @@
 namespace gradwire::security {
 namespace {
 
+// Returns the names of the certificate's options that are set, or of those that are not, for messages.
+std::string certificate_options(const SecurityOptions& options, bool set) {
+  std::vector<absl::string_view> names;
+  const auto add = [&](const std::string& option, absl::string_view name) {
+    if (option.empty() != set) names.push_back(name);
+  };
+  add(options.certificate_file, "certificate_file (GRADWIRE_CERTIFICATE_FILE)");
+  add(options.key_file, "key_file (GRADWIRE_KEY_FILE)");
+  add(options.authority_file, "authority_file (GRADWIRE_AUTHORITY_FILE)");
+  return absl::StrJoin(names, " and ");
+}
+
 absl::Status check_consistent(const SecurityOptions& options) {
   const bool has_token = !options.token.empty() || !options.token_file.empty();
-  const int files =
-      !options.certificate_file.empty() + !options.key_file.empty() + !options.authority_file.empty();
-  if (has_token && files > 0) {
+  const std::string files = certificate_options(options, /*set=*/true);
+  const std::string missing = certificate_options(options, /*set=*/false);
+  const absl::string_view token = options.token.empty() ? "token_file" : "token";
+  if (has_token && !files.empty()) {
     return absl::InvalidArgumentError(
-        "SecurityOptions has a token and a certificate: all processes of a job use one or the other");
+        absl::StrCat("SecurityOptions has both ", token, " and ", files,
+                     ", but a job uses either a token or certificates; remove those of the other kind"));
   }
-  if (files != 0 && files != 3) {
-    return absl::InvalidArgumentError(
-        "SecurityOptions needs certificate_file, key_file and authority_file together: one of them is empty");
+  if (!files.empty() && !missing.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("SecurityOptions has ", files, ", but lacks ", missing,
+                                                   "; give all three, or none of them"));
   }
-  if (options.insecure && (has_token || files > 0)) {
-    return absl::InvalidArgumentError(
-        "SecurityOptions is insecure, but has a token or a certificate: remove one of them");
+  if (options.insecure && (has_token || !files.empty())) {
+    return absl::InvalidArgumentError(absl::StrCat("SecurityOptions is insecure, but has ",
+                                                   has_token ? token : absl::string_view(files),
+                                                   "; remove insecure, or the other option"));
   }
   return absl::OkStatus();
 }

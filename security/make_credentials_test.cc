@@ -49,6 +49,24 @@ TEST(MakeCredentials, TheCertificateIsOfTheWorkerThatStarts) {
                                      HasSubstr("this process starts as worker \"trainer1\"")));
 }
 
+TEST(MakeCredentials, ContradictionsAreNamed) {
+  const auto error = [](const SecurityOptions& options) {
+    const absl::Status status = make_credentials(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return message(status);
+  };
+  EXPECT_EQ(
+      error({.token = std::string(32, 't'), .key_file = "/k"}),
+      "SecurityOptions has both token and key_file (GRADWIRE_KEY_FILE), but a job uses either a token or "
+      "certificates; remove those of the other kind");
+  EXPECT_EQ(
+      error({.certificate_file = "/c", .key_file = "/k"}),
+      "SecurityOptions has certificate_file (GRADWIRE_CERTIFICATE_FILE) and key_file (GRADWIRE_KEY_FILE), "
+      "but lacks authority_file (GRADWIRE_AUTHORITY_FILE); give all three, or none of them");
+  EXPECT_EQ(error({.token_file = "/t", .insecure = true}),
+            "SecurityOptions is insecure, but has token_file; remove insecure, or the other option");
+}
+
 TEST(MakeCredentials, OtherKindsNameNoWorker) {
   for (const SecurityOptions& options :
        {SecurityOptions{.token = std::string(32, 't'), .job = "mnist"}, SecurityOptions{.insecure = true}}) {

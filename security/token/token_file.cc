@@ -23,7 +23,7 @@ constexpr std::size_t kRandomBytes = 32;
 absl::StatusOr<Secret> read_token_file(const std::string& path) {
   GRADWIRE_ASSIGN_OR_RETURN(const CheckedFile file, read_checked_file(kTokenFile, path));
   Secret token{absl::StripSuffix(file.content.reveal(), "\n")};
-  GRADWIRE_RETURN_IF_ERROR(check_token_size(absl::StrCat("the token in ", path), token));
+  GRADWIRE_RETURN_IF_ERROR(check_token_size(absl::StrCat("the token in ", path), token, path));
   return token;
 }
 

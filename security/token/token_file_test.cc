@@ -55,7 +55,8 @@ TEST(TokenFile, AShortTokenIsRefusedWithTheWayToMakeOne) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("the token in ", name, " has ")));
     EXPECT_THAT(
         std::string(status.message()),
-        HasSubstr("bytes, expected at least 32; make one with: (umask 077; openssl rand -hex 32 > FILE)"));
+        HasSubstr(absl::StrCat(
+            "bytes, expected at least 32; make one with: (umask 077; openssl rand -hex 32 > ", name, ")")));
   }
 }
 
