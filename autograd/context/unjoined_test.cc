@@ -78,6 +78,12 @@ TEST_F(Unjoined, ForwardBeforeTheContextWarnsOnceAndNamesTheWorker) {
   EXPECT_EQ(count(log, "\"worker1\" sent outside every context"), 1) << log;
   EXPECT_THAT(log, HasSubstr("open the Context before the call"));
   EXPECT_EQ(statistics(*group_[0]).unjoined_gradients, 3u);
+  const std::string metrics = group_[0]->metrics_text();
+  for (const char* line : {"gradwire_autograd_unjoined_gradients_total{worker=\"worker0\"} 3\n",
+                           "gradwire_autograd_passes_total{worker=\"worker0\",code=\"OK\"} 3\n",
+                           "gradwire_autograd_pass_seconds_count{worker=\"worker0\"} 3\n"}) {
+    EXPECT_THAT(metrics, HasSubstr(line));
+  }
 }
 
 TEST_F(Unjoined, RequireJoinedFailsThePass) {

@@ -194,6 +194,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     write_position(*active, *header.mutable_position());
   }
   header.set_check_nan(header.anomaly() && torch::autograd::AnomalyMode::should_check_nan());
+  const absl::Time began = Clock::system().now();
   const std::shared_ptr<Pass> pass = engine.passes().begin(state, std::move(header), deadline);
   // The callback holds the pass weakly: a token may live longer than the pass.
   const uint64_t handle = token.on_cancelled([weak = std::weak_ptr<Pass>(pass), token] {
@@ -223,6 +224,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     status = pass->wait_for_end(deadline);
   }
   token.forget(handle);
+  engine.pass_ended(status, Clock::system().now() - began);
   // The caller may use what the pass has changed, on its own streams, as after libtorch's backward.
   const absl::Status ordered = pass->part().order_before_current_streams();
   throw_if_error(status);

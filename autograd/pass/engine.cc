@@ -5,10 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/metrics/registry.h"
+#include "gradwire/base/metrics/samples.h"
 #include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
+
+using metrics::Metric;
 
 [[maybe_unused]] const bool registered = [] {
   rpc::register_extension([](rpc::AgentServices& agent) -> std::unique_ptr<rpc::AgentExtension> {
@@ -20,7 +24,8 @@ namespace {
 }  // namespace
 
 Engine::Engine(rpc::AgentServices& agent)
-    : barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
+    : metrics_(agent.metrics()),
+      barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
       planter_(agent, contexts_, *barrier_),
       passes_(agent, contexts_, barrier_),
@@ -30,6 +35,27 @@ absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
   if (Engine* engine = agent.services().extension<Engine>()) return engine;
   return absl::FailedPreconditionError(
       absl::StrCat("the agent \"", agent.get_worker_info().name, "\" started before //autograd was loaded"));
+}
+
+void Engine::collect(metrics::Samples& samples) const {
+  uint64_t passes = 0;
+  for (const auto& context : contexts_.all()) {
+    MutexLock lock(context->mutex);
+    passes += context->passes.size();
+  }
+  samples.add(Metric::kContexts, {}, contexts_.size());
+  samples.add(Metric::kRememberedPasses, {}, passes);
+  samples.add(Metric::kCleanupsUnderWay, {}, contexts_.cleanups_under_way());
+  samples.add(Metric::kLateMessages, {}, contexts_.late_messages());
+  samples.add(Metric::kUnjoinedGradients, {}, contexts_.unjoined_gradients());
+  samples.add(Metric::kStepWaiters, {}, barrier_->waiting());
+}
+
+void Engine::pass_ended(const absl::Status& status, absl::Duration took) const {
+  if (metrics_ == nullptr) return;
+  // A pass is several messages, so the search for its metrics does not count.
+  metrics_->counter(Metric::kPasses, {absl::StatusCodeToString(status.code())}).add();
+  metrics_->histogram(Metric::kPassSeconds).record(took);
 }
 
 void Engine::watch(const std::weak_ptr<Watcher>& watcher) {

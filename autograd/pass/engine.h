@@ -14,6 +14,10 @@
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent/extension.h"
 
+namespace gradwire::metrics {
+class Registry;
+}
+
 namespace gradwire::autograd {
 
 // The autograd part of one agent. Thread-safe; owned by the agent.
@@ -54,11 +58,16 @@ class Engine : public rpc::AgentExtension {
   bool idle() const override;
   void shutdown(const absl::Status& reason) override;
   rpc::GraphHook* graph_hook() override { return &planter_; }
+  void collect(metrics::Samples& samples) const override;
+  // Counts a pass of which this worker was the root.
+  void pass_ended(const absl::Status& status, absl::Duration took) const;
 
  private:
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
 
+  // nullptr if the agent keeps no metrics.
+  const std::shared_ptr<metrics::Registry> metrics_;
   const std::shared_ptr<StepBarrierDriver> barrier_;
   Contexts contexts_;
   GraphPlanter planter_;
