@@ -98,6 +98,8 @@ struct OperationRecord {
   // A rank of the world: the root of an operation with a root, or the other end of a message.
   int32_t peer = kNoPeer;
   int32_t tag = 0;
+  // The size of the tensors that this rank gives to the operation, for its metrics. Not compared.
+  uint64_t bytes = 0;
 };
 
 }  // namespace gradwire::collectives

@@ -14,7 +14,8 @@ GroupIdentity::GroupIdentity(std::string name_, int rank_, std::vector<int> rank
       rank(rank_),
       ranks(std::move(ranks_)),
       is_world(is_world_),
-      recorder(absl::StrCat("group \"", name, "\", rank ", rank, " of ", ranks.size())) {}
+      recorder(absl::StrCat("group \"", name, "\", rank ", rank, " of ", ranks.size())),
+      metrics(name) {}
 
 std::string GroupIdentity::name_call(const OperationRecord& record, uint64_t sequence) const {
   std::string text(name_of(record.operation));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "gradwire/collectives/flight/coarse_clock.h"
 #include "gradwire/collectives/flight/flight_recorder.h"
+#include "gradwire/collectives/flight/group_metrics.h"
 #include "gradwire/collectives/flight/operation.h"
 
 namespace gradwire::collectives {
@@ -26,10 +27,12 @@ struct GroupIdentity {
 
   // Records the end of an operation and returns its status. For an error, the operation, the group and the
   // rank are put in front of the message, and the ranks in the world behind it. The first timeout writes the
-  // flight record to the log.
-  absl::Status end(const OperationRecord& record, uint64_t sequence, uint64_t entry, absl::Status status);
+  // flight record to the log. `began`: when the operation began.
+  absl::Status end(const OperationRecord& record, uint64_t sequence, uint64_t entry, CoarseTime began,
+                   absl::Status status);
 
   FlightRecorder recorder;
+  GroupMetrics metrics;
 
  private:
   absl::Status failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
@@ -41,9 +44,11 @@ struct GroupIdentity {
 };
 
 inline absl::Status GroupIdentity::end(const OperationRecord& record, uint64_t sequence, uint64_t entry,
-                                       absl::Status status) {
+                                       CoarseTime began, absl::Status status) {
+  const CoarseTime now = coarse_now();
+  metrics.ended(record, now - began, status.ok());
   if (!status.ok()) return failed(record, sequence, entry, status);
-  recorder.set_state(entry, FlightRecorder::State::kDone, coarse_now());
+  recorder.set_state(entry, FlightRecorder::State::kDone, now);
   return status;
 }
 

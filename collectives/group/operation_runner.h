@@ -125,7 +125,7 @@ absl::Status OperationRunner::run_in_turn(const OperationRecord& record, uint64_
     }
     enqueued = std::move(context.enqueued);
   }
-  return identity_->end(record, ticket, entry, std::move(status));
+  return identity_->end(record, ticket, entry, now, std::move(status));
 }
 
 template <class Run>

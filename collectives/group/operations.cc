@@ -23,6 +23,7 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
   OperationRecord record;
   record.operation = operation;
   record.dtype = c10::toString(tensor.scalar_type());
+  record.bytes = tensor.nbytes();
   const at::IntArrayRef sizes = tensor.sizes();
   record.dimensions = static_cast<uint8_t>(std::min<std::size_t>(sizes.size(), 255));
   const std::size_t kept = std::min<std::size_t>(sizes.size(), OperationRecord::kMostSizes);
@@ -47,6 +48,7 @@ OperationRecord record_of_list(Operation operation, const std::vector<at::Tensor
   std::vector<int64_t> numbers;
   for (const at::Tensor& tensor : tensors) {
     record.elements += tensor.numel();
+    record.bytes += tensor.nbytes();
     numbers.push_back(tensor.dim());
     numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
   }

@@ -36,8 +36,12 @@ bool uses_directly(const OperationRunner& runner, const at::Tensor& tensor) {
 absl::Status record_end(GroupIdentity& identity, const OperationRecord& record, const absl::Status& status) {
   using State = FlightRecorder::State;
   const State state = status.ok() ? State::kDone : State::kRunning;
-  const uint64_t entry = identity.recorder.begin(record, FlightRecorder::kNoSequence, state, coarse_now());
-  return status.ok() ? status : identity.end(record, FlightRecorder::kNoSequence, entry, status);
+  const CoarseTime now = coarse_now();
+  const uint64_t entry = identity.recorder.begin(record, FlightRecorder::kNoSequence, state, now);
+  if (!status.ok()) return identity.end(record, FlightRecorder::kNoSequence, entry, now, status);
+  // The message took less than a tick.
+  identity.metrics.ended(record, 0, true);
+  return status;
 }
 
 // The rank in the world of a sender, whose rank in the group is `source`.
@@ -54,6 +58,7 @@ Transfer::Transfer(OperationRunner& runner, const OperationRecord& record, Coars
     : record_(record),
       entry_(runner.identity()->recorder.begin(record, FlightRecorder::kNoSequence,
                                                FlightRecorder::State::kRunning, now)),
+      began_(now),
       identity_(runner.identity()) {}
 
 Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag) {
@@ -132,7 +137,8 @@ absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
   } catch (...) {
     status = status_from_exception(std::current_exception());
   }
-  GRADWIRE_RETURN_IF_ERROR(identity_->end(record_, FlightRecorder::kNoSequence, entry_, std::move(status)));
+  GRADWIRE_RETURN_IF_ERROR(
+      identity_->end(record_, FlightRecorder::kNoSequence, entry_, began_, std::move(status)));
   if (record_.operation == Operation::kSend) return -1;
   return world_rank(*identity_, *result);
 }

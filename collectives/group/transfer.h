@@ -53,6 +53,7 @@ class Transfer {
 
   OperationRecord record_;
   uint64_t entry_;
+  CoarseTime began_;
   // The backend's result: the sender's rank in the group for a receive, -1 for a send. result_ is set if the
   // send ended at once; otherwise ended_ is valid.
   std::optional<absl::StatusOr<int>> result_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/free_port.h"
 #include "gradwire/collectives/process_group.h"
@@ -56,6 +57,18 @@ class Job {
     const int64_t answer = agent_->rpc_sync<&twice>(absl::StrCat("worker", 1 - rank_), 21);
     expect(answer == 42, "the call");
   }
+  // The metrics of the agent have those of the group, which belongs to the same process.
+  void read_metrics() const {
+    const std::string text = agent_->metrics_text();
+    const std::string labels =
+        absl::StrCat("{worker=\"worker", rank_, "\",group=\"", group_->name(), "\",operation=\"all_reduce\"");
+    for (const std::string& line :
+         {absl::StrCat("gradwire_collective_operations_total", labels, ",result=\"ok\"} 1\n"),
+          absl::StrCat("gradwire_collective_bytes_total", labels, "} 8000\n"),
+          absl::StrCat("gradwire_collective_seconds_count", labels, "} 1\n")}) {
+      expect(absl::StrContains(text, line), absl::StrCat(line, " in the metrics"));
+    }
+  }
   void leave_group() {
     group_->barrier();
     group_->destroy();
@@ -101,6 +114,7 @@ TEST_P(WithRpc, BothUseOneAddress) {
     group_begins ? job.start_agent() : job.join_group();
     job.use_group();
     job.use_agent();
+    job.read_metrics();
     group_ends ? job.leave_group() : job.stop_agent();
     group_ends ? job.use_agent() : job.use_group();
     group_ends ? job.stop_agent() : job.leave_group();
