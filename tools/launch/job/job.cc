@@ -35,6 +35,26 @@ std::string choose_run_id(const LaunchOptions& options) {
   return options.max_nodes > 1 ? rendezvous::kNoRunId : absl::StrFormat("%016x", random_id());
 }
 
+// The failure of a worker, with the message that it left in its error file.
+rendezvous::Failure failure_of(const Worker& worker, const std::string& error_file, const std::string& host) {
+  const WorkerPlace& place = worker.place();
+  const absl::StatusOr<ErrorRecord> record = read_error_file(error_file);
+  return {.host = host,
+          .rank = place.rank,
+          .role = place.role,
+          .local_rank = place.local_rank,
+          .pid = worker.pid(),
+          .exit_code = worker.ending().code,
+          .signal = worker.ending().signal,
+          .time = worker.ending().time,
+          .message = record.ok() ? record->message : ""};
+}
+
+JobMetrics::Options metrics_of(const LaunchOptions& options) {
+  return {.address = options.metrics_address,
+          .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure};
+}
+
 }  // namespace
 
 // The reaper is forked while the process has one thread, and no descriptors that the reaper would keep open,
@@ -42,12 +62,14 @@ std::string choose_run_id(const LaunchOptions& options) {
 absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
   std::string run_id = choose_run_id(options);
   GRADWIRE_ASSIGN_OR_RETURN(JobSecurity security, JobSecurity::prepare(options.security, run_id));
-  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper, ProcessReaper::start({.folder = security.folder()}));
+  GRADWIRE_ASSIGN_OR_RETURN(JobMetrics metrics, JobMetrics::create(metrics_of(options)));
+  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper,
+                            ProcessReaper::start({.folders = {security.folder(), metrics.folder()}}));
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
-  return std::unique_ptr<LaunchJob>(
-      new LaunchJob(std::move(options), std::move(run_id),
-                    {std::move(security), std::move(reaper), std::move(signals), std::move(loop)}));
+  return std::unique_ptr<LaunchJob>(new LaunchJob(
+      std::move(options), std::move(run_id),
+      {std::move(security), std::move(metrics), std::move(reaper), std::move(signals), std::move(loop)}));
 }
 
 LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
@@ -55,6 +77,7 @@ LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
       run_id_(std::move(run_id)),
       host_(host_name()),
       security_(std::move(parts.security)),
+      metrics_(std::move(parts.metrics)),
       reaper_(std::move(parts.reaper)),
       signals_(std::move(parts.signals)),
       loop_(std::move(parts.loop)),
@@ -94,6 +117,9 @@ absl::Status LaunchJob::prepare() {
         absl::StrCat(command_.status().message(), "; reporting it to the other nodes when they have joined"));
   }
   for (const std::string& note : options_.notes) outputs_.print(note);
+  GRADWIRE_RETURN_IF_ERROR(metrics_.serve());
+  if (metrics_.enabled())
+    outputs_.print(absl::StrCat("serving the metrics of this node's workers at ", metrics_.address()));
   return absl::OkStatus();
 }
 
@@ -250,6 +276,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   // With RoundStore::kReady no update has asked for the preparation.
   if (!round.store) GRADWIRE_RETURN_IF_ERROR(stores_->prepare_round(round.round).status());
   const rendezvous::Address store = stores_->workers_store(round);
+  metrics_.begin_round(round.round, round.restarts_used);
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,
                        .run_id = round.run_id,
@@ -260,7 +287,8 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place));
     std::vector<std::string> environment =
         worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
-    GRADWIRE_ASSIGN_OR_RETURN(const auto variables, security_.worker_variables(place));
+    GRADWIRE_ASSIGN_OR_RETURN(auto variables, security_.worker_variables(place));
+    GRADWIRE_RETURN_IF_ERROR(metrics_.add_worker(place.local_rank, place.rank, variables));
     for (const auto& [name, value] : variables) set_variable(environment, name, value);
     // Keeps programs from moving the cursor or using colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");
@@ -282,7 +310,9 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
 // the failed one would hide the cause, so the worker that left first is reported instead.
 void LaunchJob::on_failure(const Worker& worker) {
   const Worker* const left = first_to_leave();
-  rendezvous::Failure failure = failure_of(left != nullptr ? *left : worker);
+  const Worker& cause = left != nullptr ? *left : worker;
+  rendezvous::Failure failure =
+      failure_of(cause, outputs_.error_file(started_, cause.place().local_rank), host_);
   if (options_.max_restarts > 0) outputs_.print(rendezvous::describe(failure));
   client_->workers_failed(std::move(failure));
 }
@@ -298,20 +328,6 @@ const Worker* LaunchJob::first_to_leave() const {
   return first;
 }
 
-rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
-  const WorkerPlace& place = worker.place();
-  const absl::StatusOr<ErrorRecord> record = read_error_file(outputs_.error_file(started_, place.local_rank));
-  return {.host = host_,
-          .rank = place.rank,
-          .role = place.role,
-          .local_rank = place.local_rank,
-          .pid = worker.pid(),
-          .exit_code = worker.ending().code,
-          .signal = worker.ending().signal,
-          .time = worker.ending().time,
-          .message = record.ok() ? record->message : ""};
-}
-
 // 1. Read the rest of the output, so that it stands before the launcher's own messages.
 // 2. Record the failures, which need the error files and the supervisor's workers, then destroy the
 //    supervisor.
@@ -320,8 +336,11 @@ rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
 void LaunchJob::finish_round() {
   drain_output();
   succeeded_ = !not_started_ && supervisor_->succeeded();
-  for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
+  for (const Worker* worker : supervisor_->failures())
+    failures_.push_back(
+        failure_of(*worker, outputs_.error_file(started_, worker->place().local_rank), host_));
   supervisor_.reset();
+  metrics_.end_round();
   if (succeeded_) client_->workers_done();
   if (update_.kind == rendezvous::RendezvousUpdate::Kind::kStop) {
     succeeded_ = false;

@@ -12,6 +12,7 @@
 #include "gradwire/tools/launch/job/outputs.h"
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
 #include "gradwire/tools/launch/job/wait_output.h"
+#include "gradwire/tools/launch/metrics/job_metrics.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/process/process_reaper.h"
 #include "gradwire/tools/launch/process/program.h"
@@ -40,6 +41,7 @@ class LaunchJob {
   // The parts that can fail to start.
   struct Parts {
     JobSecurity security;
+    JobMetrics metrics;
     ProcessReaper reaper;
     LaunchSignals signals;
     EventLoop loop;
@@ -59,7 +61,6 @@ class LaunchJob {
   void start_round(const rendezvous::RoundInfo& round);
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
-  rendezvous::Failure failure_of(const Worker& worker) const;
   // The worker that probably made others fail: the first one that ended with 0 but without leaving its group.
   // Null if no worker on this node did so.
   const Worker* first_to_leave() const;
@@ -80,6 +81,7 @@ class LaunchJob {
   const std::string run_id_;
   const std::string host_;
   const JobSecurity security_;
+  JobMetrics metrics_;
   ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;

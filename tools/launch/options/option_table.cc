@@ -253,6 +253,12 @@ constexpr OptionRow kOptions[] = {
      [](OptionDraft& d, absl::string_view v) {
        return set_flag(d.security.allow_unauthenticated_pytorch, v);
      }},
+    {"metrics_address", 0, Value::kWanted, "HOST:PORT",
+     "serve the metrics of this node's workers over HTTP, as /metrics for Prometheus; port 0: a free one",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.metrics_address); }},
+    {"metrics_insecure", 0, Value::kNone, "",
+     "other hosts may read the metrics, without any proof: for a --metrics_address that is not loopback",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.metrics_insecure, v); }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
     {"version", 0, Value::kNone, "", "the launcher's version", false,

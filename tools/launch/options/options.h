@@ -64,6 +64,10 @@ struct LaunchOptions {
 
   LaunchSecurity security;
 
+  // Where the launcher serves the metrics of the workers of this node; empty: nowhere.
+  std::string metrics_address;
+  bool metrics_insecure = false;  // Whether other hosts may reach that address.
+
   // Lines to print before the job starts.
   std::vector<std::string> notes;
 

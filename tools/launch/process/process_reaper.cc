@@ -64,7 +64,7 @@ absl::StatusOr<ProcessReaper> ProcessReaper::start(const ReaperOptions& options)
   if (pid < 0) return errno_status("cannot start a process", errno);
   if (pid == 0) {
     launcher_end.reset();
-    ReaperProcess(std::move(reaper_end), options.folder).run();
+    ReaperProcess(std::move(reaper_end), options.folders).run();
     _exit(0);
   }
   return ProcessReaper(std::move(launcher_end), pid, options.timeout);

@@ -20,8 +20,8 @@ struct ReaperOptions {
   // Limits the wait for one answer, and for the end of the reaper; must be positive. By default longer than
   // any request takes; the slowest executes a program from a remote file system.
   absl::Duration timeout = absl::Seconds(60);
-  // A folder that the reaper removes at its end, after all workers have ended. May be empty.
-  std::string folder;
+  // Folders that the reaper removes at its end, after all workers have ended. Empty names are left out.
+  std::vector<std::string> folders;
 };
 
 // The reaper: a process between the launcher and its workers. It starts the workers and is their parent. No

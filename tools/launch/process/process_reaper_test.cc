@@ -263,7 +263,7 @@ TEST(ReaperFolder, IsRemovedAfterTheWorkersHaveEnded) {
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   Pipe pipe = *make_pipe();
   {
-    ProcessReaper reaper = *ProcessReaper::start({.folder = folder});
+    ProcessReaper reaper = *ProcessReaper::start({.folders = {"", folder}});
     start_and_stop(reaper, pipe);
     std::ofstream(folder + "/key") << "secret";
     EXPECT_TRUE(std::filesystem::exists(folder + "/key"));

@@ -65,7 +65,7 @@ bool send(pid_t process, int signal) {
 // 1. Become the subreaper in a group of its own, with all signals blocked: only SIGKILL ends it.
 // 2. Serve requests and reap children until the socket ends, which means that the launcher has ended.
 // 3. Kill all descendants.
-// 4. Remove the folder, which they have used. The launcher cannot do this if it was killed.
+// 4. Remove the folders, which they have used. The launcher cannot do this if it was killed.
 void ReaperProcess::run() {
   // Use a process group of its own: the reaper must survive a signal to the launcher's group, even SIGKILL.
   setpgid(0, 0);
@@ -94,7 +94,9 @@ void ReaperProcess::run() {
   }
   kill_all();
   std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  for (const std::string& folder : folders_) {
+    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+  }
 }
 
 bool ReaperProcess::serve_request() {

@@ -26,11 +26,11 @@ namespace gradwire::tools {
 // Single-threaded.
 class ReaperProcess {
  public:
-  // Removes `folder`, unless it is empty, at the end.
-  ReaperProcess(Descriptor socket, std::string folder)
-      : socket_(std::move(socket)), folder_(std::move(folder)) {}
+  // Removes `folders`, except empty names, at the end.
+  ReaperProcess(Descriptor socket, std::vector<std::string> folders)
+      : socket_(std::move(socket)), folders_(std::move(folders)) {}
 
-  // Serves the launcher until it has ended, then kills the remaining descendants and removes the folder.
+  // Serves the launcher until it has ended, then kills the remaining descendants and removes the folders.
   void run();
 
  private:
@@ -50,7 +50,7 @@ class ReaperProcess {
 
   const pid_t launcher_ = getppid();
   Descriptor socket_;
-  const std::string folder_;
+  const std::vector<std::string> folders_;
   Descriptor child_ended_;  // A signalfd for SIGCHLD.
   Descriptor pid_fd_;       // pidfd of the last started worker, until it is sent.
   // The workers whose ending the launcher has not read; nullopt while they run.

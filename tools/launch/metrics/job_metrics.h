@@ -1,0 +1,83 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/base/metrics/counter.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/http/http_server.h"
+
+namespace gradwire::tools {
+
+// The metrics of the job on this node: those of the launcher, and those of its workers, which it asks for
+// them when somebody asks the launcher. Each worker serves them on a socket in a folder of its own, which
+// only this user can enter.
+//
+// Use on the thread of the launcher; the server has a thread of its own.
+class JobMetrics {
+ public:
+  struct Options {
+    // As transport::HttpOptions. Empty: there are no metrics, and no folder.
+    std::string address;
+    bool insecure = false;
+    // How long to wait for the workers.
+    absl::Duration limit = absl::Seconds(3);
+  };
+  // Variables of the environment, each with its value.
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+
+  // Makes the folder of the sockets. Unavailable if that fails.
+  static absl::StatusOr<JobMetrics> create(const Options& options);
+  JobMetrics(JobMetrics&& other) noexcept;
+  JobMetrics& operator=(JobMetrics&&) = delete;
+  // Ends the server and removes the folder.
+  ~JobMetrics();
+
+  // The folder that must not outlive the job, or "".
+  const std::string& folder() const { return folder_; }
+  // Where they are served; "" before serve(), or without metrics.
+  std::string address() const { return server_ == nullptr ? std::string() : server_->address(); }
+  bool enabled() const { return !options_.address.empty(); }
+
+  // Begins to serve. Starts a thread. Errors: those of HttpServer::start().
+  absl::Status serve();
+  // Begins a round: `restarts`: of the job so far.
+  void begin_round(int64_t round, int restarts);
+  // Makes the folder of a worker of the round, and adds the variable that names it for the worker. Does
+  // nothing without metrics.
+  absl::Status add_worker(int local_rank, int rank, Variables& variables);
+  void end_round();
+
+  // The text for Prometheus.
+  std::string text() const;
+
+ private:
+  struct WorkerSockets {
+    int rank = 0;
+    std::string folder;
+  };
+  // The state that the server's thread reads.
+  struct State {
+    mutable Mutex mutex;
+    std::vector<WorkerSockets> workers ABSL_GUARDED_BY(mutex);
+    metrics::Gauge restarts;
+    metrics::Gauge rounds;
+    metrics::Counter failures;
+  };
+
+  JobMetrics(const Options& options, std::string folder)
+      : options_(options), folder_(std::move(folder)), state_(std::make_unique<State>()) {}
+  static std::string text_of(State& state, absl::Duration limit);
+
+  Options options_;
+  std::string folder_;
+  std::string round_folder_;
+  std::unique_ptr<State> state_;
+  std::unique_ptr<transport::HttpServer> server_;
+};
+
+}  // namespace gradwire::tools
