@@ -1,11 +1,9 @@
-// Measures what metrics cost: one event of each kind, and add2 (aten::add of two floats on another worker)
-// with and without them. Both workers are in this process. The rounds alternate, so that a change of the
-// machine's speed meets both.
+// Measures what metrics cost: one event of each kind, and a call with and without them. The call adds two
+// integers on another worker: it is shorter than any call with tensors, so the share of the metrics is the
+// largest. Both workers are in this process. The rounds alternate, so that a change of the machine's speed
+// meets both.
 //
 //   bazel run -c opt //tools/bench/metrics:metrics_cost
-
-#include <ATen/Parallel.h>
-#include <ATen/ops/rand.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,13 +14,17 @@
 #include <vector>
 
 #include "gradwire/base/metrics/registry.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
-#include "gradwire/rpc/rpc.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tools/bench/run/measure.h"
 
 namespace gradwire::bench {
 namespace {
+
+int64_t add(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(add)
 
 // The nanoseconds of one run of `step` on each of `threads`: the best of several rounds, because an
 // interruption of a round is not part of the step.
@@ -86,11 +88,11 @@ struct Pair {
     other.join();
   }
   // The median time of a call, in microseconds.
-  double add2(const at::Tensor& a, const at::Tensor& b, int calls) const {
+  double call(int calls) const {
     std::vector<double> times;
     for (int i = 0; i < calls; ++i) {
       const int64_t start = nanoseconds();
-      (void)caller->rpc_sync<at::Tensor>("callee", rpc::Op("aten::add"), a, b);
+      (void)caller->rpc_sync<&add>("callee", int64_t{1}, int64_t{2});
       times.push_back(static_cast<double>(nanoseconds() - start) / 1'000);
     }
     std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
@@ -106,10 +108,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure_add2(int rounds) {
-  at::set_num_threads(1);
-  const at::Tensor a = at::rand({2});
-  const at::Tensor b = at::rand({2});
+void measure_calls(int rounds) {
   const Pair with(true);
   const Pair without(false);
   std::vector<double> on, off, differences;
@@ -117,14 +116,14 @@ void measure_add2(int rounds) {
     // In turns, the first one changes too.
     const bool first = round % 2 == 0;
     double times[2];
-    for (const bool metrics : {first, !first}) times[metrics] = (metrics ? with : without).add2(a, b, 2'000);
+    for (const bool metrics : {first, !first}) times[metrics] = (metrics ? with : without).call(2'000);
     if (round < 0) continue;  // Warms both up.
     on.push_back(times[1]);
     off.push_back(times[0]);
     differences.push_back((times[1] / times[0] - 1) * 100);
   }
   std::printf(
-      "add2 p50: %.3f us with metrics, %.3f us without (the best rounds: %.3f and %.3f); "
+      "call p50: %.3f us with metrics, %.3f us without (the best rounds: %.3f and %.3f); "
       "median difference of a round %+.2f %%\n",
       median(on), median(off), *std::min_element(on.begin(), on.end()),
       *std::min_element(off.begin(), off.end()), median(differences));
@@ -136,7 +135,7 @@ void measure_add2(int rounds) {
 int main(int argc, char** argv) {
   try {
     gradwire::bench::measure_events();
-    gradwire::bench::measure_add2(argc > 1 ? std::atoi(argv[1]) : 40);
+    gradwire::bench::measure_calls(argc > 1 ? std::atoi(argv[1]) : 40);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "metrics_cost: %s\n", error.what());
