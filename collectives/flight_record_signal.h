@@ -1,16 +1,12 @@
 #pragma once
 
-#include "absl/status/status.h"
+#include "gradwire/base/flight/flight_record_signal.h"
 
 namespace gradwire::collectives {
 
-// After this call, each arrival of the signal (SIGUSR2, for example) writes the flight records of all groups
-// of this process to the log. The first call starts a thread that does the writing and lives as long as the
-// process; the signal handler only wakes that thread. A further call adds another signal. Errors:
-// InvalidArgument for a signal that cannot be caught.
-absl::Status install_flight_record_signal(int signo);
-
-// Number of times that the records have been written because of a signal; for tests.
-int flight_records_written();
+// The signal that has the flight records of all groups and agents of this process written
+// (gradwire/base/flight/flight_record_signal.h).
+using gradwire::flight_records_written;
+using gradwire::install_flight_record_signal;
 
 }  // namespace gradwire::collectives

@@ -31,6 +31,7 @@ constexpr size_t kStackSize = 64 << 10;
 
 thread_local const ServingScope* serving = nullptr;
 std::atomic<bool> installed{false};
+std::atomic<void (*)(absl::string_view)> crash_hook{nullptr};
 // The thread that crashed first.
 std::atomic<pid_t> crashing{0};
 
@@ -131,9 +132,11 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     }
     // Write the error file first, since the steps below may crash as well.
     leave_last_words(text.view(), LastWords::kCrash);
-    text.add("\n");
-    write_error(text.view());
+    const absl::string_view report = text.view();
+    write_error(report);
+    write_error("\n");
     write_stack(interrupted_instruction(context));
+    if (auto* const hook = crash_hook.load()) hook(report);
   } else if (first != self) {
     // The thread that crashed first ends the process after it has written its report. Wait for it, but not
     // indefinitely.
@@ -182,6 +185,8 @@ void install_crash_handler() {
   }();
   (void)once;
 }
+
+void set_crash_hook(void (*hook)(absl::string_view report)) { crash_hook = hook; }
 
 ServingScope::ServingScope(absl::string_view self, absl::string_view callee, absl::string_view caller)
     : self_(self), callee_(callee), caller_(caller), outer_(serving) {

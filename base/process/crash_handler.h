@@ -16,6 +16,10 @@ namespace gradwire {
 // Thread-safe. Like signals, the handler belongs to the whole process.
 void install_crash_handler();
 
+// After a crash has been reported, `hook` gets the first line of the report. It must be async-signal-safe.
+// The last hook that was set is called. Thread-safe.
+void set_crash_hook(void (*hook)(absl::string_view report));
+
 // Records, while the object lives, that the calling thread of worker `self` serves `callee` for `caller`.
 // Scopes nest: the destructor restores the outer scope. The texts must outlive the object. A scope costs two
 // writes.

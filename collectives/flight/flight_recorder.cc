@@ -1,33 +1,36 @@
-// A ring of records that is written without locks. write() and append_line() form a sequence lock for each
-// slot. set_state() changes a record in place.
-
 #include "gradwire/collectives/flight/flight_recorder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <set>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "gradwire/base/mutex.h"
+#include "gradwire/base/flight/code_name.h"
+#include "gradwire/base/flight/json_line.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 namespace {
 
-struct Recorders {
-  Mutex mutex;
-  std::set<const FlightRecorder*> alive ABSL_GUARDED_BY(mutex);
+// The words of a record.
+enum Word : std::size_t {
+  kTimes,                   // When it started and when it ended, 32 bits each.
+  kSequence,                // The sequence number.
+  kSmall,                   // One byte each: operation, reduction, multiplies, dimensions, state, code.
+  kDtype,                   // The name of the dtype, a pointer.
+  kSizeWords,               // Four sizes in two words.
+  kPlace = kSizeWords + 2,  // Peer and tag, 32 bits each.
 };
-
-Recorders& recorders() {
-  static Recorders* instance = new Recorders;
-  return *instance;
-}
 
 constexpr int kStateShift = 32;
 constexpr int kCodeShift = 40;
+
+uint64_t pair_of(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }
 
 uint64_t pack(const OperationRecord& record, FlightRecorder::State state) {
   return static_cast<uint64_t>(record.operation) | uint64_t{static_cast<uint8_t>(record.reduction)} << 8 |
@@ -40,125 +43,157 @@ absl::string_view name_of_state(uint8_t state) {
   return state < 4 ? kNames[state] : "?";
 }
 
+std::string next_file_name() {
+  static std::atomic<int> next{0};
+  return absl::StrCat("group-", getpid(), "-", next.fetch_add(1));
+}
+
 }  // namespace
 
+struct FlightRecorder::Read {
+  Operation operation;
+  int8_t reduction;
+  bool multiplies;
+  int dimensions;
+  uint8_t state;
+  uint8_t code;
+  const char* dtype;
+  std::array<uint32_t, FlightRecorder::kSizes> sizes;
+  uint64_t sequence;
+  int32_t peer;
+  int32_t tag;
+  uint32_t began;
+  uint32_t started;
+  uint32_t ended;
+
+  bool over() const { return state >= static_cast<uint8_t>(State::kDone); }
+};
+
 FlightRecorder::FlightRecorder(std::string title)
-    : title_(std::move(title)), start_(coarse_now()), slots_(std::make_unique<Slot[]>(kCapacity)) {
-  MutexLock lock(recorders().mutex);
-  recorders().alive.insert(this);
+    : title_(std::move(title)), file_name_(next_file_name()), start_(coarse_now()), ring_(kCapacity) {
+  attach();
 }
 
-FlightRecorder::~FlightRecorder() {
-  MutexLock lock(recorders().mutex);
-  recorders().alive.erase(this);
-}
+FlightRecorder::~FlightRecorder() { detach(); }
 
-void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state,
-                           uint32_t now) {
-  // Writers and readers do not lock. Problem: a reader must notice that a record changes while it reads it.
-  //   1. Set `number` to 0: the slot is invalid.
-  //   2. Write the other fields with release order. A reader that loads one of the new values with acquire
-  //      order also sees the 0 of step 1 when it reads `number` for the second time.
-  //   3. Set `number` to the mark of the new record.
-  // append_line() reads `number`, the fields, and `number` again, and accepts the record only if `number` is
-  // the expected mark both times.
-  constexpr auto kRelease = std::memory_order_release;
-  Slot& slot = slots_[number % kCapacity];
-  slot.number.store(0, std::memory_order_relaxed);
-  slot.began.store(now, kRelease);
-  slot.started.store(now, kRelease);
-  slot.ended.store(now, kRelease);
-  slot.sequence.store(sequence, kRelease);
-  slot.small.store(pack(record, state), kRelease);
-  slot.dtype.store(record.dtype, kRelease);
-  for (int i = 0; i < kSizes; ++i) slot.sizes[i].store(record.sizes[i], kRelease);
-  slot.peer.store(record.peer, kRelease);
-  slot.tag.store(record.tag, kRelease);
-  slot.number.store(mark_of(number), kRelease);
+FlightRecorder::Words FlightRecorder::words_of(const OperationRecord& record, uint64_t sequence, State state,
+                                               uint32_t now) {
+  return {pair_of(now, now),
+          sequence,
+          pack(record, state),
+          reinterpret_cast<uintptr_t>(record.dtype),
+          pair_of(record.sizes[0], record.sizes[1]),
+          pair_of(record.sizes[2], record.sizes[3]),
+          pair_of(static_cast<uint32_t>(record.peer), static_cast<uint32_t>(record.tag))};
 }
 
 void FlightRecorder::set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code) {
-  Slot& slot = slots_[number % kCapacity];
-  // An operation may end after kCapacity later ones have begun. Its slot then holds another record. The check
-  // and the stores are not one step, so in theory a record that is overwritten in between gets a wrong state.
-  // That affects only the text of the record.
-  if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return;
-  (state == State::kRunning ? slot.started : slot.ended).store(since_start(now), std::memory_order_relaxed);
   // One thread at a time changes the state of an operation, so a load and a store are enough.
-  const uint64_t others = slot.small.load(std::memory_order_relaxed) & ((uint64_t{1} << kStateShift) - 1);
-  slot.small.store(
-      others | static_cast<uint64_t>(state) << kStateShift | static_cast<uint64_t>(code) << kCodeShift,
-      std::memory_order_release);
+  const uint64_t times = ring_.get(number, kTimes);
+  const uint64_t changed = state == State::kRunning
+                               ? pair_of(since_start(now), static_cast<uint32_t>(times))
+                               : pair_of(static_cast<uint32_t>(times >> 32), since_start(now));
+  if (!ring_.set(number, kTimes, changed)) return;
+  const uint64_t others = ring_.get(number, kSmall) & ((uint64_t{1} << kStateShift) - 1);
+  ring_.set(number, kSmall,
+            others | static_cast<uint64_t>(state) << kStateShift | static_cast<uint64_t>(code) << kCodeShift);
 }
 
-bool FlightRecorder::append_line(uint64_t number, uint32_t now, std::string& out) const {
-  constexpr auto kAcquire = std::memory_order_acquire;
-  const Slot& slot = slots_[number % kCapacity];
-  if (slot.number.load(kAcquire) != mark_of(number)) return false;
-  const uint64_t sequence = slot.sequence.load(kAcquire);
-  const uint64_t small = slot.small.load(kAcquire);
-  const char* dtype = slot.dtype.load(kAcquire);
-  uint32_t sizes[kSizes];
-  for (int i = 0; i < kSizes; ++i) sizes[i] = slot.sizes[i].load(kAcquire);
-  const int32_t peer = slot.peer.load(kAcquire);
-  const int32_t tag = slot.tag.load(kAcquire);
-  const uint32_t began = slot.began.load(kAcquire);
-  const uint32_t started = slot.started.load(kAcquire);
-  const uint32_t ended = slot.ended.load(kAcquire);
-  if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return false;
-
-  // The inverse of pack().
-  const auto operation = static_cast<Operation>(small & 0xff);
-  const auto reduction = static_cast<int8_t>(small >> 8 & 0xff);
-  const int dimensions = static_cast<int>(small >> 24 & 0xff);
-  const auto state = static_cast<uint8_t>(small >> kStateShift & 0xff);
-  const auto code = static_cast<absl::StatusCode>(small >> kCodeShift & 0xff);
-  const auto seconds = [](uint32_t since, uint32_t until) {
-    return static_cast<double>(until - since) / 1000;
-  };
-
-  absl::StrAppend(&out, "  ", sequence == kNoSequence ? "-" : absl::StrCat("#", sequence), " ",
-                  name_of(operation));
-  if (dtype != nullptr) {
-    const int shown = std::min(dimensions, kSizes);
-    absl::StrAppend(&out, " ", dtype, "[", absl::StrJoin(sizes, sizes + shown, ", "),
-                    dimensions > shown ? ", ..." : "", "]");
-  }
-  if (reduction >= 0) {
-    absl::StrAppend(&out, " ", to_string(static_cast<ReduceOp>(reduction)),
-                    (small >> 16 & 1) != 0 ? " premul" : "");
-  }
-  if (is_point_to_point(operation)) {
-    absl::StrAppend(&out, operation == Operation::kSend ? " to " : " from ",
-                    peer < 0 ? std::string("any") : absl::StrCat(peer), " tag ", tag);
-  } else if (peer >= 0) {
-    absl::StrAppend(&out, " root ", peer);
-  }
-  absl::StrAppend(&out, ": ", name_of_state(state));
-  if (state == static_cast<uint8_t>(State::kFailed))
-    absl::StrAppend(&out, " (", absl::StatusCodeToString(code), ")");
-  const bool over = state >= static_cast<uint8_t>(State::kDone);
-  absl::StrAppendFormat(&out, ", called %.3f s ago", seconds(began, now));
-  if (started != began) absl::StrAppendFormat(&out, ", queued %.3f s", seconds(began, started));
-  if (over) absl::StrAppendFormat(&out, ", took %.3f s", seconds(started, ended));
-  absl::StrAppend(&out, "\n");
+// The inverse of words_of(). Async-signal-safe.
+bool FlightRecorder::read(uint64_t number, Read& out) const {
+  Words words;
+  if (!ring_.read(number, out.began, words)) return false;
+  const uint64_t small = words[kSmall];
+  out.operation = static_cast<Operation>(small & 0xff);
+  out.reduction = static_cast<int8_t>(small >> 8 & 0xff);
+  out.multiplies = (small >> 16 & 1) != 0;
+  out.dimensions = static_cast<int>(small >> 24 & 0xff);
+  out.state = static_cast<uint8_t>(small >> kStateShift & 0xff);
+  out.code = static_cast<uint8_t>(small >> kCodeShift & 0xff);
+  out.dtype = reinterpret_cast<const char*>(static_cast<uintptr_t>(words[kDtype]));
+  for (int i = 0; i < FlightRecorder::kSizes; ++i)
+    out.sizes[i] = static_cast<uint32_t>(words[kSizeWords + i / 2] >> (i % 2 == 0 ? 32 : 0));
+  out.sequence = words[kSequence];
+  out.peer = static_cast<int32_t>(words[kPlace] >> 32);
+  out.tag = static_cast<int32_t>(words[kPlace]);
+  out.started = static_cast<uint32_t>(words[kTimes] >> 32);
+  out.ended = static_cast<uint32_t>(words[kTimes]);
   return true;
 }
 
-std::string FlightRecorder::text() const {
-  const uint64_t next = next_.load(std::memory_order_acquire);
-  const uint64_t first = next > kCapacity ? next - kCapacity : 0;
+std::string FlightRecorder::text(std::size_t lines) const {
+  const uint64_t next = ring_.added();
+  const uint64_t first = std::max(ring_.first(), next - std::min<uint64_t>(next, lines));
   const uint32_t now = since_start(coarse_now());
+  const auto seconds = [](uint32_t since, uint32_t until) {
+    return static_cast<double>(until - since) / 1000;
+  };
   std::string out = absl::StrCat(title_, ", the last ", next - first, " operations:\n");
-  for (uint64_t number = first; number < next; ++number) append_line(number, now, out);
+  for (uint64_t number = first; number < next; ++number) {
+    Read record;
+    if (!read(number, record)) continue;
+    absl::StrAppend(&out, "  ", record.sequence == kNoSequence ? "-" : absl::StrCat("#", record.sequence),
+                    " ", name_of(record.operation));
+    if (record.dtype != nullptr) {
+      const int shown = std::min(record.dimensions, kSizes);
+      absl::StrAppend(&out, " ", record.dtype, "[",
+                      absl::StrJoin(record.sizes.begin(), record.sizes.begin() + shown, ", "),
+                      record.dimensions > shown ? ", ..." : "", "]");
+    }
+    if (record.reduction >= 0) {
+      absl::StrAppend(&out, " ", to_string(static_cast<ReduceOp>(record.reduction)),
+                      record.multiplies ? " premul" : "");
+    }
+    if (is_point_to_point(record.operation)) {
+      absl::StrAppend(&out, record.operation == Operation::kSend ? " to " : " from ",
+                      record.peer < 0 ? std::string("any") : absl::StrCat(record.peer), " tag ", record.tag);
+    } else if (record.peer >= 0) {
+      absl::StrAppend(&out, " root ", record.peer);
+    }
+    absl::StrAppend(&out, ": ", name_of_state(record.state));
+    if (record.state == static_cast<uint8_t>(State::kFailed))
+      absl::StrAppend(&out, " (", code_name(record.code), ")");
+    absl::StrAppendFormat(&out, ", called %.3f s ago", seconds(record.began, now));
+    if (record.started != record.began)
+      absl::StrAppendFormat(&out, ", queued %.3f s", seconds(record.began, record.started));
+    if (record.over()) absl::StrAppendFormat(&out, ", took %.3f s", seconds(record.started, record.ended));
+    absl::StrAppend(&out, "\n");
+  }
   return out;
 }
 
-std::string FlightRecorder::all() {
-  MutexLock lock(recorders().mutex);
-  std::string out;
-  for (const FlightRecorder* recorder : recorders().alive) absl::StrAppend(&out, recorder->text());
-  return out;
+// Times are written on Clock::system(), of which CoarseTime is a part.
+void FlightRecorder::write(FlightSink& sink, absl::string_view reason, FlightDump /*dump*/) const {
+  constexpr int64_t kNanoseconds = 1'000'000;
+  const auto time_of = [this](uint32_t since) { return (start_ + int64_t{since}) * kNanoseconds; };
+  JsonLine header = flight_header("group", reason);
+  header.text("title", title_);
+  sink.line(header.end(), /*open=*/false);
+  int64_t lines = 0;
+  const uint64_t next = ring_.added();
+  for (uint64_t number = ring_.first(); number < next; ++number) {
+    Read record;
+    if (!read(number, record)) continue;
+    JsonLine line("collective");
+    if (record.sequence != kNoSequence) line.number("sequence", static_cast<int64_t>(record.sequence));
+    line.text("operation", name_of(record.operation));
+    if (record.dtype != nullptr) {
+      line.text("dtype", record.dtype).number("dimensions", record.dimensions);
+      // A fixed list of keys: "size0", "size1", ...
+      constexpr absl::string_view kKeys[] = {"size0", "size1", "size2", "size3"};
+      for (int i = 0; i < std::min(record.dimensions, kSizes); ++i) line.number(kKeys[i], record.sizes[i]);
+    }
+    if (is_point_to_point(record.operation)) line.number("tag", record.tag);
+    if (record.peer >= 0) line.number("peer_rank", record.peer);
+    line.text("state", name_of_state(record.state));
+    if (record.state == static_cast<uint8_t>(State::kFailed)) line.text("code", code_name(record.code));
+    line.number("began", time_of(record.began)).number("started", time_of(record.started));
+    if (record.over()) line.number("ended", time_of(record.ended));
+    sink.line(line.end(), /*open=*/!record.over());
+    ++lines;
+  }
+  JsonLine end("end");
+  sink.line(end.number("lines", lines).end(), /*open=*/false);
 }
 
 }  // namespace gradwire::collectives

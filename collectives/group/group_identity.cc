@@ -35,7 +35,14 @@ absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t seque
   // The record is logged once. After the first timeout the group is usually broken, and later records would
   // only repeat it.
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
-    log_text(LogLevel::kError, absl::StrCat("an operation timed out; flight record of ", recorder.text()));
+    if (flight_directory().empty()) {
+      log_text(LogLevel::kError,
+               absl::StrCat("an operation timed out; flight record of ", recorder.text()));
+    } else {
+      // An error is logged.
+      (void)dump_flight_record(recorder,
+                               absl::StrCat("an operation timed out: ", name_call(record, sequence)));
+    }
   }
   return explain_ranks(with_context(status, name_call(record, sequence)), ranks);
 }

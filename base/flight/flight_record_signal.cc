@@ -1,4 +1,4 @@
-#include "gradwire/collectives/flight_record_signal.h"
+#include "gradwire/base/flight/flight_record_signal.h"
 
 #include <semaphore.h>
 #include <signal.h>
@@ -9,10 +9,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/log.h"
-#include "gradwire/collectives/flight/flight_recorder.h"
+#include "gradwire/base/flight/flight_source.h"
 
-namespace gradwire::collectives {
+namespace gradwire {
 namespace {
 
 // Writing the records takes locks and allocates memory, which a signal handler must not do: the signal may
@@ -33,8 +32,8 @@ void handle(int) {
   for (;;) {
     while (sem_wait(&asked) != 0) {
     }
-    log_text(LogLevel::kError,
-             absl::StrCat("flight records, requested by a signal:\n", FlightRecorder::all()));
+    // Errors are logged.
+    (void)dump_flight_records("flight record, requested by a signal");
     written.fetch_add(1);
   }
 }
@@ -67,4 +66,4 @@ absl::Status install_flight_record_signal(int signo) {
 
 int flight_records_written() { return written.load(); }
 
-}  // namespace gradwire::collectives
+}  // namespace gradwire
