@@ -106,6 +106,10 @@ class Agent final : public std::enable_shared_from_this<Agent> {
   // (RpcBackendOptions::metrics_address).
   std::string metrics_address() const;
 
+  // The flight record of this worker as text: the calls that are open, and the last calls and backward passes
+  // (RpcBackendOptions::flight, docs/observability.md). For logs and people; its form may change.
+  std::string flight_record() const;
+
   // The functions below are for the templates that make calls, and for the layers above rpc.
 
   // The services of the agent for the layers above (rpc/agent/agent_services.h).

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "gradwire/base/threads/cancellation.h"
@@ -9,19 +11,39 @@
 
 namespace gradwire::rpc {
 
+// Identifies a call over all workers and all time: both of its ends know it, and no two calls share it. A
+// repetition of a call has the same identity as its first attempt.
+struct CallIdentity {
+  uint64_t caller = 0;  // The incarnation of the worker that made the call (rpc/worker.h); 0: not a call.
+  uint64_t number = 0;  // The caller's number of the call: Request.call_id in proto/rpc.proto.
+
+  // Whether this identifies a call.
+  explicit operator bool() const { return caller != 0; }
+  // Whether both identify the same call.
+  friend bool operator==(const CallIdentity&, const CallIdentity&) = default;
+  // For hash tables of Abseil.
+  template <class H>
+  friend H AbslHashValue(H hash, const CallIdentity& call) {
+    return H::combine(std::move(hash), call.caller, call.number);
+  }
+};
+
 // Describes the call that a handler serves. Immutable and thread-safe. It stays current in the continuations
 // of the handler, after co_await and in then().
 class CallContext {
  public:
   // Called by the agent, once for each call that it serves.
-  CallContext(Worker caller, absl::Time deadline, CancellationToken token)
-      : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)) {}
+  CallContext(Worker caller, absl::Time deadline, CancellationToken token, CallIdentity identity = {})
+      : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)), identity_(identity) {}
 
   // The call that the calling thread serves; nullptr outside of handlers.
   static std::shared_ptr<const CallContext> current() { return ExecutionSlot<CallContext>::get(); }
 
   // The worker that made the call.
   WorkerInfo caller() const { return caller_.info(); }
+  // Identifies the call over all workers, for example in a log. Flight records and `tools/inspect` name calls
+  // by it.
+  const CallIdentity& identity() const { return identity_; }
   // The time when the caller stops waiting, on Clock::system(); infinite when it waits without a limit. Calls
   // that the handler makes end no later.
   absl::Time deadline() const { return deadline_; }
@@ -34,6 +56,7 @@ class CallContext {
   const Worker caller_;
   const absl::Time deadline_;
   const CancellationToken token_;
+  const CallIdentity identity_;
 };
 
 }  // namespace gradwire::rpc

@@ -92,6 +92,24 @@ struct RetryOptions {
   }
 };
 
+// Settings of the flight record: the last calls and backward passes of a worker, for finding out why a job
+// hangs or has crashed (docs/observability.md).
+struct FlightRecordOptions {
+  // Number of calls and passes that are kept, rounded up to a power of two; at most kMostRecords. A record
+  // takes 128 bytes. 0: nothing is recorded.
+  uint32_t records = 4096;
+  // The directory of the files in which records are dumped. Empty: that of the environment variable
+  // GRADWIRE_FLIGHT_DIR, and without one the log, shortened.
+  std::string directory;
+  // Whether the first call that times out has the records of the process dumped.
+  bool dump_on_timeout = true;
+  // Further timeouts have them dumped again, at most once in this time. InfiniteDuration(): never again.
+  absl::Duration dump_interval = absl::Seconds(60);
+
+  // The largest effective value of `records`.
+  static constexpr uint32_t kMostRecords = 1 << 20;
+};
+
 // Options of an agent: how it joins its group, makes calls and serves them.
 struct RpcBackendOptions {
   // Timeout of calls whose destination has none. InfiniteDuration(): no limit.
@@ -159,6 +177,8 @@ struct RpcBackendOptions {
   // Whether an address of `metrics_address` may be one that other hosts reach. They see the metrics without
   // any proof. Also true with `security.insecure`, or if GRADWIRE_METRICS_INSECURE is 1.
   bool metrics_insecure = false;
+  // The flight record of this worker.
+  FlightRecordOptions flight;
   // For the tests of this library (rpc/agent/agent_hooks.h). Programs leave it empty.
   std::shared_ptr<const AgentHooks> hooks;
 

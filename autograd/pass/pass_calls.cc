@@ -27,7 +27,8 @@ PassCalls::PassCalls(Options options)
       header_(in_finish(std::move(options.header))),
       id_(rpc::from_proto(header().pass())),
       plan_(id_.origin),
-      deadline_(options.deadline) {
+      deadline_(options.deadline),
+      parent_(options.parent) {
   if (!header().planned()) return;
   // A malformed plan stays empty. KnownMarks::begin() then reports that this worker's tensors are missing.
   if (std::optional<GradientRoute> part = gradient_route_from_proto(header().plan()))

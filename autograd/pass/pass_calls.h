@@ -15,6 +15,7 @@
 #include "gradwire/proto/autograd.pb.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/flight/call_parent.h"
 
 namespace gradwire::autograd {
 
@@ -28,6 +29,8 @@ class PassCalls {
     proto::Pass header;
     // The deadline of every call.
     absl::Time deadline;
+    // At the root: the call whose handler began the pass, or a pass, or nothing.
+    rpc::CallParent parent;
   };
   explicit PassCalls(Options options);
 
@@ -35,6 +38,8 @@ class PassCalls {
   const proto::Pass& header() const { return header_.pass(); }
   const rpc::Id& id() const { return id_; }
   const rpc::Worker& self() const { return self_; }
+  const rpc::CallParent& parent() const { return parent_; }
+  absl::Time deadline() const { return deadline_; }
   std::shared_ptr<rpc::Agent> agent() const { return agent_.lock(); }
   bool is_root() const { return id_.origin == self_.incarnation; }
   // Whether a RUN of this pass is a FINISH too, which is answered when the receiver's part has ended: a RUN
@@ -59,6 +64,7 @@ class PassCalls {
                     const char* what, Answered answered) const {
     const std::shared_ptr<rpc::Agent> agent = agent_.lock();
     if (agent == nullptr) return agent_gone();
+    const rpc::ParentScope pass(rpc::CallParent::pass(id_.origin, id_.counter));
     agent->services()
         .call_service(to, service, with_header(to.incarnation, message), std::move(tensors),
                       {.deadline = deadline_, .repeat = true, .destinations = std::move(destinations)})
@@ -87,6 +93,7 @@ class PassCalls {
   const rpc::Id id_;
   Plan plan_;
   const absl::Time deadline_;
+  const rpc::CallParent parent_;
 
   mutable std::once_flag parts_written_;
   // For each part of the plan, a serialized header that contains only that part.

@@ -155,6 +155,8 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
   // the nodes that become ready later. The lock is released and taken again around each call.
   Effects effects;
   PassState::Actions& actions = effects.actions;
+  // Nodes and hooks may call other workers.
+  const rpc::ParentScope pass(rpc::CallParent::pass(calls_.id().origin, calls_.id().counter));
   mutex_.lock();
   if (!running_) {
     running_ = true;

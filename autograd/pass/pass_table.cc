@@ -3,8 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/flight/call_recorder.h"
 
 namespace gradwire::autograd {
 
@@ -27,18 +31,26 @@ std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& co
                                          const proto::Pass& header, absl::Time deadline) const {
   std::shared_ptr<Pass> pass, forgotten;
   absl::Status refused;
+  const rpc::CallParent parent =
+      header.pass().origin() == agent_.self().incarnation ? rpc::current_parent() : rpc::CallParent();
   {
     MutexLock lock(context->mutex);
     auto found = context->passes.find(rpc::from_proto(header.pass()));
     if (found != context->passes.end()) return found->second;
-    pass =
-        std::make_shared<Pass>(PassCalls::Options{agent_.weak_agent(), agent_.self(), header, deadline},
-                               context, [barrier = barrier_, id = context->id](const absl::Status& status) {
-                                 // After an error the context still counts as forwarding, because another
-                                 // pass may follow.
-                                 std::shared_ptr<StepBarrierDriver> alive = barrier.lock();
-                                 if (status.ok() && alive != nullptr) alive->backward_ended(id);
-                               });
+    const uint64_t record =
+        agent_.recorder().begin(rpc::CallEvent::Kind::kPass, header.pass().origin(), header.pass().counter(),
+                                parent, "backward pass", Clock::system().now());
+    pass = std::make_shared<Pass>(
+        PassCalls::Options{agent_.weak_agent(), agent_.self(), header, deadline, parent}, context,
+        [barrier = barrier_, id = context->id, record,
+         agent = agent_.weak_agent()](const absl::Status& status) {
+          if (const std::shared_ptr<rpc::Agent> alive = agent.lock())
+            alive->services().recorder().ended(record, Clock::system().now(), status.code());
+          // After an error the context still counts as forwarding, because another
+          // pass may follow.
+          std::shared_ptr<StepBarrierDriver> alive = barrier.lock();
+          if (status.ok() && alive != nullptr) alive->backward_ended(id);
+        });
     if (context->released) {
       refused = released_status(context->id);
     } else if (absl::Status stop = stopped(rpc::from_proto(header.pass())); !stop.ok()) {

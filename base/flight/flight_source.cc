@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/log.h"
@@ -183,11 +182,8 @@ absl::Status dump_locked(const FlightSource& source, absl::string_view reason) {
       return status;
     }
   }
-  const std::string text = absl::StrCat(reason, status.ok() ? "" : absl::StrCat("; ", status.message()), "; ",
-                                        source.text(kLogLines));
-  // Each line is a record of the log of its own.
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty()))
-    log(LogLevel::kWarning, line);
+  log_text(LogLevel::kWarning, absl::StrCat(reason, status.ok() ? "" : absl::StrCat("; ", status.message()),
+                                            "; ", source.text(kLogLines)));
   return status;
 }
 

@@ -36,8 +36,7 @@ absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t seque
   // only repeat it.
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
     if (flight_directory().empty()) {
-      log_text(LogLevel::kError,
-               absl::StrCat("an operation timed out; flight record of ", recorder.text()));
+      log_text(LogLevel::kError, absl::StrCat("an operation timed out; flight record of ", recorder.text()));
     } else {
       // An error is logged.
       (void)dump_flight_record(recorder,

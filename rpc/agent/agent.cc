@@ -164,6 +164,8 @@ AgentTables Agent::tables() const { return impl().tables(); }
 std::string Agent::metrics_text() const { return impl().metrics->text(); }
 std::string Agent::metrics_address() const { return impl().metrics->address(); }
 
+std::string Agent::flight_record() const { return impl().flight->text(impl().runtime.recorder->capacity()); }
+
 AgentServices::AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options)
     : agent_(std::move(agent)), impl_(std::make_unique<AgentImpl>(*this, std::move(options))) {}
 AgentServices::~AgentServices() = default;
@@ -202,6 +204,10 @@ Future<ServiceReply> AgentServices::call_service(const Worker& to, uint32_t serv
                                                  const ServiceOptions& options) {
   return impl_->caller->call_service(to, service, std::move(body), std::move(tensors), options);
 }
+
+OpenCalls AgentServices::open_calls(bool services) const { return impl_->flight->open_calls(services); }
+
+CallRecorder& AgentServices::recorder() const { return *impl_->runtime.recorder; }
 
 absl::Time AgentServices::call_deadline(const std::optional<absl::Duration>& timeout) const {
   return rpc::call_deadline(timeout.value_or(impl_->runtime.rpc_timeout.get()), Clock::system().now(),

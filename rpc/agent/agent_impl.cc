@@ -108,12 +108,16 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   barriers_ = meetings.get();
   runtime.extensions.push_back(std::move(meetings));
   if (auto ipc = runtime.devices.open_ipc(agent_, *peers)) runtime.extensions.push_back(std::move(ipc));
+  runtime.recorder = std::make_unique<CallRecorder>(
+      std::min(runtime.options.flight.records, FlightRecordOptions::kMostRecords));
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
   membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());
   metrics = std::make_unique<AgentMetrics>(
       AgentMetrics::Sources{runtime, *peers, *transport_parts_.shm, *transport_parts_.pool,
                             [this] { return statistics(); }, [this] { return tables(); }});
+  flight = std::make_unique<AgentFlight>(AgentFlight::Parts{runtime, *caller, server->calls(), *peers});
+  runtime.on_timeout = [this](const absl::Status& error) { flight->timed_out(error); };
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = runtime.options.store;
@@ -346,7 +350,7 @@ absl::Status AgentImpl::end_threads() {
   }
   joiner.detach();
   std::set<std::string> callees;
-  for (const ServedCalls::InProgress& call : server->calls().calls_in_progress()) {
+  for (const CallReport& call : server->calls().calls_in_progress()) {
     callees.insert(absl::StrCat("\"", call.callee, "\""));
   }
   absl::Status unfinished = absl::DeadlineExceededError(absl::StrCat(

@@ -11,6 +11,7 @@
 #include "gradwire/rpc/barrier/barriers.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/flight/agent_flight.h"
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/metrics/agent_metrics.h"
 #include "gradwire/rpc/rref/service.h"
@@ -51,6 +52,8 @@ class AgentImpl : public Peers::Sink {
   std::unique_ptr<Server> server;
   std::unique_ptr<Membership> membership;
   std::unique_ptr<AgentMetrics> metrics;
+  // Reads the parts above, so it is destroyed before them.
+  std::unique_ptr<AgentFlight> flight;
 
  private:
   void keep_handed_over(const proto::Payload& payload, const Worker& from,

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/rref/reference_host.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/message.h"
@@ -19,6 +20,7 @@ class Registry;
 namespace gradwire::rpc {
 
 class AgentImpl;
+class CallRecorder;
 struct CallerLimit;
 struct RpcBackendOptions;
 
@@ -64,6 +66,13 @@ class AgentServices final : public ReferenceHost {
   // there without copying it, if the buffer is given away. Connects if necessary. Errors: as for a call, and
   // ResourceExhausted.
   absl::StatusOr<transport::Buffer> allocate_for(const Destination& to, std::size_t size);
+
+  // The calls that this worker makes and serves at this moment, in no order. The framework's own messages are
+  // included, in `made`, only with `services`.
+  OpenCalls open_calls(bool services = false) const;
+
+  // Records the calls and passes of this worker.
+  CallRecorder& recorder() const;
 
   // This agent's extension of type E, or nullptr.
   template <class E>

@@ -79,11 +79,11 @@ class GracefulShutdown {
       return worker.ok() ? worker->name : std::string("unknown");
     };
     std::vector<ShutdownWait::Unfinished> list;
-    for (ServedCalls::InProgress& call : parts_.served.calls_in_progress()) {
-      list.push_back({Kind::kServed, std::move(call.callee), name_of(call.caller), call.since});
+    for (CallReport& call : parts_.served.calls_in_progress()) {
+      list.push_back({Kind::kServed, std::move(call.callee), name_of(call.peer), call.since});
     }
-    for (PendingCalls::Waiting& call : parts_.caller.pending().waiting()) {
-      list.push_back({Kind::kCalled, std::move(call.callee), name_of(call.to), call.since});
+    for (CallReport& call : parts_.caller.pending().waiting()) {
+      list.push_back({Kind::kCalled, std::move(call.callee), name_of(call.peer), call.since});
     }
     if (!list.empty()) return list;
     // Work without a name: messages about references, backward passes, continuations, destructors.

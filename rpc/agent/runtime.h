@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gradwire/rpc/device/agent_devices.h"
 #include "gradwire/rpc/device/fence_watch.h"
 #include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/flight/call_recorder.h"
 #include "gradwire/rpc/limits/limit_refusals.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/policy/call_policy.h"
@@ -96,6 +98,10 @@ struct AgentRuntime {
   std::vector<std::unique_ptr<AgentExtension>> extensions;
   // nullptr if no extension has a graph hook.
   GraphHook* graph_hook = nullptr;
+  // Records the calls and passes. Off until the agent starts.
+  std::unique_ptr<CallRecorder> recorder = std::make_unique<CallRecorder>(0);
+  // Called after calls have timed out, with the error of one of them. It may have flight records dumped.
+  std::function<void(const absl::Status& error)> on_timeout;
   // Decides what other workers may call; nullptr without a policy file, when they may call what is
   // registered.
   std::unique_ptr<CallPolicy> policy;

@@ -12,6 +12,7 @@
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/parts/send_ahead.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
@@ -128,14 +129,19 @@ ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, Incomin
 
 // A handler may drop the call without an end. Its caller would wait until the deadline.
 ServedCall::~ServedCall() {
-  if (!ended_.load())
+  if (!ended_.load() && !trace_.dropped)
     fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
 }
 
 void ServedCall::run() {
+  const absl::Time now = Clock::system().now();
+  trace_.at(CallState::kRunning);
+  parts_.runtime.recorder->started(trace_.record, now);
   CurrentAgent::Scope agent_scope(agent_);
   ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
+      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token,
+                                    CallIdentity{incoming_.from.incarnation, incoming_.request().call_id()}));
+  const ParentScope parent_scope({});
   std::unique_ptr<StreamScope> streams;
   enter_streams(parts_.runtime, device_work_, streams);
   const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
@@ -267,6 +273,7 @@ void ServedCall::dispatch() {
 void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
   if (profile_ != nullptr) profile_->take(*envelope.mutable_response());
   if (encoded.copies != nullptr) {
+    trace_.at(CallState::kAnswering);
     auto waiting = std::make_shared<proto::Envelope>();
     waiting->Swap(&envelope);
     own_bytes(encoded.buffers);
@@ -286,9 +293,14 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
   if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, encoded.buffers);
   Link& link = newest != nullptr ? *newest : *incoming_.link;
   const bool borrows = any_borrowed(encoded.buffers);
+  CallRecorder& recorder = *parts_.runtime.recorder;
+  const absl::Time now = Clock::system().now();
+  // Before the send, so that the record is complete when the caller has the answer.
+  recorder.ended(trace_.record, now, static_cast<absl::StatusCode>(envelope.response().status().code()));
   absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded));
   if (!ticket.ok()) {
     // The connection has ended.
+    recorder.ended(trace_.record, now, ticket.status().code());
     refuse_result(ticket.status(), *envelope.mutable_response());
   } else {
     parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });

@@ -14,6 +14,8 @@
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/callee/server_call.h"
 #include "gradwire/rpc/device/stream_order.h"
+#include "gradwire/rpc/flight/call_recorder.h"
+#include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 
@@ -69,10 +71,22 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // The cost of calls of this callee; nullptr if it is unknown.
   TaskCost* cost() const { return cost_; }
 
-  // The end of its wait for its object.
-  ExclusiveEnd& target_wait() { return target_wait_; }
-  // The end of its wait for its turn on a serial object.
-  ExclusiveEnd& turn_wait() { return turn_wait_; }
+  struct Waits {
+    ExclusiveEnd target;  // The end of its wait for its object.
+    ExclusiveEnd turn;    // The end of its wait for its turn on a serial object.
+  };
+  Waits& waits() { return waits_; }
+  // For reports and flight records.
+  struct Trace {
+    void at(CallState now) { state.store(now, std::memory_order_relaxed); }
+
+    SharedCallState state{CallState::kQueued};
+    // The call's record in the agent's CallRecorder. Set once, before the call can end.
+    uint64_t record = CallRecorder::kNone;
+    // The request was a repetition, or was refused: the call is destroyed without an answer of its own.
+    bool dropped = false;
+  };
+  Trace& trace() { return trace_; }
   void set_target(OwnedValue target) { target_ = std::move(target); }
   // Called once when the call has ended.
   void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
@@ -117,8 +131,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // nullptr if no profiler sees the handler. Set by run(), before the callee runs.
   std::unique_ptr<ProfiledHandler> profile_;
   std::atomic<bool> ended_{false};
-  ExclusiveEnd target_wait_;
-  ExclusiveEnd turn_wait_;
+  Waits waits_;
+  Trace trace_;
 };
 
 }  // namespace gradwire::rpc

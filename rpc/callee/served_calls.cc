@@ -127,8 +127,8 @@ std::optional<CallerLimit> ServedCalls::enter_locked(const IncomingCall& call) {
 }
 
 ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const CancellationSource& source,
-                                      absl::Status& refused) {
-  if (call.is_repeatable()) return begin_repeatable(call, source, refused);
+                                      const SharedCallState& state, absl::Status& refused) {
+  if (call.is_repeatable()) return begin_repeatable(call, source, state, refused);
   std::optional<CallerLimit> exceeded;
   {
     MutexLock lock(mutex_);
@@ -137,8 +137,9 @@ ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const Cancellati
     if (!refused.ok()) return Begun::kRefused;
     // A request whose call id is in use on this link is a duplicate: ignore it.
     const CallKey key{call.link->number(), call.request().call_id()};
-    const auto [entry, is_new] = calls_.try_emplace(
-        key, Running{source, nullptr, &call.request(), call.from.incarnation, call.arrived});
+    const auto [entry, is_new] =
+        calls_.try_emplace(key, Running{source, nullptr, &call.request(), &state, call.from.incarnation,
+                                        call.arrived, call.deadline});
     if (!is_new) return Begun::kDone;
     exceeded = enter_locked(call);
     if (exceeded) calls_.erase(entry);
@@ -155,7 +156,7 @@ ServedCalls::Begun ServedCalls::begin(const IncomingCall& call, const Cancellati
 //   3. Without the lock: cancel calls whose answers the caller does not want any more, and send a kept answer
 //      again.
 ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const CancellationSource& source,
-                                                 absl::Status& refused) {
+                                                 const SharedCallState& state, absl::Status& refused) {
   const proto::Request& request = call.request();
   const Worker& from = call.from;
   const std::shared_ptr<Link>& link = call.link;
@@ -184,8 +185,8 @@ ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const
     } else if (arrival.verdict == Deduplicator::Verdict::kRun) {
       auto repeatable =
           std::make_shared<Repeatable>(Repeatable{link, from.incarnation, from.name, call.deadline});
-      calls_.try_emplace(key,
-                         Running{source, std::move(repeatable), &request, from.incarnation, call.arrived});
+      calls_.try_emplace(key, Running{source, std::move(repeatable), &request, &state, from.incarnation,
+                                      call.arrived, call.deadline});
     } else if (arrival.verdict == Deduplicator::Verdict::kAttached) {
       auto found = calls_.find({arrival.before.link, arrival.before.call});
       if (found != calls_.end()) {
@@ -415,11 +416,17 @@ void ServedCalls::end(const IncomingCall& call) {
   }
 }
 
-std::vector<ServedCalls::InProgress> ServedCalls::calls_in_progress() const {
-  std::vector<InProgress> calls;
+std::vector<CallReport> ServedCalls::calls_in_progress() const {
+  std::vector<CallReport> calls;
   MutexLock lock(mutex_);
   for (const auto& [key, running] : calls_) {
-    calls.push_back({callee_of(*running.request), running.caller, running.since});
+    calls.push_back({.identity = {running.caller, running.request->call_id()},
+                     .parent = {},
+                     .callee = callee_of(*running.request),
+                     .peer = running.caller,
+                     .since = running.since,
+                     .deadline = running.deadline,
+                     .state = running.state->load(std::memory_order_relaxed)});
   }
   return calls;
 }

@@ -14,6 +14,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/callee/deduplicator.h"
+#include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/envelope.h"
@@ -75,8 +76,10 @@ class ServedCalls {
     kRefused,  // Answer it with the error `refused`. It has not entered the table.
     kDone,     // It has been handled completely, as a repetition.
   };
-  // Call when a request has arrived. `source`: the source of call.token.
-  Begun begin(const IncomingCall& call, const CancellationSource& source, absl::Status& refused);
+  // Call when a request has arrived. `source`: the source of call.token. `state`: the state of the call, for
+  // reports; it must live as long as the call's request.
+  Begun begin(const IncomingCall& call, const CancellationSource& source, const SharedCallState& state,
+              absl::Status& refused);
   // Call before the answer of a repeatable call is sent. Keeps the answer for repetitions, and returns the
   // link on which it must be sent.
   std::shared_ptr<Link> keep_answer(const IncomingCall& call, const proto::Envelope& envelope,
@@ -101,13 +104,8 @@ class ServedCalls {
 
   std::size_t in_progress() const;
   void count(AgentTables& tables) const;
-  // A call that is running or waiting for its turn.
-  struct InProgress {
-    std::string callee;
-    uint64_t caller = 0;  // Its incarnation.
-    absl::Time since;
-  };
-  std::vector<InProgress> calls_in_progress() const;
+  // The calls that have not ended, in no order. The state kNested is left to find_nested().
+  std::vector<CallReport> calls_in_progress() const;
   uint64_t served() const { return served_.load(); }
 
  private:
@@ -119,14 +117,17 @@ class ServedCalls {
     std::shared_ptr<Repeatable> repeatable;
     // The request, which lives as long as this entry.
     const proto::Request* request = nullptr;
-    uint64_t caller = 0;  // Its incarnation.
+    const SharedCallState* state = nullptr;  // Lives as long as this entry.
+    uint64_t caller = 0;                     // Its incarnation.
     absl::Time since;
+    absl::Time deadline;
   };
   // The link on which a call arrived last, and its call id.
   using CallKey = std::pair<uint64_t, uint64_t>;
   using Calls = absl::flat_hash_map<CallKey, Running>;
 
-  Begun begin_repeatable(const IncomingCall& call, const CancellationSource& source, absl::Status& refused);
+  Begun begin_repeatable(const IncomingCall& call, const CancellationSource& source,
+                         const SharedCallState& state, absl::Status& refused);
   // Counts a call of another worker, if there is room; otherwise returns the limit that it exceeds.
   std::optional<CallerLimit> enter_locked(const IncomingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status refuse(const Worker& from, const CallerLimit& limit);

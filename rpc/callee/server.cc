@@ -116,11 +116,16 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
                            arrived,
                            deadline,
                            bytes};
-  // Unless it runs, destroying `incoming` gives the references back.
-  const ServedCalls::Begun begun = calls_.begin(incoming, source, refused);
-  if (begun == ServedCalls::Begun::kRefused) refuse(*link, call_id, refused);
-  if (begun != ServedCalls::Begun::kRun) return;
   auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
+  const ServedCalls::Begun begun = calls_.begin(call->incoming(), source, call->trace().state, refused);
+  if (begun != ServedCalls::Begun::kRun) {
+    if (begun == ServedCalls::Begun::kRefused) refuse(*link, call_id, refused);
+    // Destroying the call gives the references back.
+    call->trace().dropped = true;
+    return;
+  }
+  call->trace().record = runtime_.recorder->begin(CallEvent::Kind::kServed, call->incoming().from.incarnation,
+                                                  call_id, {}, call->callee(), arrived);
   if (call->incoming().request().has_result_rref()) {
     rrefs_.values().begin(result, from_proto(call->incoming().request().result_fork()), from);
   }
@@ -128,13 +133,14 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     admit(std::move(call), nullptr);
     return;
   }
+  call->trace().at(CallState::kWaitingForObject);
   // Usually the target exists, and the callback runs inside find(). So calls on one object are queued in the
   // order in which they arrive.
   rrefs_.values().find(
       from_proto(call->incoming().request().target()), call->incoming().deadline,
       [this, call](absl::StatusOr<OwnedValue> target) mutable {
         // The call was cancelled, and has failed, while it waited.
-        if (!call->target_wait().claim()) return;
+        if (!call->waits().target.claim()) return;
         if (!target.ok()) {
           call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
           return;
@@ -145,11 +151,11 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
         admit(std::move(call), strand);
       });
   // The target may never be created. So a call that waits for it must also end when it is cancelled.
-  if (!call->target_wait().claimed()) {
+  if (!call->waits().target.claimed()) {
     // The token owns this callback, so the callback must not own the call, which owns the token.
     source.token().on_cancelled([weak = call->weak_from_this()] {
       std::shared_ptr<ServedCall> waiting = weak.lock();
-      if (waiting != nullptr && waiting->target_wait().claim())
+      if (waiting != nullptr && waiting->waits().target.claim())
         waiting->fail(waiting->incoming().token.reason());
     });
   }
@@ -169,6 +175,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
         "\" was called in an autograd context, but this program was linked without //autograd")));
     return;
   }
+  call->trace().at(CallState::kWaitingForContext);
   // A copy, because the call may run, and change its request, before hook->admit() returns.
   const proto::Graph graph = call->incoming().request().arguments().graph();
   hook->admit(call->incoming().from, graph, answer_by(call->incoming().arrived, call->incoming().deadline),
@@ -182,6 +189,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
 }
 
 void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand) {
+  call->trace().at(CallState::kQueued);
   if (object_strand != nullptr) {
     enqueue_serial(call, object_strand);
     return;
@@ -214,12 +222,12 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
   // The task holds a plain pointer to the strand. A queued task keeps its strand alive, and a shared pointer
   // would be a cycle.
   const bool started = strand->post([this, call, strand = strand.get()](Strand::Next next) {
-    if (!call->turn_wait().claim()) {
+    if (!call->waits().turn.claim()) {
       // The deadline came first. Let the next call start.
       next();
       return;
     }
-    if (const uint64_t timer = call->turn_wait().timer(); timer != 0) runtime_.timers->cancel(timer);
+    if (const uint64_t timer = call->waits().turn.timer(); timer != 0) runtime_.timers->cancel(timer);
     strand->set_holder(call);
     // The next method starts when this one has ended. If it returns a Future, that is when the Future
     // completes.
@@ -233,7 +241,7 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
       // Weak pointers, so that the timer does not keep a call, with its arguments, after its end.
       until, [weak = std::weak_ptr<ServedCall>(call), strand = std::weak_ptr<Strand>(strand)] {
         const std::shared_ptr<ServedCall> waiting = weak.lock();
-        if (waiting == nullptr || !waiting->turn_wait().claim()) return;
+        if (waiting == nullptr || !waiting->waits().turn.claim()) return;
         const std::shared_ptr<Strand> queue = strand.lock();
         const auto running =
             std::static_pointer_cast<const ServedCall>(queue == nullptr ? nullptr : queue->holder());
@@ -243,9 +251,9 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
                                : absl::StrCat(": \"", running->callee(), "\", called by worker \"",
                                               running->incoming().from.name, "\", is still running"))));
       });
-  call->turn_wait().set_timer(timer);
+  call->waits().turn.set_timer(timer);
   // The turn may have come before set_timer(). Then cancel the timer here.
-  if (call->turn_wait().claimed()) runtime_.timers->cancel(timer);
+  if (call->waits().turn.claimed()) runtime_.timers->cancel(timer);
 }
 
 }  // namespace gradwire::rpc

@@ -20,19 +20,22 @@ namespace gradwire::rpc {
 // extension drops the call.
 class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer> {
  public:
-  // The size that begin_service() has counted.
-  struct Counted {
+  // How the call was entered.
+  struct Entry {
+    // The size that begin_service() has counted.
     uint64_t bytes = 0;
     bool counted = false;
+    // Its record in the agent's CallRecorder.
+    uint64_t record = 0;
   };
   ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, const Worker& from, std::shared_ptr<Link> link,
-                uint64_t call_id, const Counted& size)
+                uint64_t call_id, const Entry& entry)
       : server_(server),
         agent_(std::move(agent)),
         from_(from),
         link_(std::move(link)),
         call_id_(call_id),
-        size_(size) {}
+        entry_(entry) {}
   // Also the end of a service whose task the executor has refused because of a shutdown.
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 
@@ -54,6 +57,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
       }
     }
     if (!reply.ok()) refuse(reply.status(), response, encoded);
+    server_.runtime_.recorder->ended(entry_.record, Clock::system().now(), reply.status().code());
     if (encoded.copies != nullptr) {
       send_when_copied(out, std::move(encoded));
       return;
@@ -69,7 +73,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
 
  private:
   // After the send: a graceful shutdown closes the links when no service is running.
-  void end() { server_.calls_.end_service(from_, size_.bytes, size_.counted); }
+  void end() { server_.calls_.end_service(from_, entry_.bytes, entry_.counted); }
 
   void refuse(const absl::Status& status, proto::Response& response, EncodedTensors& encoded) {
     // The error may have come from the tensors, after the body was set.
@@ -97,7 +101,7 @@ class Server::ServiceAnswer : public std::enable_shared_from_this<ServiceAnswer>
   const Worker from_;
   const std::shared_ptr<Link> link_;
   const uint64_t call_id_;
-  const Counted size_;
+  const Entry entry_;
   std::atomic<bool> sent_{false};
 };
 
@@ -116,20 +120,22 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
   std::shared_ptr<Agent> agent = runtime_.agent.lock();
   if (agent == nullptr) return;
   const uint32_t number = (*envelope)->request().service().number();
+  const uint64_t call_id = (*envelope)->request().call_id();
   AgentExtension* const layer = runtime_.extension_for(number);
   // A message about references, or one that gives something back, is not refused: it ends more than it takes.
   const bool counted = from.incarnation != runtime_.self.incarnation && !RRefService::serves(number) &&
                        (layer == nullptr || !layer->gives_back(number));
   absl::Status refused = calls_.check_reader(from, *link);
-  const ServiceAnswer::Counted size{counted ? bytes_of(envelope, buffers) : 0, counted};
-  if (refused.ok() || !counted) refused = calls_.begin_service(from, size.bytes, counted);
+  ServiceAnswer::Entry entry{.bytes = counted ? bytes_of(envelope, buffers) : 0, .counted = counted};
+  if (refused.ok() || !counted) refused = calls_.begin_service(from, entry.bytes, counted);
   if (!refused.ok()) {
     // No answer is sent during shutdown. The Goodbye that follows ends the call at its sender.
-    if (absl::IsResourceExhausted(refused)) refuse(*link, (*envelope)->request().call_id(), refused);
+    if (absl::IsResourceExhausted(refused)) refuse(*link, call_id, refused);
     return;
   }
-  auto answer =
-      std::make_shared<ServiceAnswer>(*this, agent, from, link, (*envelope)->request().call_id(), size);
+  entry.record = runtime_.recorder->begin(CallEvent::Kind::kServed, from.incarnation, call_id, {},
+                                          absl::StrCat("service ", number), Clock::system().now());
+  auto answer = std::make_shared<ServiceAnswer>(*this, agent, from, link, call_id, entry);
   if (number == kForkAdd) {
     if (absl::Status room = rrefs_.check_hold(from); !room.ok()) {
       answer->send(std::move(room));

@@ -92,7 +92,9 @@ void CallCompletion::complete(PendingCalls::Taken call, absl::StatusOr<Answer> a
   call->credit.give_back();
   // The next request to this worker may say that this answer is not needed any more.
   if (call->repeatable != nullptr) request_ids_.end(call->incarnation, call->repeatable->id);
-  const absl::Duration took = Clock::system().now() - call->started;
+  const absl::Time now = Clock::system().now();
+  const absl::Duration took = now - call->started;
+  runtime_.recorder->ended(call->record, now, answer.status().code());
   if (runtime_.call_metrics != nullptr)
     runtime_.call_metrics->made(call->callee, call->peer->worker.name, answer.status().code(), took);
   if (answer.ok()) {

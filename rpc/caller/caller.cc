@@ -36,6 +36,7 @@ Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
     : runtime_(runtime),
       peers_(peers),
       rrefs_(rrefs),
+      pending_(runtime.self.incarnation),
       completion_(runtime, peers, rrefs, pending_, request_ids_),
       copied_({.fences = runtime.fences,
                .self = [&runtime] { return std::weak_ptr<void>(runtime.agent); },
@@ -57,6 +58,10 @@ absl::StatusOr<std::shared_ptr<Link>> Caller::link_to(const std::shared_ptr<Peer
 }
 
 void Caller::add_pending(uint64_t id, PendingCalls::Taken call) {
+  CallRecorder& recorder = *runtime_.recorder;
+  call->record = recorder.begin(CallEvent::Kind::kMade, call->incarnation, id, call->parent, call->callee,
+                                call->started);
+  if (call->sent_at > call->started) recorder.started(call->record, call->sent_at);
   if (absl::Time alarm = pending_.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
     runtime_.timers->schedule(alarm, [this, alarm] { expire(alarm); });
   }
@@ -159,14 +164,17 @@ void Caller::expire(absl::Time alarm) {
   if (expired.next != absl::InfiniteFuture()) {
     runtime_.timers->schedule(expired.next, [this, next = expired.next] { expire(next); });
   }
+  absl::Status error;
   for (auto& [id, call] : expired.calls) {
     const std::string& name = call->peer->worker.name;
     absl::Status reason = with_worker(absl::DeadlineExceededError(absl::StrCat(
                                           "\"", call->callee, "\" on worker \"", name,
                                           "\" did not answer within ", absl::FormatDuration(call->timeout))),
                                       name);
+    error = reason;
     retract(id, std::move(call), std::move(reason));
   }
+  if (!error.ok() && runtime_.on_timeout) runtime_.on_timeout(error);
 }
 
 void Caller::answer(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers) {

@@ -168,12 +168,26 @@ bool PendingCalls::contains(uint64_t id) const {
   return calls_.contains(id);
 }
 
-std::vector<PendingCalls::Waiting> PendingCalls::waiting() const {
-  std::vector<Waiting> waiting;
+std::vector<CallReport> PendingCalls::waiting(bool services) const {
+  std::vector<CallReport> waiting;
+  // First, because a call that gets its credit meanwhile enters the table: it may be found twice, but not
+  // never. The last report counts.
+  credit_waits_.append_to(waiting);
   MutexLock lock(mutex_);
   for (const auto& [id, call] : calls_) {
     // Only calls of users have `done`. Services have `answered`.
-    if (call->done) waiting.push_back({call->callee, call->incarnation, call->started});
+    if (!call->done && !services) continue;
+    const CallState state = call->copying           ? CallState::kCopying
+                            : call->link == nullptr ? CallState::kBetweenAttempts
+                                                    : CallState::kSent;
+    waiting.push_back({.identity = {self_, id},
+                       .parent = call->parent,
+                       .callee = call->callee,
+                       .peer = call->incarnation,
+                       .since = call->started,
+                       .deadline = call->deadline,
+                       .state = state,
+                       .is_service = !call->done});
   }
   return waiting;
 }

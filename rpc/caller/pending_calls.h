@@ -14,7 +14,10 @@
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoder.h"
+#include "gradwire/rpc/caller/credit_waits.h"
 #include "gradwire/rpc/caller/repeatable_request.h"
+#include "gradwire/rpc/flight/call_parent.h"
+#include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/profile/call_profiler.h"
@@ -40,6 +43,9 @@ struct PendingCall {
   std::shared_ptr<Peer> peer;
   uint64_t incarnation = 0;  // The incarnation of the peer.
   std::string callee;
+  CallParent parent;
+  // The number of its record (CallRecorder); without one, its default.
+  uint64_t record = ~uint64_t{0};
   // The call's credit in the peer's flow window; empty for services, which need none.
   FlowCredit credit;
   absl::Time started;
@@ -83,6 +89,9 @@ inline int64_t timeout_us(absl::Time deadline, absl::Time now) {
 class PendingCalls {
  public:
   using Taken = std::unique_ptr<PendingCall>;
+
+  // `self`: the incarnation of the agent, for reports.
+  explicit PendingCalls(uint64_t self = 0) : self_(self) {}
 
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // Adds a call. Returns the time for which the caller must schedule an alarm; InfiniteFuture if an earlier
@@ -137,13 +146,11 @@ class PendingCalls {
 
   bool contains(uint64_t id) const;
   std::size_t size() const;
-  // A call that is waiting for its answer. Services are not included.
-  struct Waiting {
-    std::string callee;
-    uint64_t to = 0;  // The callee's incarnation.
-    absl::Time since;
-  };
-  std::vector<Waiting> waiting() const;
+  // The calls that wait for a credit are not in the table yet.
+  CreditWaits& credit_waits() { return credit_waits_; }
+  // The calls that have not ended, in no order: those that wait for a credit, and those in the table. The
+  // framework's own messages are included only with `services`.
+  std::vector<CallReport> waiting(bool services = false) const;
   // Call before completing a call that was never added.
   void refused() { unfinished_.fetch_add(1); }
   // Call after completing a call that was taken or refused.
@@ -157,8 +164,11 @@ class PendingCalls {
   template <class Matches>
   std::vector<Taken> take_where(Matches matches);
 
+  const uint64_t self_;
+
   std::atomic<uint64_t> next_id_{1};
   std::atomic<std::size_t> unfinished_{0};
+  CreditWaits credit_waits_;
   mutable Mutex mutex_;
   Calls calls_ ABSL_GUARDED_BY(mutex_);
   // Time of the next alarm, which is not later than any deadline. One alarm serves all calls, because most

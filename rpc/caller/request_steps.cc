@@ -10,6 +10,7 @@
 #include "gradwire/rpc/caller/answer_by.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/caller/flow_wait.h"
+#include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/profile/call_profiler.h"
@@ -27,10 +28,19 @@ uint64_t order_key_of_this_thread() {
 
 // Returns a credit for the call in the flow window of its peer. Waits if the window is full and the options
 // say so.
-absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes, AgentRuntime& runtime) {
+absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t id, uint64_t bytes, Caller& caller) {
+  AgentRuntime& runtime = caller.runtime();
   const FlowOptions& flow = runtime.options.flow;
   FlowCredit credit = call.peer->flow.try_enter(bytes, FlowWindow::Bounds(flow));
   if (credit) return credit;
+  const CreditWaits::Scope reported(caller.pending().credit_waits(),
+                                    {.identity = {runtime.self.incarnation, id},
+                                     .parent = call.parent,
+                                     .callee = call.callee,
+                                     .peer = call.incarnation,
+                                     .since = call.started,
+                                     .deadline = call.deadline,
+                                     .state = CallState::kWaitingForCredit});
   absl::StatusOr<FlowCredit> waited = enter_full_window(
       call.peer->flow, flow, {call.callee, call.peer->worker.name, bytes, call.deadline, call.timeout},
       runtime.executor, *runtime.timers);
@@ -65,6 +75,7 @@ const Worker& open_request(Caller& caller, const Destination& destination, std::
   const PendingCalls::Taken& call = parts.call;
   const Worker* to = &no_worker();
   call->callee = std::move(callee);
+  call->parent = current_parent();
   absl::StatusOr<std::shared_ptr<Peer>> peer = caller.find(destination);
   if (peer.ok()) {
     call->peer = *std::move(peer);
@@ -128,13 +139,14 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
     status = runtime.graph_hook->outgoing_request(to, send.tensors, payload);
   }
   const bool repeatable = status.ok() && send.is_repeatable();
+  const uint64_t id = caller.next_id();
   // 2. Encode the tensors.
   if (status.ok() && send.tensors != nullptr) status = send.encode(map, repeatable, encoded);
   // 3. Take a credit of the worker's flow window.
   if (status.ok()) {
     uint64_t bytes = payload.ByteSizeLong();
     for (const transport::Buffer& buffer : encoded.buffers) bytes += buffer.size();
-    absl::StatusOr<FlowCredit> credit = enter_window(*call, bytes, runtime);
+    absl::StatusOr<FlowCredit> credit = enter_window(*call, id, bytes, caller);
     status = credit.status();
     if (credit.ok()) call->credit = *std::move(credit);
   }
@@ -149,7 +161,6 @@ uint64_t send_request(const RequestToSend& send, absl::Status status, OutgoingCa
   // 4. From here on the call belongs to the Caller.
   call->references = send.parts.references.take();
   call->done = std::move(done);
-  const uint64_t id = caller.next_id();
   if (repeatable) {
     caller.send_repeatable(id, *send.parts.envelope, std::move(encoded), std::move(call));
   } else {

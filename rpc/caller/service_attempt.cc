@@ -7,6 +7,7 @@
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
 
@@ -30,6 +31,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
         to_(to),
         callee_(std::move(callee)),
         options_(options),
+        parent_(current_parent()),
         promise_(caller.runtime().executor) {}
 
   // 1. Compose the request. Its buffers are owned, so that they can be sent again.
@@ -121,6 +123,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
     call->peer = *std::move(peer);
     call->incarnation = to_.incarnation;
     call->callee = callee_;
+    call->parent = parent_;
     call->started = Clock::system().now();
     call->sent_at = call->started;
     call->deadline = options_.deadline;
@@ -206,6 +209,7 @@ class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
   const Worker to_;
   const std::string callee_;
   const ServiceOptions options_;
+  const CallParent parent_;
   proto::Envelope envelope_;
   EncodedTensors encoded_;
   // The tensors of an attempt that handed some over, and the point after which they can be encoded again.

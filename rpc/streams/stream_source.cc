@@ -52,7 +52,8 @@ void StreamSource::returned(ServerCall& call, std::shared_ptr<void> kept) {
   const std::shared_ptr<const CallContext> context = CallContext::current();
   const WorkerInfo caller = context == nullptr ? WorkerInfo() : context->caller();
   ExecutionSlot<CallContext>::Scope scope(std::make_shared<CallContext>(
-      Worker{caller.name, caller.id, 0}, absl::InfiniteFuture(), cancellation_.token()));
+      Worker{caller.name, caller.id, 0}, absl::InfiniteFuture(), cancellation_.token(),
+      context == nullptr ? CallIdentity() : context->identity()));
   MutexLock lock(mutex_);
   executor_ = call.executor();
   callee_ = call.callee();
