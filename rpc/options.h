@@ -95,8 +95,8 @@ struct RetryOptions {
 // Settings of the flight record: the last calls and backward passes of a worker, for finding out why a job
 // hangs or has crashed (docs/observability.md).
 struct FlightRecordOptions {
-  // Number of calls and passes that are kept, rounded up to a power of two; at most kMostRecords. A record
-  // takes 128 bytes. 0: nothing is recorded.
+  // Number of calls and passes that are kept, rounded up to a power of two; at most kMostRecords. One takes
+  // 128 bytes. 0: nothing is recorded.
   uint32_t records = 4096;
   // The directory of the files in which records are dumped. Empty: that of the environment variable
   // GRADWIRE_FLIGHT_DIR, and without one the log, shortened.
@@ -106,7 +106,7 @@ struct FlightRecordOptions {
   // Further timeouts have them dumped again, at most once in this time. InfiniteDuration(): never again.
   absl::Duration dump_interval = absl::Seconds(60);
 
-  // The largest effective value of `records`.
+  // The most calls and passes that are kept.
   static constexpr uint32_t kMostRecords = 1 << 20;
 };
 

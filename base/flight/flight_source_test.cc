@@ -17,6 +17,7 @@
 #include "gradwire/base/flight/code_name.h"
 #include "gradwire/base/flight/flight_record_signal.h"
 #include "gradwire/base/flight/json_line.h"
+#include "gradwire/base/testing/eventually.h"
 
 namespace gradwire {
 namespace {
@@ -126,23 +127,21 @@ TEST(FlightSource, SignalHasTheRecordsWritten) {
   ASSERT_TRUE(install_flight_record_signal(SIGUSR1).ok());
   const int before = flight_records_written();
   ASSERT_EQ(raise(SIGUSR1), 0);
-  while (flight_records_written() == before) ::usleep(1000);
+  ASSERT_TRUE(eventually([before] { return flight_records_written() > before; }));
   EXPECT_THAT(content(directory + "/five.jsonl"), HasSubstr("requested by a signal"));
 }
 
-// In a process of its own: the second crash of a process is not dumped.
-TEST(FlightSource, CrashWritesItsOwnFileOrTheOpenLines) {
+// A forked child inherits the sources, but they belong to its parent. rpc/flight/crash_record_test.cc has the
+// crash of a process.
+TEST(FlightSource, CrashOfAForkedChildWritesNothing) {
   const std::string directory = folder("crash");
+  const Source source("six", directory);
   EXPECT_EXIT(
       {
-        const Source with("with", directory);
-        const Source without("without");
-        // A forked child inherits the sources, but they belong to its parent.
         dump_flight_records_in_crash("worker \"a\" was killed");
         _exit(3);
       },
       ::testing::ExitedWithCode(3), "");
-  // EXPECT_EXIT has forked: nothing was written.
   EXPECT_FALSE(std::filesystem::exists(directory));
 }
 

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
