@@ -166,6 +166,8 @@ struct RpcBackendOptions {
   FlowOptions flow;
   // Limits on what each other worker may use of this one at a time. Not less than the flow window.
   CallerLimits caller_limits;
+  // Maximum number of processes that observe this worker at the same time (`tools/inspect`). 0: none may.
+  int max_observers = 4;
   // How calls of idempotent functions are retried when a connection breaks.
   RetryOptions retry;
   // Whether the agent counts its calls and measures their times (docs/metrics.md).

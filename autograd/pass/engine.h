@@ -56,6 +56,7 @@ class Engine : public rpc::AgentExtension {
   void serve(rpc::ServiceCall call) override;
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
   bool idle() const override;
+  void inspect(uint32_t most, proto::AgentState& state) const override;
   void shutdown(const absl::Status& reason) override;
   rpc::GraphHook* graph_hook() override { return &planter_; }
   void collect(metrics::Samples& samples) const override;

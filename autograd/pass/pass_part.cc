@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/services.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/tensor_set.h"
@@ -46,9 +47,15 @@ LocalExecutor::Options graph_options(const PassCalls& calls, const ContextState&
 PassPart::PassPart(PassCalls::Options calls, const ContextState& context, Ended ended)
     : calls_(std::move(calls)),
       ended_(std::move(ended)),
+      began_(Clock::system().now()),
       root_(executor_of(calls_.agent())),
       state_({.self = calls_.self().incarnation, .root = calls_.id().origin, .fast = calls_.header().fast()}),
       graph_(std::make_shared<LocalExecutor>(graph_options(calls_, context))) {}
+
+PassState::View PassPart::view() {
+  MutexLock lock(mutex_);
+  return state_.view();
+}
 
 absl::Status PassPart::with_this_worker(absl::Status status) const {
   return with_worker(std::move(status), calls_.self().name);

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
 #include "gradwire/autograd/context/context_state.h"
 #include "gradwire/autograd/graph/local_executor.h"
 #include "gradwire/autograd/pass/pass_calls.h"
@@ -34,6 +35,9 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   RootWait& root() { return root_; }
   // Whether this worker's part has ended.
   bool ended() const { return part_ended_.load(std::memory_order_acquire); }
+  // The part for observers, and when it began, on Clock::system().
+  PassState::View view() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time began() const { return began_; }
   // Makes the current streams of the calling thread wait for the nodes that have run here on accelerators.
   // Must be called after the part has ended. Does not block the host. Returns the error of a lost device.
   absl::Status order_before_current_streams();
@@ -103,6 +107,7 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
 
   PassCalls calls_;
   const Ended ended_;
+  const absl::Time began_;
   RootWait root_;
 
   Mutex mutex_;

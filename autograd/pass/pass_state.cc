@@ -1,5 +1,8 @@
 #include "gradwire/autograd/pass/pass_state.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace gradwire::autograd {
 namespace {
 
@@ -224,6 +227,18 @@ void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions
   if (ended_ || !partners_.contains(worker)) return;
   reached_.erase(worker);
   fail(status, actions);
+}
+
+PassState::View PassState::view() const {
+  View view{running_, remaining_, {}};
+  if (ended_ || options_.self != options_.root) return view;
+  if (running_) {
+    std::set_difference(asked_.begin(), asked_.end(), finished_.begin(), finished_.end(),
+                        std::back_inserter(view.awaited));
+  } else {
+    view.awaited.assign(reached_.begin(), reached_.end());
+  }
+  return view;
 }
 
 }  // namespace gradwire::autograd

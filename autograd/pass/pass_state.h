@@ -106,6 +106,15 @@ class PassState {
   // OK unless the pass has failed.
   const absl::Status& status() const { return status_; }
   uint64_t remaining() const { return remaining_; }
+  // The state for observers.
+  struct View {
+    // The run has started.
+    bool running = false;
+    uint64_t remaining = 0;
+    // At the root: the workers that must answer before the pass can go on. Empty at the end.
+    std::vector<uint64_t> awaited;
+  };
+  View view() const;
 
  private:
   // The state of a MARK that arrived, or of the root's own walk. It is kept after the answer, for

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/flight/code_name.h"
 #include "gradwire/base/flight/json_line.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
@@ -43,6 +45,17 @@ absl::string_view name_of_state(uint8_t state) {
   return state < 4 ? kNames[state] : "?";
 }
 
+// All recorders of the process, for view_all().
+struct Recorders {
+  Mutex mutex;
+  std::set<const FlightRecorder*> alive ABSL_GUARDED_BY(mutex);
+};
+
+Recorders& recorders() {
+  static auto* instance = new Recorders;
+  return *instance;
+}
+
 std::string next_file_name() {
   static std::atomic<int> next{0};
   return absl::StrCat("group-", getpid(), "-", next.fetch_add(1));
@@ -72,9 +85,17 @@ struct FlightRecorder::Read {
 FlightRecorder::FlightRecorder(std::string title)
     : title_(std::move(title)), file_name_(next_file_name()), start_(coarse_now()), ring_(kCapacity) {
   attach();
+  MutexLock lock(recorders().mutex);
+  recorders().alive.insert(this);
 }
 
-FlightRecorder::~FlightRecorder() { detach(); }
+FlightRecorder::~FlightRecorder() {
+  {
+    MutexLock lock(recorders().mutex);
+    recorders().alive.erase(this);
+  }
+  detach();
+}
 
 FlightRecorder::Words FlightRecorder::words_of(const OperationRecord& record, uint64_t sequence, State state,
                                                uint32_t now) {
@@ -194,6 +215,34 @@ void FlightRecorder::write(FlightSink& sink, absl::string_view reason, FlightDum
   }
   JsonLine end("end");
   sink.line(end.number("lines", lines).end(), /*open=*/false);
+}
+
+FlightRecorder::View FlightRecorder::view() const {
+  const uint32_t now = since_start(coarse_now());
+  View view{.title = title_, .recorded = ring_.added(), .last = std::nullopt, .oldest_open = std::nullopt};
+  for (uint64_t number = ring_.first(); number < view.recorded; ++number) {
+    Read record;
+    if (!read(number, record)) continue;
+    const Seen seen{record.operation, record.sequence, static_cast<State>(record.state), record.peer,
+                    absl::Milliseconds(now - std::min(record.began, now))};
+    const bool in_sequence = seen.sequence != kNoSequence;
+    if (in_sequence || !view.last || view.last->sequence == kNoSequence) view.last = seen;
+    if (!view.oldest_open && !record.over()) view.oldest_open = seen;
+  }
+  return view;
+}
+
+FlightRecorder::Views FlightRecorder::view_all(std::size_t most) {
+  Views views;
+  MutexLock lock(recorders().mutex);
+  views.total = recorders().alive.size();
+  for (const FlightRecorder* recorder : recorders().alive) {
+    if (views.recorders.size() >= most) break;
+    views.recorders.push_back(recorder->view());
+  }
+  std::sort(views.recorders.begin(), views.recorders.end(),
+            [](const View& a, const View& b) { return a.title < b.title; });
+  return views;
 }
 
 }  // namespace gradwire::collectives

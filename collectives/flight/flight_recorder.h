@@ -2,10 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "gradwire/base/flight/flight_source.h"
 #include "gradwire/base/flight/record_ring.h"
 #include "gradwire/collectives/flight/coarse_clock.h"
@@ -46,6 +49,32 @@ class FlightRecorder final : public FlightSource {
   void write(FlightSink& sink, absl::string_view reason, FlightDump dump) const override;
   absl::string_view file_name() const override { return file_name_; }
 
+  // A record as an observer sees it.
+  struct Seen {
+    Operation operation = Operation::kBarrier;
+    uint64_t sequence = kNoSequence;
+    State state = State::kQueued;
+    int32_t peer = OperationRecord::kNoPeer;
+    // Time since the operation began.
+    absl::Duration age;
+  };
+  struct View {
+    std::string title;
+    // Number of operations that were recorded.
+    uint64_t recorded = 0;
+    // The last one of the group's sequence (messages from point to point only if there is no other), and the
+    // oldest one that has not ended.
+    std::optional<Seen> last;
+    std::optional<Seen> oldest_open;
+  };
+  struct Views {
+    std::vector<View> recorders;
+    std::size_t total = 0;
+  };
+  // At most `most` recorders of the process, sorted by title. Reads all records, without a lock that
+  // recording takes.
+  static Views view_all(std::size_t most);
+
  private:
   static constexpr int kSizes = 4;
   // One record fills one cache line. Its head is the time of the call. Times are milliseconds since the
@@ -58,6 +87,7 @@ class FlightRecorder final : public FlightSource {
   uint32_t since_start(CoarseTime now) const { return static_cast<uint32_t>(now - start_); }
   static Words words_of(const OperationRecord& record, uint64_t sequence, State state, uint32_t now);
   bool read(uint64_t number, Read& out) const;
+  View view() const;
 
   const std::string title_;
   const std::string file_name_;

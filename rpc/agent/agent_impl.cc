@@ -74,6 +74,10 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.name = name;
   if (runtime.options.num_worker_threads < 1)
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
+  if (runtime.options.max_observers < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_observers must not be negative, got ", runtime.options.max_observers));
+  }
   if (const double share = runtime.options.wait.share; !(share >= 0 && share <= 1))
     return absl::InvalidArgumentError(absl::StrCat("wait.share must be from 0 to 1, got ", share));
   GRADWIRE_RETURN_IF_ERROR(check_caller_limits(runtime.options.caller_limits, runtime.options.flow));
@@ -99,9 +103,10 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
         "heartbeat: suspect_after must be at least three times the interval, and dead_after must not be less "
         "than suspect_after");
   }
-  peers = std::make_unique<Peers>(
-      std::move(transports), *this, *runtime.timers,
-      Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat, runtime.options.limits});
+  const auto observers = std::make_shared<Observers>();
+  peers = std::make_unique<Peers>(std::move(transports), *this, *runtime.timers,
+                                  Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat,
+                                                 runtime.options.limits, observers});
   rrefs = std::make_shared<RRefService>(
       agent_, *peers, HoldLimit{runtime.options.caller_limits.max_references, &runtime.refusals});
   auto meetings = std::make_unique<Barriers>(agent_);
@@ -118,6 +123,16 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
                             [this] { return statistics(); }, [this] { return tables(); }});
   flight = std::make_unique<AgentFlight>(AgentFlight::Parts{runtime, *caller, server->calls(), *peers});
   runtime.on_timeout = [this](const absl::Status& error) { flight->timed_out(error); };
+  inspector = std::make_unique<Inspector>(Inspector::Parts{
+      .runtime = runtime,
+      .peers = *peers,
+      .server = *server,
+      .rrefs = *rrefs,
+      .open_calls = [this] { return flight->open_calls(/*services=*/true); },
+      .tables = [this] { return tables(); },
+      .statistics = [this] { return statistics(); },
+  });
+  observers->serve(*inspector, static_cast<std::size_t>(runtime.options.max_observers));
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = runtime.options.store;
@@ -156,6 +171,28 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   log(LogLevel::kInfo, "worker \"", name, "\" (id ", runtime.self.id, ") joined the group: ", members,
       members == 1 ? " member" : " members");
   return absl::OkStatus();
+}
+
+AgentStatistics AgentImpl::statistics() const {
+  AgentStatistics statistics;
+  caller->count(statistics);
+  statistics.calls_served = server->calls().served();
+  if (runtime.policy != nullptr) statistics.calls_denied = runtime.policy->denied();
+  statistics.bytes_sent = peers->bytes_sent();
+  statistics.bytes_received = peers->bytes_received();
+  return statistics;
+}
+
+AgentTables AgentImpl::tables() const {
+  AgentTables tables;
+  caller->count(tables);
+  server->calls().count(tables);
+  rrefs->driver().count(tables);
+  peers->count(tables);
+  membership->count(tables);
+  if (runtime.fences != nullptr) tables.device_waits = runtime.fences->size();
+  if (const IpcChannel* ipc = runtime.devices.ipc()) ipc->count(tables);
+  return tables;
 }
 
 absl::Status AgentImpl::wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline) {

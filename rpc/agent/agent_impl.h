@@ -12,6 +12,7 @@
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/flight/agent_flight.h"
+#include "gradwire/rpc/inspect/inspector.h"
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/metrics/agent_metrics.h"
 #include "gradwire/rpc/rref/service.h"
@@ -27,6 +28,9 @@ class AgentImpl : public Peers::Sink {
   // Starts all parts and joins the group. If it fails, everything that was started has been stopped again.
   absl::Status start(const std::string& name, int rank, int world_size);
   absl::Status shut_down(bool graceful, absl::Duration timeout);
+  // As the functions of Agent.
+  AgentStatistics statistics() const;
+  AgentTables tables() const;
   // As Agent::barrier(), until `deadline`.
   absl::Status wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline);
   AgentStatistics statistics() const;
@@ -46,6 +50,8 @@ class AgentImpl : public Peers::Sink {
 
   // Set by start().
   AgentRuntime runtime;
+  // Answers observers. `peers` uses it, so it is destroyed later.
+  std::unique_ptr<Inspector> inspector;
   std::unique_ptr<Peers> peers;
   std::shared_ptr<RRefService> rrefs;
   std::unique_ptr<Caller> caller;

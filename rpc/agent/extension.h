@@ -18,6 +18,10 @@ namespace gradwire::metrics {
 class Samples;
 }
 
+namespace gradwire::proto {
+class AgentState;
+}
+
 namespace gradwire::rpc {
 
 class AgentServices;
@@ -121,6 +125,10 @@ class AgentExtension {
   virtual void collect(metrics::Samples& samples) const {}
   // The agent stops: every wait must end with `reason`. No later call to the agent succeeds.
   virtual void shutdown(const absl::Status& reason) {}
+
+  // Adds the state of this layer to what an observer sees (proto/inspect.proto): at most `most` entries of
+  // each list. Called on a thread of the transport: must not block, and takes only short locks.
+  virtual void inspect(uint32_t most, proto::AgentState& state) const {}
 
   // The graph hook of this extension, or nullptr. At most one extension of an agent has a graph hook.
   virtual GraphHook* graph_hook() { return nullptr; }

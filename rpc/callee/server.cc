@@ -234,6 +234,7 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
     call->on_ended(std::move(next));
     call->run();
   });
+  if (!started) turn_waits_.add(call, strand);
   // No timer is needed for a call that starts at once, or that has no deadline.
   if (started || call->incoming().deadline == absl::InfiniteFuture()) return;
   const absl::Time until = answer_by(runtime_.timers->clock().now(), call->incoming().deadline);

@@ -9,6 +9,7 @@
 #include "gradwire/rpc/callee/order_strands.h"
 #include "gradwire/rpc/callee/served_call.h"
 #include "gradwire/rpc/callee/served_calls.h"
+#include "gradwire/rpc/callee/turn_waits.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/transport/message.h"
@@ -30,6 +31,7 @@ class Server {
                   std::vector<transport::Buffer> buffers);
 
   ServedCalls& calls() { return calls_; }
+  const TurnWaits& turn_waits() const { return turn_waits_; }
 
  private:
   class ServiceAnswer;
@@ -55,6 +57,7 @@ class Server {
 
   // Synchronised by themselves.
   ServedCalls calls_;
+  TurnWaits turn_waits_;
   CalleeCost service_cost_;
   CalleeCost fetch_cost_;
   const ServedCall::Parts parts_;

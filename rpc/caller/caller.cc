@@ -236,7 +236,9 @@ bool sends_at_once(const Caller& caller, const Worker& to, uint64_t bytes) {
   const AgentRuntime& runtime = caller.runtime();
   if (to == runtime.self) return false;
   const absl::StatusOr<std::shared_ptr<Peer>> peer = caller.find(Destination::incarnation_of(to));
-  if (!peer.ok() || !(*peer)->is_connected()) return false;
+  if (!peer.ok()) return false;
+  const absl::StatusOr<std::shared_ptr<Link>> link = (*peer)->link();
+  if (!link.ok() || *link == nullptr) return false;
   const FlowWindow::Usage usage = (*peer)->flow.usage();
   const FlowWindow::Bounds bounds(runtime.options.flow);
   return !usage.awaited && usage.calls < bounds.calls / 2 && usage.bytes + bytes <= bounds.bytes / 2;

@@ -26,6 +26,7 @@ constexpr Field kFields[] = {
     GRADWIRE_FIELD(parted_messages),
     GRADWIRE_FIELD(links),
     GRADWIRE_FIELD(unadmitted_links),
+    GRADWIRE_FIELD(observers),
     GRADWIRE_FIELD(numbered_links),
     GRADWIRE_FIELD(open_requests),
     GRADWIRE_FIELD(orphaned_calls),
@@ -67,6 +68,10 @@ std::size_t AgentTables::total() const {
   std::size_t total = 0;
   for (const Field& field : kFields) total += this->*field.count;
   return total;
+}
+
+void AgentTables::each(absl::FunctionRef<void(const char* name, std::size_t count)> visit) const {
+  for (const Field& field : kFields) visit(field.name, this->*field.count);
 }
 
 std::string AgentTables::describe() const {

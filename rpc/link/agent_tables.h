@@ -27,8 +27,10 @@ struct AgentTables {
   std::size_t parted_messages = 0;
   // All connections.
   std::size_t links = 0;
-  // Incoming connections whose Hello has not been admitted.
+  // Incoming connections whose Hello has not been admitted, and those of observers.
   std::size_t unadmitted_links = 0;
+  // Connections of observers (proto/inspect.proto).
+  std::size_t observers = 0;
   // Connections to which this side has given a number.
   std::size_t numbered_links = 0;
   // Requests to idempotent functions that have no answer yet.
@@ -89,6 +91,8 @@ struct AgentTables {
   void for_each(absl::FunctionRef<void(const char* name, std::size_t count)> visit) const;
   // The sum of all counts.
   std::size_t total() const;
+  // The number and the name of each count.
+  void each(absl::FunctionRef<void(const char* name, std::size_t count)> visit) const;
   // The counts that are not zero, such as "3 pending_calls, 1 held_forks"; "nothing" when all are zero.
   std::string describe() const;
 };

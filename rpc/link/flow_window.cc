@@ -96,4 +96,9 @@ FlowWindow::Usage FlowWindow::usage() const {
   return {(word & ~kAwaited) >> kCallsShift, word & FlowOptions::kMostBytes, (word & kAwaited) != 0};
 }
 
+FlowWindow::Queue FlowWindow::queue() const {
+  MutexLock lock(mutex_);
+  return {waiters_.size(), next_waiter_ - 1};
+}
+
 }  // namespace gradwire::rpc

@@ -79,6 +79,12 @@ class FlowWindow {
   bool cancel_wait(uint64_t waiter);
 
   Usage usage() const;
+  // The calls that wait now, and those that had to wait since the start.
+  struct Queue {
+    std::size_t waiting = 0;
+    uint64_t waited = 0;
+  };
+  Queue queue() const;
 
  private:
   friend class FlowCredit;
@@ -111,7 +117,7 @@ class FlowWindow {
   Entered enter_waiters_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::atomic<uint64_t> word_{0};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   // The bit kAwaited of word_ is set while the queue is not empty. It is set and cleared with the lock held.
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;

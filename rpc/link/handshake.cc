@@ -24,7 +24,12 @@ void Handshake::identify(const security::PeerIdentity& peer) {
 }
 
 Handshake::Step Handshake::receive(const proto::Envelope& envelope, const GroupView& group) const {
+  if (observed_) return receive_observed(envelope);
   if (must_wait(envelope, group)) return {Action::kHold, {}};
+  if (envelope.hello().observer()) {
+    absl::Status refused = check_observer(envelope.hello(), group);
+    return {refused.ok() ? Action::kObserve : Action::kRefuse, std::move(refused)};
+  }
   switch (envelope.body_case()) {
     case proto::Envelope::kHello: {
       absl::Status refused = check(envelope.hello(), group);
@@ -38,6 +43,16 @@ Handshake::Step Handshake::receive(const proto::Envelope& envelope, const GroupV
               absl::InvalidArgumentError(
                   "got a message before its Hello: the first message of a connection must be a Hello")};
   }
+}
+
+Handshake::Step Handshake::receive_observed(const proto::Envelope& envelope) {
+  if (envelope.has_goodbye()) return {Action::kPart, {}};
+  const proto::Request& request = envelope.request();
+  if (request.service().number() == kInspect && !request.has_arguments() && envelope.parts() == 0) {
+    return {Action::kAsk, {}};
+  }
+  return {Action::kRefuse,
+          absl::InvalidArgumentError("got another message from an observer: it may only ask for the state")};
 }
 
 bool Handshake::must_wait(const proto::Envelope& envelope, const GroupView& group) const {
@@ -56,7 +71,7 @@ bool Handshake::must_wait(const proto::Envelope& envelope, const GroupView& grou
 //     or is another incarnation. The sender gives this worker up.
 //   - Any other code: only this connection is refused. The sender may connect again.
 // A liveness query is answered by a refusal, too: NotFound means alive, Aborted means another incarnation.
-absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group) const {
+absl::Status Handshake::check_sender(const proto::Hello& hello) const {
   // The name must be checked first, because the error messages below contain it.
   GRADWIRE_RETURN_IF_ERROR(with_context(check_name("worker name", hello.name()), "a Hello"));
   if (proven_name_.has_value() && hello.name() != *proven_name_) {
@@ -70,6 +85,30 @@ absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group)
                                                       self_.name, "\" has ", kProtocolVersion,
                                                       "; run the same version of Gradwire on all workers"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::check_observer(const proto::Hello& hello, const GroupView& group) const {
+  GRADWIRE_RETURN_IF_ERROR(check_sender(hello));
+  if (made_here_ || introduced_ || hello.incarnation() != 0 || hello.connection() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed Hello: \"", hello.name(),
+                     "\" says that it is an observer, which has no incarnation and connects by itself"));
+  }
+  if (hello.to_incarnation() != self_.incarnation) {
+    return absl::AbortedError(absl::StrCat("observation of another incarnation: worker \"", self_.name,
+                                           "\" listens at this address now"));
+  }
+  // Before that this worker has no id, and there is nothing to see.
+  if (group.standing(self_.incarnation, nullptr) != Standing::kMember) {
+    return absl::UnavailableError(
+        absl::StrCat("worker \"", self_.name, "\" has not joined its group yet, or has ended: ask again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::check(const proto::Hello& hello, const GroupView& group) const {
+  GRADWIRE_RETURN_IF_ERROR(check_sender(hello));
   if (hello.incarnation() == 0) {
     // A liveness query: does the worker with incarnation to_incarnation live at this address?
     if (hello.to_incarnation() == self_.incarnation)

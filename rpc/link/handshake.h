@@ -15,6 +15,9 @@ namespace gradwire::rpc {
 // The version that both sides of a connection must speak (proto/rpc.proto, Hello).
 inline constexpr uint32_t kProtocolVersion = 2;
 
+// The service by which an observer asks for the state of a worker (proto/inspect.proto).
+inline constexpr uint32_t kInspect = 13;
+
 using ReferenceList = google::protobuf::RepeatedPtrField<proto::Reference>;
 // The references that an envelope carries.
 const ReferenceList& references_of(const proto::Envelope& envelope);
@@ -39,6 +42,7 @@ class GroupView {
 //
 //   incoming:    silent -> introduced (the peer's Hello is admitted) -> open (our Hello has been sent)
 //   made here:   silent -> greeted (our Hello has been sent) -> open (the peer's Hello is admitted)
+//   an observer: silent -> observed (proto/inspect.proto)
 //
 // In each state it may hold messages, because a peer may see a join before we do. A message from a worker
 // that our view does not contain yet, or about one, is held until our view catches up. All later messages of
@@ -48,7 +52,8 @@ class GroupView {
 // Not thread-safe.
 class Handshake {
  public:
-  enum class Action : uint8_t { kDeliver, kHold, kAdmit, kPart, kRefuse };
+  // kObserve: the peer is an observer, which may be admitted. kAsk: an observer asks for the state.
+  enum class Action : uint8_t { kDeliver, kHold, kAdmit, kPart, kRefuse, kObserve, kAsk };
   struct Step {
     Action action = Action::kDeliver;
     // The reason, for kRefuse.
@@ -68,6 +73,8 @@ class Handshake {
   Step receive(const proto::Envelope& envelope, const GroupView& group) const;
   // Call when the caller has accepted a Hello for which receive() returned kAdmit.
   void admitted(const proto::Hello& hello);
+  // Call when the caller has accepted the observer for which receive() returned kObserve.
+  void observe() { observed_ = true; }
   // Returns this side's Hello. `number`: this side's number of the connection.
   proto::Hello hello(uint64_t number) const;
   // The meaning of a Goodbye: why the connection ends, and, if the worker is lost as well, its final state.
@@ -87,6 +94,7 @@ class Handshake {
 
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }
+  bool observed() const { return observed_; }
 
   // Whether a connection that is ready becomes the one on which new requests are sent. If both sides connect
   // at the same time, each keeps the connection that it had first, since both are equally good. But the peer
@@ -99,6 +107,11 @@ class Handshake {
  private:
   // Returns why a Hello is refused; OK if it is accepted.
   absl::Status check(const proto::Hello& hello, const GroupView& group) const;
+  // The part of check() for what every sender of a Hello must say.
+  absl::Status check_sender(const proto::Hello& hello) const;
+  absl::Status check_observer(const proto::Hello& hello, const GroupView& group) const;
+  // Decides on a message of an observer that has been admitted.
+  static Step receive_observed(const proto::Envelope& envelope);
   bool must_wait(const proto::Envelope& envelope, const GroupView& group) const;
 
   const Worker& self_;
@@ -107,6 +120,7 @@ class Handshake {
   std::optional<Worker> other_;
   std::optional<std::string> proven_name_;
   bool introduced_ = false;
+  bool observed_ = false;
   bool holds_ = false;
   bool wait_expired_ = false;
   bool timer_started_ = false;

@@ -135,6 +135,52 @@ TEST_F(HandshakeTest, LivenessQueryIsAnsweredBeforeTheGroupIsKnown) {
                  "liveness query for another incarnation");
 }
 
+TEST_F(HandshakeTest, ObserverIsAdmittedAndMayOnlyAsk) {
+  proto::Envelope observer = hello("inspect", 0);
+  observer.mutable_hello()->set_connection(0);
+  observer.mutable_hello()->set_observer(true);
+  EXPECT_EQ(came_in_.receive(observer, group_).action, Action::kObserve);
+  came_in_.observe();
+  EXPECT_TRUE(came_in_.observed());
+  EXPECT_FALSE(came_in_.introduced());
+  proto::Envelope ask;
+  ask.mutable_request()->mutable_service()->set_number(kInspect);
+  EXPECT_EQ(came_in_.receive(ask, group_).action, Action::kAsk);
+  EXPECT_EQ(came_in_.receive(goodbye_of(absl::OkStatus()), group_).action, Action::kPart);
+  proto::Envelope ping;
+  ping.mutable_request()->mutable_service()->set_number(4);
+  proto::Envelope call;
+  call.mutable_request()->set_function("f");
+  proto::Envelope loaded = ask;
+  loaded.mutable_request()->mutable_arguments()->add_values();
+  proto::Envelope heartbeat;
+  heartbeat.mutable_heartbeat();
+  for (const proto::Envelope& other :
+       {ping, call, loaded, heartbeat, observer, hello("other", 22), request(11)}) {
+    expect_refused(came_in_, other, absl::StatusCode::kInvalidArgument, "may only ask for the state");
+  }
+}
+
+TEST_F(HandshakeTest, ObserverMustSayWhomItWantsAndThatItIsNoMember) {
+  proto::Envelope observer = hello("inspect", 0);
+  observer.mutable_hello()->set_connection(0);
+  observer.mutable_hello()->set_observer(true);
+  proto::Envelope member = observer, numbered = observer, other = observer, unnamed = observer;
+  member.mutable_hello()->set_incarnation(22);
+  expect_refused(came_in_, member, absl::StatusCode::kInvalidArgument, "malformed Hello");
+  numbered.mutable_hello()->set_connection(1);
+  expect_refused(came_in_, numbered, absl::StatusCode::kInvalidArgument, "malformed Hello");
+  other.mutable_hello()->set_to_incarnation(12);
+  expect_refused(came_in_, other, absl::StatusCode::kAborted, "another incarnation");
+  unnamed.mutable_hello()->set_name("a name with blanks");
+  expect_refused(came_in_, unnamed, absl::StatusCode::kInvalidArgument, "worker name");
+  expect_refused(made_, observer, absl::StatusCode::kInvalidArgument, "malformed Hello");
+  group_.workers.clear();
+  expect_refused(came_in_, observer, absl::StatusCode::kUnavailable, "has not joined its group yet");
+  came_in_.identify({.proof = security::PeerIdentity::Proof::kCertificate, .job = "job", .name = "clerk"});
+  expect_refused(came_in_, observer, absl::StatusCode::kPermissionDenied, "clerk");
+}
+
 TEST_F(HandshakeTest, StrangerWaitsUntilTheGroupNamesIt) {
   EXPECT_EQ(came_in_.receive(hello("late", 66), group_).action, Action::kHold);
   group_.workers[66] = {"late", Standing::kMember};

@@ -86,7 +86,7 @@ void HeartbeatMonitor::notice(const Peer& peer, Event event, const absl::Status&
       [&](FailureDetector& detector, absl::Time now, FailureDetector::Actions& actions) {
         // Two threads may report in the wrong order: an event that the peer's present state contradicts is
         // dropped.
-        const bool connected = peer.is_connected();
+        const bool connected = !peer.view().links.empty();
         const bool stale = (event == &FailureDetector::connected && !connected) ||
                            (event == &FailureDetector::disconnected && connected);
         if (peer.status().ok() && !stale) (detector.*event)(peer.worker.incarnation, now, actions);

@@ -38,6 +38,20 @@ absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const tran
   return reason;
 }
 
+// Handles a message of an observer, and sends the answer. An error ends the link.
+absl::Status serve_observer(Observers& observers, const Worker& self, LinkSender& link,
+                            const proto::Envelope& envelope, absl::Time now) {
+  auto leave = [weak = link.weak_from_this()] {
+    const std::shared_ptr<LinkSender> idle = weak.lock();
+    if (idle == nullptr) return;
+    const absl::Status reason = absl::ResourceExhaustedError("an idle observer makes room for another one");
+    idle->part(goodbye(reason), reason, absl::ZeroDuration());
+  };
+  const absl::StatusOr<proto::Envelope> reply =
+      observers.receive(self, {link.number(), link.queued_bytes(), std::move(leave)}, envelope, now);
+  return reply.ok() ? link.send(*reply, {}).status() : reply.status();
+}
+
 }  // namespace
 
 Link::Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::string transport)
@@ -88,7 +102,7 @@ void Link::accept(const std::shared_ptr<transport::Connection>& connection) {
 
 bool Link::introduced() const {
   MutexLock lock(mutex_);
-  return handshake_.introduced();
+  return handshake_.introduced() || handshake_.observed();
 }
 
 void Link::introduce(Peer& peer) {
@@ -105,7 +119,7 @@ void Link::introduce(Peer& peer) {
 void Link::on_message(transport::Connection& connection, transport::Message message) {
   wait_until_opened();
   const std::size_t size = message.byte_size();
-  context_.bytes_received.fetch_add(size, std::memory_order_relaxed);
+  count_read(size, context_.bytes_received);
   // Not every transport checks max_message_bytes() before it receives a message.
   if (const uint64_t limit = max_message_bytes(); size > limit) {
     absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
@@ -138,6 +152,7 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
 Handshake::Step Link::decide_locked(const proto::Envelope& envelope) {
   if (!handshake_.introduced()) handshake_.identify(connection_->peer());
   Handshake::Step step = handshake_.receive(envelope, context_.group);
+  if (step.action == Action::kObserve) handshake_.observe();
   if (step.action != Action::kHold) return step;
   context_.host.wait_for_group(shared());
   return handshake_.receive(envelope, context_.group);
@@ -245,6 +260,10 @@ void Link::perform(const Handshake::Step& step, Peer* from, EnvelopePtr envelope
   switch (step.action) {
     case Action::kAdmit:
       refused = admit((*envelope)->hello());
+      break;
+    case Action::kObserve:
+    case Action::kAsk:
+      refused = serve_observer(*context_.observers, context_.self, *this, **envelope, timers_.clock().now());
       break;
     case Action::kPart:
       return leave((*envelope)->goodbye());

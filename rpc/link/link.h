@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/rpc/inspect/observers.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/link/held_messages.h"
 #include "gradwire/rpc/link/link_sender.h"
@@ -53,6 +54,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
     Host& host;
     TimerQueue& timers;
     const Limits limits;
+    const std::shared_ptr<Observers> observers;
     std::atomic<bool> stopping{false};
     std::atomic<uint64_t> bytes_sent{0};
     std::atomic<uint64_t> bytes_received{0};
@@ -86,11 +88,9 @@ class Link : public LinkSender, public transport::ConnectionListener {
   std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
 
   void introduce(Peer& peer);
-  // Decides on a message that has no held message before it. If the result is kHold, the host will call
-  // release().
+  // Decides on a message that has no held message before it. After kHold the host will call release().
   Handshake::Step decide_locked(const proto::Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Holds the message if it follows a held Hello. Returns false for any other message, which is then
-  // unchanged.
+  // Holds the message if it follows a held Hello; otherwise returns false, and leaves it unchanged.
   bool hold_unparsed(transport::Message& message);
   void handle(EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
   // Sends the reason to the other side, and ends the connection.
@@ -105,8 +105,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   bool deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
   absl::Status admit(const proto::Hello& hello);
   void leave(const proto::Goodbye& goodbye);
-  // Whether an incoming connection proves that this side can reach the peer's listener over the same
-  // transport.
+  // Whether an incoming connection proves that its transport reaches the peer's listener.
   bool proves_reachable(const Peer& peer) const;
   // Schedules release() for the time when the timeout of the held messages is over.
   void limit_wait_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

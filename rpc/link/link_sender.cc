@@ -98,6 +98,7 @@ absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<tr
   if (ticket.ok()) {
     bytes_sent_.fetch_add(size, std::memory_order_relaxed);
     unread_bound_.fetch_add(size, std::memory_order_relaxed);
+    link_bytes_.fetch_add(size, std::memory_order_relaxed);
     if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
   }
   return ticket;

@@ -41,6 +41,12 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   static constexpr uint64_t kUnreadGrain = uint64_t{1} << 20;
   // Number of messages that were sent on this link (Departures).
   uint64_t departed() const { return departed_.load(); }
+  // Bytes of these messages, of those that have arrived, and those that the transport has not sent yet.
+  uint64_t bytes_sent() const { return link_bytes_.load(std::memory_order_relaxed); }
+  uint64_t bytes_received() const { return bytes_read_.load(std::memory_order_relaxed); }
+  std::size_t queued_bytes() const {
+    return opened_.load(std::memory_order_acquire) ? connection_->queued_bytes() : 0;
+  }
 
   // Sends an envelope; returns the transport's ticket. Errors: as Connection::send().
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
@@ -70,6 +76,11 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
       : timers_(timers), bytes_sent_(bytes_sent), number_(number) {}
   ~LinkSender() = default;
 
+  // Counts a message that has arrived, here and in `all`. Only for the transport's thread.
+  void count_read(std::size_t size, std::atomic<uint64_t>& all) {
+    all.fetch_add(size, std::memory_order_relaxed);
+    bytes_read_.store(bytes_read_.load(std::memory_order_relaxed) + size, std::memory_order_relaxed);
+  }
   // Call when the connection has ended: its messages do not arrive any more.
   void drop_handed_over();
 
@@ -105,6 +116,8 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   std::atomic<uint64_t> departed_{0};
   // An upper bound of the unread bytes: those at the last question to the connection, and all sent since.
   std::atomic<uint64_t> unread_bound_{0};
+  std::atomic<uint64_t> link_bytes_{0};
+  std::atomic<uint64_t> bytes_read_{0};
 
   Mutex deferred_mutex_;
   std::vector<std::string> deferred_ ABSL_GUARDED_BY(deferred_mutex_);

@@ -125,10 +125,18 @@ void Peer::set_suspect(bool suspect) {
   if (lost_reason_.ok()) state_ = suspect ? WorkerState::kSuspect : WorkerState::kAlive;
 }
 
-bool Peer::is_connected() const {
+Peer::View Peer::view() const {
+  View view;
   MutexLock lock(mutex_);
-  return std::any_of(connections_.begin(), connections_.end(),
-                     [](const Connection& each) { return each.introduced; });
+  view.state = state_;
+  view.lost_reason = lost_reason_;
+  view.link_in_use = link_ != nullptr;
+  if (view.link_in_use) view.links.push_back(link_);
+  for (const Connection& connection : connections_) {
+    if (connection.introduced && connection.link != link_) view.links.push_back(connection.link);
+  }
+  view.given_up.assign(given_up_.begin(), given_up_.end());
+  return view;
 }
 
 void Peer::clear() {

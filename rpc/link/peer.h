@@ -74,8 +74,17 @@ struct Peer {
   // Marks the peer as lost and returns its connections. Returns nullopt if it was lost before.
   std::optional<Links> lose(WorkerState state, const absl::Status& reason);
   void set_suspect(bool suspect);
-  // Whether the peer has introduced itself on a connection that is open.
-  bool is_connected() const;
+  // The state of the peer at one moment.
+  struct View {
+    WorkerState state = WorkerState::kAlive;
+    absl::Status lost_reason;
+    // The open links on which the peer has introduced itself. That of new requests comes first, if there is
+    // one.
+    Links links;
+    bool link_in_use = false;
+    std::vector<std::pair<std::string, absl::Status>> given_up;
+  };
+  View view() const;
   // Releases all links. Call when this worker ends.
   void clear();
 

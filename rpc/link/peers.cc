@@ -16,7 +16,13 @@ namespace gradwire::rpc {
 Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Options& options)
     : transports_(std::move(transports)),
       options_(options),
-      shared_{self_, *this, sink, *this, timers, options.limits},
+      shared_{self_,
+              *this,
+              sink,
+              *this,
+              timers,
+              options.limits,
+              options.observers == nullptr ? std::make_shared<Observers>() : options.observers},
       monitor_(shared_, *this, options.heartbeat) {}
 
 Peers::~Peers() { shutdown(absl::CancelledError("the agent was destroyed"), absl::ZeroDuration()); }
@@ -109,6 +115,7 @@ void Peers::count(AgentTables& tables) const {
   PeerTable::count(tables);
   tables.watched_workers = monitor_.watched();
   tables.held_bytes = shared_.held_bytes;
+  tables.observers = shared_.observers->size();
   MutexLock lock(mutex_);
   tables.links = links_.size();
   for (const auto& [number, link] : links_) tables.parted_messages += link->parted_messages();
@@ -200,6 +207,7 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
     unadmitted_.erase(link->number());
     std::erase(waiting_, link);
   }
+  shared_.observers->remove(link->number());
   const Peer::Ended ended = peer == nullptr ? Peer::Ended() : peer->remove(link);
   {
     MutexLock lock(mutex_);

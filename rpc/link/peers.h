@@ -45,6 +45,8 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
     absl::Duration connect_timeout = absl::Seconds(10);
     HeartbeatOptions heartbeat;
     Limits limits;
+    // nullptr: all observers are refused.
+    std::shared_ptr<Observers> observers;
   };
   // `transports`: best first; they include loopback, for calls of this worker to itself.
   Peers(Transports transports, Sink& sink, TimerQueue& timers, const Options& options);

@@ -76,6 +76,13 @@ class HolderTable {
   // Whether an unconfirmed fork was passed on by one of `sharers`.
   bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
+  // Calls visit(owner) for each fork. Ends when it returns false.
+  template <class Visit>
+  void each_owner(Visit visit) const {
+    for (const auto& [fork, state] : forks_) {
+      if (!visit(state.fork.owner)) return;
+    }
+  }
   std::size_t children() const { return children_.size(); }
   // Number of unconfirmed forks whose sharer waits for the confirmation.
   std::size_t unconfirmed() const { return unconfirmed_.size(); }

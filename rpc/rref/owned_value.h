@@ -6,6 +6,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/rpc/rref/handle.h"
 
 namespace gradwire::rpc {
@@ -19,6 +21,8 @@ struct ValueSlot {
     Found found;
   };
   std::optional<absl::StatusOr<OwnedValue>> value;
+  // When the entry was made, for those who search for leaks. On Clock::system().
+  absl::Time since = Clock::system().now();
   std::list<Waiter> waiters;
   // The waiters are being called. A new waiter is queued behind them, so that calls keep their order.
   bool delivering = false;

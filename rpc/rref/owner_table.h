@@ -70,6 +70,17 @@ class OwnerTable {
   std::size_t remembered_deletes() const;
   // Number of lost holders whose forks are still in the table.
   std::size_t unreleased() const { return unreleased_.size(); }
+  // Calls visit(rref, holder, lost) for each fork and, with the holder 0, for each RRef without forks. Ends
+  // when it returns false.
+  template <class Visit>
+  void each_holder(Visit visit) const {
+    for (const auto& [rref, entry] : entries_) {
+      if (entry.forks.empty() && !visit(rref, uint64_t{0}, false)) return;
+      for (const auto& [fork, holder] : entry.forks) {
+        if (!visit(rref, holder, lost(holder))) return;
+      }
+    }
+  }
   bool remembers(uint64_t holder) const { return deleted_.contains(holder); }
 
   // Tables in the same state have the same hash. Used to explore states in tests.

@@ -312,6 +312,11 @@ std::size_t ReferenceDriver::forks_of(uint64_t holder) const {
   return tables_.references.owner().count_forks_of(holder);
 }
 
+void ReferenceDriver::view(absl::FunctionRef<void(const Tables&)> visit) const {
+  MutexLock lock(mutex_);
+  visit(tables_);
+}
+
 void ReferenceDriver::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
   const References& references = tables_.references;

@@ -71,6 +71,8 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
   void count(AgentTables& tables) const;
   // Number of references to values of this worker that the holder, an incarnation, has.
   std::size_t forks_of(uint64_t holder) const;
+  // Calls `visit` with the lock held: it must be short, and must not call back.
+  void view(absl::FunctionRef<void(const Tables&)> visit) const;
   // Number of messages that have not been answered.
   std::size_t messages_under_way() const { return under_way_.load(); }
   // nullptr while the agent is being destroyed.

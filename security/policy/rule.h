@@ -34,9 +34,10 @@ absl::string_view word_for(CalleeClass kind);
 // reference that another worker passed on. "fetch": read the value. A worker may always give back a reference
 // that it holds.
 inline constexpr std::array<absl::string_view, 2> kReferenceActions = {"fetch", "hold"};
-// The names of kService: autograd contexts and backward passes, barriers of workers, the list of callees, and
-// tensors in the memory of another process.
-inline constexpr std::array<absl::string_view, 4> kServices = {"autograd", "barrier", "callees", "ipc"};
+// The names of kService: autograd contexts and backward passes, barriers of workers, the list of callees, the
+// state of the worker for observers, and tensors in the memory of another process.
+inline constexpr std::array<absl::string_view, 5> kServices = {"autograd", "barrier", "callees", "inspect",
+                                                               "ipc"};
 
 // Limits of a policy.
 inline constexpr std::size_t kMaxPolicyBytes = std::size_t{1} << 20;

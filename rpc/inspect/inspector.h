@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/proto/inspect.pb.h"
+#include "gradwire/rpc/agent/runtime.h"
+#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/flight/call_report.h"
+#include "gradwire/rpc/inspect/observers.h"
+#include "gradwire/rpc/link/agent_tables.h"
+
+namespace gradwire::rpc {
+
+class Peers;
+class RRefService;
+class Server;
+
+// Describes the state of one agent to observers (proto/inspect.proto). It reads the tables of the agent's
+// parts one after the other, each under its own lock, and costs nothing while nobody asks. Thread-safe. Its
+// parts must outlive it.
+class Inspector : public ObserverSink {
+ public:
+  struct Parts {
+    AgentRuntime& runtime;
+    Peers& peers;
+    Server& server;
+    RRefService& rrefs;
+    // The calls that are open, services included.
+    std::function<OpenCalls()> open_calls;
+    std::function<AgentTables()> tables;
+    std::function<AgentStatistics()> statistics;
+  };
+  explicit Inspector(Parts parts);
+
+  absl::Status may_observe(const std::string& name) override;
+  absl::StatusOr<std::string> inspect(const std::string& body) override;
+
+  // The state, with at most `most` entries in each list.
+  proto::AgentState state(uint32_t most) const;
+
+ private:
+  void read_process(proto::AgentState& state) const;
+  void read_numbers(proto::AgentState& state) const;
+
+  const Parts parts_;
+  const absl::Time started_;
+};
+
+}  // namespace gradwire::rpc

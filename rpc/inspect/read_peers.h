@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gradwire/proto/inspect.pb.h"
+#include "gradwire/rpc/options.h"
+
+namespace gradwire::rpc {
+
+class Peers;
+
+// Fills AgentState.peers. Peers that are suspect or lost, and those with connections, come first when there
+// are more than `most`.
+void read_peers(const Peers& peers, const FlowOptions& flow, uint32_t most, proto::AgentState& state);
+
+}  // namespace gradwire::rpc
