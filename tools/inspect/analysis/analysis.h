@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "gradwire/tools/inspect/analysis/finding.h"
+#include "gradwire/tools/inspect/analysis/job_view.h"
+#include "gradwire/tools/inspect/analysis/wait_graph.h"
+
+namespace gradwire::inspect {
+
+// Finds the problems of a job. The most serious ones come first: the order is that of Finding::Kind, then by
+// age. Pure: the same view gives the same findings.
+std::vector<Finding> analyze(const JobView& job, const Thresholds& thresholds);
+
+// ---- The parts of analyze(). Each returns its findings in any order.
+
+// Cycles of calls and passes that wait for one another, and chains that came back to one of their workers.
+std::vector<Finding> find_deadlocks(const JobView& job, const WaitGraph& graph, const Thresholds& thresholds);
+// Calls in progress that take long, one finding for each call at the end of a chain, and queues for threads.
+std::vector<Finding> find_slow_calls(const JobView& job, const WaitGraph& graph,
+                                     const Thresholds& thresholds);
+// Workers that do not answer, and workers that died.
+std::vector<Finding> find_workers(const JobView& job, const Thresholds& thresholds);
+// Ranks that are late at a collective.
+std::vector<Finding> find_late_ranks(const JobView& job, const Thresholds& thresholds);
+// Full flow windows, and connections over tcp between workers that could share memory.
+std::vector<Finding> find_links(const JobView& job, const Thresholds& thresholds);
+// RRefs that are many and old, or whose holder is gone.
+std::vector<Finding> find_leaks(const JobView& job, const Thresholds& thresholds);
+
+}  // namespace gradwire::inspect
