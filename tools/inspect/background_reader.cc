@@ -1,0 +1,61 @@
+#include "gradwire/tools/inspect/background_reader.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/tools/inspect/analysis/analysis.h"
+
+namespace gradwire::inspect {
+
+BackgroundReader::BackgroundReader(const Options& options) : options_(options), thread_([this] { run(); }) {}
+
+BackgroundReader::~BackgroundReader() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void BackgroundReader::latest(Report& report, std::string& status) {
+  MutexLock lock(mutex_);
+  if (newest_ != nullptr) report = std::move(*std::exchange(newest_, nullptr));
+  status = status_;
+}
+
+std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& before) {
+  if (reader == nullptr) {
+    absl::StatusOr<std::unique_ptr<JobReader>> opened = JobReader::open(options_.place);
+    if (!opened.ok()) return std::string(opened.status().message());
+    reader = *std::move(opened);
+  }
+  std::string warning;
+  absl::StatusOr<JobView> now = reader->read(warning);
+  if (!now.ok()) return std::string(now.status().message());
+  auto report = std::make_unique<Report>();
+  report->rates = compare(before, *now);
+  report->findings = analyze(*now, options_.thresholds);
+  report->job = *now;
+  before = *std::move(now);
+  MutexLock lock(mutex_);
+  newest_ = std::move(report);
+  return warning;
+}
+
+void BackgroundReader::run() {
+  std::unique_ptr<JobReader> reader;
+  JobView before;
+  while (true) {
+    const absl::Time next = Clock::system().now() + options_.interval;
+    std::string status = read(reader, before);
+    MutexLock lock(mutex_);
+    status_ = std::move(status);
+    while (!stopping_ && Clock::system().now() < next)
+      changed_.wait_for(mutex_, next - Clock::system().now());
+    if (stopping_) return;
+  }
+}
+
+}  // namespace gradwire::inspect

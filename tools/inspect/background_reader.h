@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/tools/inspect/options.h"
+#include "gradwire/tools/inspect/view/report.h"
+
+namespace gradwire::inspect {
+
+// Reads a job again and again on a thread of its own, so that the live view answers keys while a worker does
+// not answer. If the job cannot be reached, it tries again. Thread-safe. The destructor returns when the
+// reading that is under way has ended, which takes at most a few times JobPlace::timeout.
+class BackgroundReader {
+ public:
+  explicit BackgroundReader(const Options& options);
+  ~BackgroundReader();
+  BackgroundReader(const BackgroundReader&) = delete;
+  BackgroundReader& operator=(const BackgroundReader&) = delete;
+
+  // Replaces `report` if there is a newer one, and `status` by what is wrong with the reading, if anything.
+  void latest(Report& report, std::string& status);
+
+ private:
+  void run();
+  // Reads once. Returns what is wrong; empty if nothing is.
+  std::string read(std::unique_ptr<JobReader>& reader, JobView& before);
+
+  const Options options_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Report> newest_ ABSL_GUARDED_BY(mutex_);
+  std::string status_ ABSL_GUARDED_BY(mutex_) = "connecting";
+  std::thread thread_;
+};
+
+}  // namespace gradwire::inspect

@@ -1,0 +1,116 @@
+#include "gradwire/tools/inspect/job_reader.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/init/init_url.h"
+#include "gradwire/store/init/process_place.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/tcp_store.h"
+
+namespace gradwire::inspect {
+namespace {
+
+using Standing = rpc::JobDirectory::Standing;
+
+absl::StatusOr<std::string> place_of_environment() {
+  const auto host = store::environment_variable("MASTER_ADDR");
+  const auto port = store::environment_variable("MASTER_PORT");
+  if (!port) {
+    return absl::InvalidArgumentError(
+        "the job is unknown: give --store=HOST:PORT, or set MASTER_ADDR and MASTER_PORT as for its workers");
+  }
+  return absl::StrCat(host.value_or("localhost"), ":", *port);
+}
+
+absl::StatusOr<std::shared_ptr<store::Store>> open_store(const JobPlace& place) {
+  std::string where = place.store;
+  if (where == "env://") {
+    GRADWIRE_ASSIGN_OR_RETURN(where, place_of_environment());
+  }
+  if (!absl::StrContains(where, "://")) where = "tcp://" + where;
+  GRADWIRE_ASSIGN_OR_RETURN(const store::InitUrl url, store::parse_init_url(where));
+  switch (url.kind) {
+    case store::InitUrl::Kind::kTcp: {
+      GRADWIRE_ASSIGN_OR_RETURN(
+          std::shared_ptr<store::TcpStore> tcp,
+          store::TcpStore::open(url.endpoint.host, url.endpoint.port,
+                                {.timeout = place.timeout, .security = place.security}));
+      return tcp;
+    }
+    case store::InitUrl::Kind::kFile: {
+      // Opening a file that is missing would create it. Without a world size the observer does not count as a
+      // user of it.
+      if (access(url.path.c_str(), F_OK) != 0) {
+        return absl::NotFoundError(
+            absl::StrCat("the store file ", url.path, " does not exist: is the job running?"));
+      }
+      GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<store::FileStore> file,
+                                store::FileStore::open(url.path, /*world_size=*/std::nullopt, place.timeout));
+      return file;
+    }
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot find a job by ", where,
+                       ": give the address of its store as --store=HOST:PORT or --store=file:///PATH"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobReader>> JobReader::open(const JobPlace& place) {
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::unique_ptr<rpc::Observer> observer,
+      rpc::Observer::open({.name = place.name, .security = place.security, .most = place.most}));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, open_store(place));
+  return std::unique_ptr<JobReader>(new JobReader(place, std::move(store), std::move(observer)));
+}
+
+JobReader::JobReader(const JobPlace& place, std::shared_ptr<store::Store> store,
+                     std::unique_ptr<rpc::Observer> observer)
+    : timeout_(place.timeout), directory_(std::move(store)), observer_(std::move(observer)) {}
+
+absl::StatusOr<JobView> JobReader::read(std::string& warning) {
+  warning.clear();
+  absl::StatusOr<std::vector<rpc::JobDirectory::Entry>> entries = directory_.read(timeout_);
+  if (entries.ok()) {
+    known_ = *std::move(entries);
+  } else if (known_.empty()) {
+    return entries.status();
+  } else {
+    warning = absl::StrCat("the store does not answer: ", entries.status().message());
+  }
+  JobView view{.group = directory_.group(), .time = Clock::system().now()};
+  std::vector<proto::WorkerRecord> members;
+  for (const rpc::JobDirectory::Entry& entry : known_) {
+    WorkerView& worker = view.workers.emplace_back();
+    worker.record = entry.record;
+    worker.reason = entry.reason;
+    worker.standing = entry.standing == Standing::kMember ? WorkerView::Standing::kMember
+                      : entry.standing == Standing::kDead ? WorkerView::Standing::kDead
+                                                          : WorkerView::Standing::kLeft;
+    if (worker.is_member()) members.push_back(entry.record);
+  }
+  std::vector<rpc::Observer::Answer> answers = observer_->ask(members, timeout_);
+  auto answer = answers.begin();
+  for (WorkerView& worker : view.workers) {
+    if (!worker.is_member()) continue;
+    if (answer->ok()) {
+      worker.state = **std::move(answer);
+    } else {
+      worker.status = answer->status();
+    }
+    ++answer;
+  }
+  return view;
+}
+
+}  // namespace gradwire::inspect

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/rpc/inspect/job_directory.h"
+#include "gradwire/rpc/inspect/observer.h"
+#include "gradwire/security/security_options.h"
+#include "gradwire/store/store.h"
+#include "gradwire/tools/inspect/analysis/job_view.h"
+
+namespace gradwire::inspect {
+
+// Where a job is, and how this process proves that it belongs to it.
+struct JobPlace {
+  // "host:port", "tcp://host:port", "file:///path" or "env://", which takes MASTER_ADDR and MASTER_PORT.
+  std::string store = "env://";
+  std::string name = "inspect";
+  SecurityOptions security;
+  absl::Duration timeout = absl::Seconds(3);
+  uint32_t most = 0;
+};
+
+// Reads the state of a job: its workers from the store, and their states from themselves. Not thread-safe.
+class JobReader {
+ public:
+  // Connects to the store. Errors: InvalidArgument for a wrong place; those of the store.
+  static absl::StatusOr<std::unique_ptr<JobReader>> open(const JobPlace& place);
+
+  // Reads all workers. If the store does not answer, the workers of the last view are asked, and `warning`
+  // says why; it is empty otherwise. Errors: those of the store, while no view exists.
+  absl::StatusOr<JobView> read(std::string& warning);
+
+ private:
+  JobReader(const JobPlace& place, std::shared_ptr<store::Store> store,
+            std::unique_ptr<rpc::Observer> observer);
+
+  const absl::Duration timeout_;
+  rpc::JobDirectory directory_;
+  const std::unique_ptr<rpc::Observer> observer_;
+  std::vector<rpc::JobDirectory::Entry> known_;
+};
+
+}  // namespace gradwire::inspect

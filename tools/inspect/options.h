@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/tools/inspect/analysis/finding.h"
+#include "gradwire/tools/inspect/job_reader.h"
+
+namespace gradwire::inspect {
+
+// The command line of tools/inspect.
+struct Options {
+  bool help = false;
+  bool once = false;
+  bool json = false;
+  // Time between two readings.
+  absl::Duration interval = absl::Seconds(1);
+  JobPlace place;
+  Thresholds thresholds;
+};
+
+// Parses the arguments after the name of the program. InvalidArgument for an unknown option or a wrong value.
+absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments);
+std::string usage();
+
+}  // namespace gradwire::inspect

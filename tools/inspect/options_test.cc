@@ -1,0 +1,64 @@
+#include "gradwire/tools/inspect/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gradwire::inspect {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Options, DefaultsAreThoseOfTheUsage) {
+  const absl::StatusOr<Options> options = parse_options({});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_FALSE(options->once);
+  EXPECT_EQ(options->place.store, "env://");
+  EXPECT_EQ(options->interval, absl::Seconds(1));
+  EXPECT_EQ(options->place.timeout, absl::Seconds(3));
+  EXPECT_EQ(options->place.name, "inspect");
+  EXPECT_EQ(options->thresholds.slow_call, absl::Seconds(5));
+  for (const char* part : {"(5)", "(2)", "(1000)", "(60)", "(64)", "(3)"})
+    EXPECT_THAT(usage(), HasSubstr(part));
+}
+
+TEST(Options, AllSpellings) {
+  const absl::StatusOr<Options> options =
+      parse_options({"--once", "--json", "--store", "host:1", "--slow-call=0.5", "--leak_age=7", "--leak=3",
+                     "--token_file=t", "--insecure", "--most=10", "--interval=0.25"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->once && options->json && options->place.security.insecure);
+  EXPECT_EQ(options->place.store, "host:1");
+  EXPECT_EQ(options->thresholds.slow_call, absl::Milliseconds(500));
+  EXPECT_EQ(options->thresholds.rref_age, absl::Seconds(7));
+  EXPECT_EQ(options->thresholds.rrefs, 3u);
+  EXPECT_EQ(options->place.security.token_file, "t");
+  EXPECT_EQ(options->place.most, 10u);
+  EXPECT_EQ(options->interval, absl::Milliseconds(250));
+}
+
+TEST(Options, EachMistakeIsNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
+      {{"--json"}, "--json needs --once"},
+      {{"--nonsense"}, "unknown option --nonsense"},
+      {{"job"}, "unexpected argument \"job\""},
+      {{"--store"}, "--store needs a value"},
+      {{"--store="}, "option --store: it is empty"},
+      {{"--once=1"}, "option --once has no value"},
+      {{"--interval=0"}, "option --interval: got \"0\""},
+      {{"--interval=nan"}, "option --interval"},
+      {{"--most=0"}, "option --most: got \"0\", expected a number from 1 to 1024"},
+      {{"--leak=-1"}, "option --leak"},
+  };
+  for (const auto& [arguments, message] : mistakes) {
+    const absl::Status status = parse_options(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::inspect
