@@ -173,28 +173,6 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   return absl::OkStatus();
 }
 
-AgentStatistics AgentImpl::statistics() const {
-  AgentStatistics statistics;
-  caller->count(statistics);
-  statistics.calls_served = server->calls().served();
-  if (runtime.policy != nullptr) statistics.calls_denied = runtime.policy->denied();
-  statistics.bytes_sent = peers->bytes_sent();
-  statistics.bytes_received = peers->bytes_received();
-  return statistics;
-}
-
-AgentTables AgentImpl::tables() const {
-  AgentTables tables;
-  caller->count(tables);
-  server->calls().count(tables);
-  rrefs->driver().count(tables);
-  peers->count(tables);
-  membership->count(tables);
-  if (runtime.fences != nullptr) tables.device_waits = runtime.fences->size();
-  if (const IpcChannel* ipc = runtime.devices.ipc()) ipc->count(tables);
-  return tables;
-}
-
 absl::Status AgentImpl::wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline) {
   GRADWIRE_RETURN_IF_ERROR(runtime.accepts_calls());
   std::vector<Worker> members;

@@ -33,8 +33,6 @@ class AgentImpl : public Peers::Sink {
   AgentTables tables() const;
   // As Agent::barrier(), until `deadline`.
   absl::Status wait_at_barrier(const std::vector<std::string>& names, absl::Time deadline);
-  AgentStatistics statistics() const;
-  AgentTables tables() const;
 
   // Peers::Sink
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,

@@ -38,8 +38,9 @@ void read_links(const Peer::View& view, proto::PeerState& out) {
     entry.set_transport(link.transport());
     entry.set_made_here(link.made_here());
     entry.set_in_use(i == 0 && view.link_in_use);
-    entry.set_bytes_sent(link.bytes_sent());
-    entry.set_bytes_received(link.bytes_received());
+    const LinkSender::Traffic traffic = link.traffic();
+    entry.set_bytes_sent(traffic.sent);
+    entry.set_bytes_received(traffic.received);
     entry.set_messages_sent(link.departed());
     entry.set_queued_bytes(link.queued_bytes());
     entry.set_number(link.number());

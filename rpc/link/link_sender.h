@@ -41,9 +41,15 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   static constexpr uint64_t kUnreadGrain = uint64_t{1} << 20;
   // Number of messages that were sent on this link (Departures).
   uint64_t departed() const { return departed_.load(); }
-  // Bytes of these messages, of those that have arrived, and those that the transport has not sent yet.
-  uint64_t bytes_sent() const { return link_bytes_.load(std::memory_order_relaxed); }
-  uint64_t bytes_received() const { return bytes_read_.load(std::memory_order_relaxed); }
+  // Bytes of these messages, and of those that have arrived.
+  struct Traffic {
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  Traffic traffic() const {
+    return {link_bytes_.load(std::memory_order_relaxed), bytes_read_.load(std::memory_order_relaxed)};
+  }
+  // Bytes that the transport has not sent yet.
   std::size_t queued_bytes() const {
     return opened_.load(std::memory_order_acquire) ? connection_->queued_bytes() : 0;
   }
