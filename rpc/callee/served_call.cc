@@ -149,7 +149,6 @@ void ServedCall::run() {
   const ServedCall* const outer = std::exchange(running, this);
   profile_ = begin_profile(incoming_, callee_, parts_.runtime.self.name);
   const RunningHandler profiled(profile_.get());
-  const absl::Time now = Clock::system().now();
   begun_ = now;
   // If the call was cancelled or has expired, do not run it.
   if (absl::Status cancelled = incoming_.token.reason(); !cancelled.ok()) {
