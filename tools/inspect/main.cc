@@ -14,6 +14,7 @@
 #include "gradwire/tools/inspect/job_reader.h"
 #include "gradwire/tools/inspect/options.h"
 #include "gradwire/tools/inspect/terminal.h"
+#include "gradwire/tools/inspect/trace/trace_command.h"
 #include "gradwire/tools/inspect/view/report.h"
 #include "gradwire/tools/inspect/view/screen.h"
 
@@ -70,9 +71,11 @@ int show_live(const Options& options) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments[0] == "dump") {
+  if (!arguments.empty() && (arguments[0] == "dump" || arguments[0] == "trace")) {
     std::string out, errors;
-    const int code = tools::dump_command({arguments.begin() + 1, arguments.end()}, out, errors);
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    const int code =
+        arguments[0] == "dump" ? tools::dump_command(rest, out, errors) : trace_command(rest, out, errors);
     std::fputs(out.c_str(), stdout);
     std::fputs(errors.c_str(), stderr);
     return code;

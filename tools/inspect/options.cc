@@ -16,6 +16,7 @@ namespace {
 
 constexpr char kUsage[] = R"(usage: inspect [options]
        inspect dump [--lines=N] PATH...
+       inspect trace [--out=FILE] PATH...
 
 Shows what a running job of Gradwire does: its workers, their calls, connections, references and process
 groups, and the problems that they have. It finds the job by its store, asks each worker, and changes nothing
@@ -42,7 +43,8 @@ in the job. docs/observability.md describes what it shows.
   --leak_age=SECONDS   this (60)
 
 With --once the exit status is 0 if no problem was found, 3 if one was found, and 1 if the job cannot be read.
-It is 2 for a wrong command line. "inspect dump" prints flight records that workers have written.
+It is 2 for a wrong command line. "inspect dump" prints flight records that workers have written, and
+"inspect trace" makes a trace of them for Perfetto.
 )";
 
 absl::Status parse_seconds(absl::string_view text, absl::Duration least, absl::Duration& out) {

@@ -1,15 +1,12 @@
 #include "gradwire/tools/inspect/dump/dump_command.h"
 
-#include <sys/stat.h>
-
-#include <utility>
-
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "gradwire/tools/inspect/dump/flight_file.h"
 #include "gradwire/tools/inspect/dump/flight_join.h"
+#include "gradwire/tools/inspect/dump/flight_paths.h"
 #include "gradwire/tools/inspect/dump/flight_text.h"
 
 namespace gradwire::tools {
@@ -20,11 +17,6 @@ constexpr char kUsage[] =
     "  PATH       a flight record (*.jsonl), or a directory with flight records\n"
     "  --lines=N  the most lines of each list; default 50\n";
 constexpr std::size_t kDefaultLines = 50;
-
-bool is_directory(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 }  // namespace
 
@@ -40,10 +32,6 @@ int dump_command(const std::vector<std::string>& arguments, std::string& out, st
     } else if (absl::StartsWith(argument, "-")) {
       absl::StrAppend(&errors, "unknown option: got ", argument, "\n", kUsage);
       return 2;
-    } else if (is_directory(argument)) {
-      absl::StatusOr<std::vector<std::string>> found = find_flight_files(argument);
-      if (!found.ok()) absl::StrAppend(&errors, found.status().message(), "\n");
-      if (found.ok()) paths.insert(paths.end(), found->begin(), found->end());
     } else {
       paths.push_back(argument);
     }
@@ -52,15 +40,7 @@ int dump_command(const std::vector<std::string>& arguments, std::string& out, st
     absl::StrAppend(&errors, kUsage);
     return 2;
   }
-  std::vector<FlightFile> files;
-  for (const std::string& path : paths) {
-    absl::StatusOr<FlightFile> file = read_flight_file(path);
-    if (file.ok()) {
-      files.push_back(*std::move(file));
-    } else {
-      absl::StrAppend(&errors, file.status().message(), "\n");
-    }
-  }
+  std::vector<FlightFile> files = read_flight_paths(paths, errors);
   if (files.empty()) {
     absl::StrAppend(&errors, "found no flight records\n");
     return 1;

@@ -1,0 +1,158 @@
+#include "gradwire/tools/inspect/trace/flight_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/tools/inspect/trace/trace_command.h"
+
+namespace gradwire::inspect {
+namespace {
+
+using ::testing::HasSubstr;
+using tools::FlightCall;
+using tools::FlightFile;
+
+FlightFile file_of(const std::string& name, uint64_t incarnation) {
+  FlightFile file;
+  file.title = name;
+  file.incarnation = incarnation;
+  file.process = 100 + static_cast<int64_t>(incarnation);
+  file.clock_ns = 9000;
+  file.workers = {{1, "a"}, {2, "b"}};
+  return file;
+}
+
+FlightCall call_of(bool made, uint64_t number, int64_t began, int64_t ended) {
+  FlightCall call;
+  call.identity = {1, number};
+  call.made = made;
+  call.peer = made ? 2 : 1;
+  call.name = "f";
+  call.began = began;
+  call.ended = ended;
+  if (ended != 0) call.code = "OK";
+  return call;
+}
+
+TEST(FlightTrace, CallsBecomeSpansOfBothEnds) {
+  std::vector<FlightFile> files = {file_of("a", 1), file_of("b", 2)};
+  files[0].calls = {call_of(true, 7, 1000, 4000)};
+  files[1].calls = {call_of(false, 7, 1500, 3500)};
+  files[1].calls[0].started = 2500;
+  files[1].calls[0].parent = {tools::FlightParent::Kind::kCall, 3, 4};
+  const std::vector<WorkerTrace> workers = trace_of(files);
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[0].name, "a");
+  EXPECT_EQ(workers[0].process, 101);
+  const TraceSpan& call = workers[0].spans.at(0);
+  EXPECT_EQ(call.kind, SpanKind::kCall);
+  EXPECT_EQ(call.peer, "b");
+  EXPECT_EQ(call.id, CallIdentity(1, 7));
+  EXPECT_EQ(call.parent, CallIdentity());
+  EXPECT_EQ(call.begin, 1000);
+  EXPECT_EQ(call.end, 4000);
+  EXPECT_EQ(call.result, "OK");
+  const TraceSpan& handler = workers[1].spans.at(0);
+  EXPECT_EQ(handler.kind, SpanKind::kHandler);
+  EXPECT_EQ(handler.peer, "a");
+  EXPECT_EQ(handler.ran, 2500);
+  EXPECT_EQ(handler.parent, CallIdentity(3, 4));
+}
+
+TEST(FlightTrace, OpenCallLastsUntilItsFileWasWritten) {
+  std::vector<FlightFile> files = {file_of("a", 1)};
+  files[0].calls = {call_of(true, 7, 1000, 0)};
+  const std::vector<WorkerTrace> workers = trace_of(files);
+  EXPECT_EQ(workers[0].spans.at(0).end, 9000);
+  EXPECT_EQ(workers[0].spans.at(0).result, "");
+}
+
+TEST(FlightTrace, FilesOfAWorkerAreMergedAndTheLaterOneCounts) {
+  std::vector<FlightFile> files = {file_of("a", 1), file_of("a", 1)};
+  files[0].calls = {call_of(true, 7, 1000, 0), call_of(true, 8, 1000, 2000)};
+  files[1].calls = {call_of(true, 7, 1000, 4000)};
+  const std::vector<WorkerTrace> workers = trace_of(files);
+  ASSERT_EQ(workers.size(), 1u);
+  ASSERT_EQ(workers[0].spans.size(), 2u);
+  EXPECT_EQ(workers[0].spans[0].end, 4000);
+  EXPECT_EQ(workers[0].spans[1].id.second, 8u);
+}
+
+TEST(FlightTrace, RanksOfACollectiveHaveAnIdentityInCommon) {
+  std::vector<FlightFile> files = {file_of("a", 1), file_of("b", 2)};
+  for (int rank = 0; rank < 2; ++rank) {
+    FlightFile group = file_of(absl::StrCat("group \"world\", rank ", rank, " of 2"), 0);
+    group.is_group = true;
+    group.process = 101 + rank;
+    group.collectives = {{.sequence = 4, .operation = "all_reduce", .code = "OK", .began = 10, .ended = 20},
+                         {.sequence = -1, .operation = "send", .began = 30}};
+    files.insert(files.begin(), group);
+  }
+  const std::vector<WorkerTrace> workers = trace_of(files);
+  ASSERT_EQ(workers.size(), 2u);
+  ASSERT_EQ(workers[0].spans.size(), 2u);
+  EXPECT_EQ(workers[0].name, "a");
+  EXPECT_EQ(workers[0].spans[0].id, CallIdentity()) << "a message between two ranks";
+  EXPECT_EQ(workers[0].spans[1].id, workers[1].spans[1].id);
+  EXPECT_NE(workers[0].spans[1].id, CallIdentity());
+  EXPECT_EQ(workers[0].spans[1].peer, "group \"world\"");
+}
+
+TEST(FlightTrace, GroupsOfAProcessWithoutAWorkerHaveATraceOfTheirOwn) {
+  FlightFile group = file_of("group \"world\", rank 0 of 2", 0);
+  group.is_group = true;
+  group.collectives = {{.sequence = 4, .operation = "all_reduce", .began = 10}};
+  const std::vector<WorkerTrace> workers = trace_of({group});
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_EQ(workers[0].name, "group \"world\", rank 0 of 2");
+}
+
+TEST(TraceCommand, WritesOneTraceOfADirectory) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/trace-", ::getpid());
+  ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
+  const auto write = [&](const std::string& name, const std::string& incarnation, const std::string& call) {
+    std::ofstream(absl::StrCat(directory, "/", name, ".jsonl"))
+        << R"({"type":"flight","version":1,"source":"agent","reason":"why","process":12,"wall_ns":2000000,)"
+        << R"("clock_ns":1000000,"worker":")" << name << R"(","id":0,"incarnation":")" << incarnation
+        << R"(","dump":"ordinary","capacity":4,"recorded":1})"
+        << "\n"
+        << call << "\n"
+        << R"({"type":"end","lines":1})"
+        << "\n";
+  };
+  write(
+      "a", "0xa",
+      R"({"type":"call","side":"made","caller":"0xa","peer":"0xb","number":7,"name":"f","began":100,"started":150,)"
+      R"("ended":400000,"code":"OK"})");
+  write("b", "0xb",
+        R"({"type":"call","side":"served","caller":"0xa","peer":"0xa","number":7,"name":"f","began":5000,)"
+        R"("started":6000,"ended":300000,"code":"OK"})");
+  const std::string trace = directory + "/trace.json";
+  std::string out, errors;
+  EXPECT_EQ(trace_command({absl::StrCat("--out=", trace), directory}, out, errors), 0) << errors;
+  EXPECT_THAT(out, HasSubstr("2 spans of 2 workers"));
+  EXPECT_THAT(out, HasSubstr("the clock of \"b\" is mapped with an error of at most"));
+  std::stringstream text;
+  text << std::ifstream(trace).rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("\"name\":\"answer\""));
+}
+
+TEST(TraceCommand, WrongCommandLinesAndMissingFilesAreNamed) {
+  std::string out, errors;
+  EXPECT_EQ(trace_command({}, out, errors), 2);
+  EXPECT_EQ(trace_command({"--what"}, out, errors), 2);
+  EXPECT_THAT(errors, HasSubstr("--what"));
+  EXPECT_EQ(trace_command({"/none/at/all.jsonl"}, out, errors), 1);
+  EXPECT_THAT(errors, HasSubstr("/none/at/all.jsonl"));
+  EXPECT_EQ(out, "");
+}
+
+}  // namespace
+}  // namespace gradwire::inspect
