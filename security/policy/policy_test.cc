@@ -170,7 +170,7 @@ TEST(PolicyErrors, NameLineAndColumn) {
 // A rule that fits nothing would silently not deny what its author wanted to deny.
 TEST(PolicyErrors, NamesThatCannotFitAreRefused) {
   EXPECT_THAT(error("deny w service barier"), AllOf(StartsWith("p:1:16: unknown service \"barier\""),
-                                                    HasSubstr("autograd, barrier, callees, ipc")));
+                                                    HasSubstr("autograd, barrier, callees, inspect, ipc")));
   EXPECT_THAT(error("deny w reference delete"),
               AllOf(StartsWith("p:1:18: unknown reference \"delete\""), HasSubstr("fetch, hold or *")));
   EXPECT_THAT(

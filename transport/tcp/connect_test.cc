@@ -69,7 +69,8 @@ TEST(TcpListen, APortInUseIsUnavailableAndNamed) {
   auto second = make_tcp_transport(options);
   absl::Status status = second->listen(refuse).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find(address), std::string::npos) << status;
+  // An address may end in "@" and the network to which it belongs.
+  EXPECT_NE(status.message().find(address.substr(0, address.find('@'))), std::string::npos) << status;
   EXPECT_NE(status.message().find("in use"), std::string::npos) << status;
 }
 

@@ -27,10 +27,16 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 std::string hosts(const std::vector<Member>& members, bool (*wanted)(const Member&)) {
-  std::vector<std::string> names;
+  std::vector<Member> named;
   for (const Member& member : members) {
+    if (wanted(member)) named.push_back(member);
+  }
+  // Members without a rank keep the order in which they came.
+  std::stable_sort(named.begin(), named.end(),
+                   [](const Member& one, const Member& other) { return one.rank < other.rank; });
+  std::vector<std::string> names;
+  for (const Member& member : named) {
     if (names.size() > kNamed) break;
-    if (!wanted(member)) continue;
     names.push_back(member.node.host);
     if (member.rank) absl::StrAppend(&names.back(), " as node rank ", *member.rank);
   }
