@@ -93,6 +93,8 @@ TEST(OpenCalls, ChainOfCallsIsJoinedByIdentityAndParent) {
     const Future<int64_t> call = later ? group[0]->rpc_async<&ask_later>("worker1", "worker2")
                                        : group[0]->rpc_async<&ask>("worker1", "worker2");
     const CallIdentity innermost = held().wait_for(1).front();
+    // A served call leaves the table a moment after its caller has the answer.
+    ASSERT_TRUE(eventually([&] { return group[2]->services().open_calls().served.size() == 1; }));
 
     const OpenCalls first = group[0]->services().open_calls();
     const OpenCalls middle = group[1]->services().open_calls();
