@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gradwire/security/security_options.h"
 #include "gradwire/store/store.h"
@@ -98,6 +101,8 @@ class TcpStore : public Store {
   std::unique_ptr<StoreCaller> client_;
   // Made once, and shared with the server and with clones.
   std::shared_ptr<const security::Credentials> credentials_;
+  // SecurityOptions::allowed_users, for clones.
+  std::vector<uid_t> allowed_users_;
   bool served_by_torch_ = false;
 };
 

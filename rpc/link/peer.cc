@@ -130,10 +130,12 @@ Peer::View Peer::view() const {
   MutexLock lock(mutex_);
   view.state = state_;
   view.lost_reason = lost_reason_;
-  view.link_in_use = link_ != nullptr;
-  if (view.link_in_use) view.links.push_back(link_);
   for (const Connection& connection : connections_) {
-    if (connection.introduced && connection.link != link_) view.links.push_back(connection.link);
+    // New requests may already wait for a link on which the peer has not introduced itself.
+    if (!connection.introduced) continue;
+    const bool in_use = connection.link == link_;
+    view.link_in_use = view.link_in_use || in_use;
+    view.links.insert(in_use ? view.links.begin() : view.links.end(), connection.link);
   }
   view.given_up.assign(given_up_.begin(), given_up_.end());
   return view;

@@ -67,6 +67,7 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   if (credentials_ == nullptr) {
     GRADWIRE_ASSIGN_OR_RETURN(credentials_, security::make_credentials(options.security));
   }
+  allowed_users_ = options.security.allowed_users;
   Endpoint target{host_, port_};
   if (options.is_master) {
     GRADWIRE_ASSIGN_OR_RETURN(server_, TcpStoreServer::start({.host = host_,
@@ -90,7 +91,8 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
   TcpStoreClient::Options client_options{.endpoint = target,
                                          .name = description(),
                                          .world_size = options.world_size.value_or(0),
-                                         .credentials = credentials_};
+                                         .credentials = credentials_,
+                                         .allowed_users = options.security.allowed_users};
   std::optional<C10dSocket> to_torch;
   if (!options.is_master) {
     client_options.is_other_server = [&to_torch, target, &clock = clock()](absl::Duration timeout) {
@@ -284,6 +286,7 @@ absl::StatusOr<int64_t> TcpStore::do_queue_len(absl::string_view queue, absl::Ti
 absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
   TcpStoreOptions options;
   options.timeout = deadline - clock().now();
+  options.security.allowed_users = allowed_users_;
   if (!served_by_torch_) {
     const std::string host = is_master() && !is_loopback(host_) ? "127.0.0.1" : host_;
     std::shared_ptr<TcpStore> store(new TcpStore(Unopened{}, host, port_, options));

@@ -29,12 +29,13 @@ constexpr absl::Duration kMinPause = absl::Milliseconds(10);
 constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
 
 std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop,
-                                                     const security::CredentialsPtr& credentials) {
-  transport::TcpOptions options;
-  options.limits = store_message_limits();
-  options.credentials = credentials;
-  options.purpose = kStorePurpose;
-  return transport::make_tcp_transport(options, loop.loop());
+                                                     const TcpStoreClient::Options& options) {
+  transport::TcpOptions tcp;
+  tcp.limits = store_message_limits();
+  tcp.credentials = options.credentials;
+  tcp.allowed_users = options.allowed_users;
+  tcp.purpose = kStorePurpose;
+  return transport::make_tcp_transport(tcp, loop.loop());
 }
 
 // The address to connect to. As in the server, localhost means 127.0.0.1.
@@ -64,7 +65,7 @@ TcpStoreClient::TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop,
       clock_(clock),
       id_(random_id()),
       loop_(std::move(loop)),
-      transport_(make_transport(*loop_, options_.credentials)) {}
+      transport_(make_transport(*loop_, options_)) {}
 
 TcpStoreClient::~TcpStoreClient() { transport_->shutdown(); }
 

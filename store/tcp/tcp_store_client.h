@@ -1,10 +1,13 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,6 +48,8 @@ class TcpStoreClient : public StoreCaller {
     int world_size = 0;
     // The proof of this process, and the proof that it demands of the server.
     security::CredentialsPtr credentials = nullptr;
+    // Without credentials: the users whose process may be the server (SecurityOptions::allowed_users).
+    std::vector<uid_t> allowed_users = {};
     // Asks whether a server of another protocol is at the endpoint, for the given time at most. Called in
     // connect() only, after the server has accepted a connection and closed it. If true, connect() fails with
     // kOtherServer.
