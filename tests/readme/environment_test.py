@@ -9,6 +9,9 @@ root = os.path.dirname(os.path.dirname(page))  # The source tree: the file in th
 
 FOLDERS = ["autograd", "base", "codec", "collectives", "data_parallel", "device", "examples", "rpc", "security", "store",
            "tests", "third_party", "tools", "transport"]
+# Names of error codes have the form of variables.
+CODES = {"ALREADY_EXISTS", "DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND",
+         "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"}
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
 GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
 PYTHON = re.compile(r'environ(?:\.get\(|\[)\s*"(GRADWIRE_\w+)"')
@@ -28,7 +31,7 @@ def variables_in(path, text):
             return {name for name in LITERAL.findall(text) if name.startswith("GRADWIRE_")}, spelled
         # The launcher builds the names of these variables from "PET_" and the names of its options.
         options = {"PET_<OPTION>"} if '"PET_"' in text else set()
-        return options | set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
+        return options | set(LITERAL.findall(text)) - CODES | set(GETENV.findall(text)), spelled
     if path.endswith(".bzl"):
         return set(GETENV.findall(text)), set()
     if path.endswith(".py"):
