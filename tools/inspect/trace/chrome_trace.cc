@@ -30,14 +30,9 @@ struct Placed {
   int64_t end = 0;
 };
 
-struct Group {
-  absl::string_view lane;
-  absl::string_view category;
-};
-
-// In the order in which a viewer shows the lanes.
-constexpr Group kGroups[] = {
-    {"call", "call"}, {"handler", "handler"}, {"backward", "backward"}, {"collective", "collective"}};
+// The categories of spans, in the order in which a viewer shows their lanes. A lane has the name of its
+// category.
+constexpr absl::string_view kGroups[] = {"call", "handler", "backward", "collective"};
 // The number of a lane is group * kLanes + lane. Threads of kOperator come after all of them.
 constexpr uint64_t kLanes = 100'000;
 constexpr uint64_t kOperators = std::size(kGroups) * kLanes;
@@ -100,7 +95,7 @@ class Writer {
       }
       for (std::size_t lane = 0; lane < used; ++lane) {
         lanes_[{worker + 1, kind * kLanes + lane + 1}] =
-            lane == 0 ? std::string(kGroups[kind].lane) : absl::StrCat(kGroups[kind].lane, " ", lane + 1);
+            lane == 0 ? std::string(kGroups[kind]) : absl::StrCat(kGroups[kind], " ", lane + 1);
       }
       placed_.insert(placed_.end(), placed.begin(), placed.end());
     }
@@ -145,7 +140,7 @@ class Writer {
     }
     const absl::string_view category = span.kind == SpanKind::kOperator
                                            ? absl::string_view("operator")
-                                           : kGroups[static_cast<std::size_t>(span.kind)].category;
+                                           : kGroups[static_cast<std::size_t>(span.kind)];
     event(absl::StrCat("\"ph\":\"X\",\"pid\":", placed.process, ",\"tid\":", placed.thread, ",\"ts\":",
                        at(placed.begin), ",\"dur\":", microseconds(placed.end - placed.begin), ",\"cat\":\"",
                        category, "\",\"name\":", json(span.name), ",\"args\":{", arguments, "}"));
