@@ -1,6 +1,7 @@
 #include "gradwire/collectives/group/consistency.h"
 
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,6 +95,13 @@ TEST(OperationRecord, NamesTheReductionOfAMultiDeviceOperation) {
   const OperationRecord record = record_of(Operation::kAllReduceMultigpu, at::ones({2}));
   EXPECT_EQ(describe(with_op(record, premul_sum(0.5))), "all_reduce_multigpu Float[2] premul_sum");
   EXPECT_EQ(describe(with_op(record, ReduceOp::kMax)), "all_reduce_multigpu Float[2] max");
+}
+
+TEST(OperationRecord, CountsTheIndicesAndValuesOfASparseTensor) {
+  const at::Tensor dense = at::tensor({1.f, 0.f, 2.f});
+  EXPECT_EQ(record_of(Operation::kAllReduce, dense).bytes, 3 * 4);
+  EXPECT_EQ(record_of(Operation::kAllReduceSparse, dense.to_sparse()).bytes, 2 * (8 + 4));
+  EXPECT_EQ(bytes_of(at::Tensor()), 0);
 }
 
 // The message shows only the first sizes, but later sizes are compared too.

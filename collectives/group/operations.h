@@ -18,6 +18,10 @@
 // of libtorch pass through.
 namespace gradwire::collectives {
 
+// How many bytes the tensor's data has. Those of a sparse tensor are its indices and values. 0 if it is
+// undefined.
+int64_t bytes_of(const at::Tensor& tensor);
+
 // The description of a call with this tensor.
 OperationRecord record_of(Operation operation, const at::Tensor& tensor);
 // The description of a call with these tensors, which must be the same on all ranks, in shape too.
