@@ -2,11 +2,14 @@
 """Copies source files and builds the deliberate bugs of a simulator into the copies.
 
 usage: with_bugs.py BUGS TABLE SOURCE=COPY...
+       with_bugs.py --check BUGS...
 
 BUGS    the list of bugs, in the format below
 TABLE   the C++ file to write; it defines all_bugs() of bug.h, which names the bugs
 SOURCE  a source file: its path is the path in the list, or ends with it
 COPY    the path of the copy to write
+
+--check writes nothing. It checks each list against the files of the working directory, in a second and without a build.
 
 An example of a list:
 
@@ -138,7 +141,23 @@ def write(path, text):
         file.write(text)
 
 
+def check(lists):
+    """Prints a line for each list that cannot be built into the files that it names. Returns whether there was none."""
+    good = True
+    for path in lists:
+        try:
+            text_of_list = read(path)
+            names = {change.path for change in parse(text_of_list)[1]}
+            copy_with_bugs(text_of_list, {name: read(name) for name in names})
+        except (Mistake, OSError) as mistake:
+            print(f"{path}: {mistake}", file=sys.stderr)
+            good = False
+    return good
+
+
 def main():
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(0 if check(sys.argv[2:]) else 1)
     bugs, table_path = sys.argv[1:3]
     copies = dict(argument.split("=", 1) for argument in sys.argv[3:])
     try:

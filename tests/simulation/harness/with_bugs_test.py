@@ -3,6 +3,8 @@
 
 import importlib.util
 import os
+import subprocess
+import tempfile
 import unittest
 
 TOOL = os.path.join(os.path.dirname(os.path.realpath(__file__)), "with_bugs.py")
@@ -103,6 +105,24 @@ int g(int x) {
 
     def test_bug_that_is_named_twice_is_refused(self):
         self.refuses(LIST + LIST, "keep_sign")
+
+    def test_check_names_the_list_that_does_not_fit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "a"))
+            with_bugs.write(os.path.join(folder, "a", "f.cc"), SOURCE)
+            with_bugs.write(os.path.join(folder, "good.txt"), LIST)
+            with_bugs.write(os.path.join(folder, "old.txt"), LIST.replace("return 2 * x", "return 3 * x"))
+            with_bugs.write(os.path.join(folder, "moved.txt"), LIST.replace("a/f.cc", "b/f.cc"))
+
+            def check(*lists):
+                result = subprocess.run([TOOL, "--check", *lists], cwd=folder, capture_output=True, encoding="utf-8",
+                                        check=False)
+                return result.returncode, result.stderr
+
+            self.assertEqual(check("good.txt"), (0, ""))
+            status, errors = check("old.txt", "good.txt", "moved.txt")
+            self.assertEqual(status, 1)
+            self.assertRegex(errors, r"^old\.txt: .*\nmoved\.txt: .*\n$")
 
     def test_unknown_line_is_refused(self):
         self.refuses(LIST + "buggy: x\n", "buggy")
