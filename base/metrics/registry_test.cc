@@ -232,6 +232,18 @@ TEST(Samples, MalformedSamplesOfAnotherProcessAreLeftOut) {
   EXPECT_EQ(families.at("gradwire_rpc_links").value({}), 3);
 }
 
+// The labels of the launcher and of its worker together are at most as many as a reader accepts.
+TEST(Samples, TextOfAnotherProcessCanBeReadAgain) {
+  Samples job;
+  EXPECT_EQ(job.add_text("gradwire_rpc_links{a=\"\",b=\"\",c=\"\",d=\"\",e=\"\",f=\"\",g=\"\"} 1\n"
+                         "gradwire_rpc_links{a=\"\",b=\"\",c=\"\",d=\"\",e=\"\",f=\"\",g=\"\",h=\"\"} 1\n",
+                         {"rank", "0"}),
+            1u);
+  EXPECT_EQ(parsed(job.text()).at("gradwire_rpc_links").samples.size(), 1u);
+  Samples again;
+  EXPECT_EQ(again.add_text(job.text(), {"node", "1"}), 1u);
+}
+
 TEST(StrictText, RefusesWhatTheFormatDoesNotAllow) {
   const std::string head = "# HELP a b\n# TYPE a counter\n";
   EXPECT_TRUE(parse_strictly(head + "a 1\n").ok());

@@ -46,14 +46,14 @@ bool take_label(absl::string_view& text, absl::string_view& name) {
   return absl::ConsumePrefix(&text, "\"");
 }
 
-// Takes the labels and the brace behind them. No two may have one name.
-bool take_labels(absl::string_view& text) {
-  constexpr std::size_t kMost = 8;
+// Takes the labels and the brace behind them, and counts the labels. No two may have one name.
+bool take_labels(absl::string_view& text, std::size_t& count) {
   std::vector<absl::string_view> names;
   absl::string_view name;
-  while (names.size() < kMost && take_label(text, name)) {
+  while (names.size() < kMostLabels && take_label(text, name)) {
     if (std::find(names.begin(), names.end(), name) != names.end()) return false;
     names.push_back(name);
+    count = names.size();
     if (absl::ConsumePrefix(&text, "}")) return true;
     if (!absl::ConsumePrefix(&text, ",")) return false;
   }
@@ -79,7 +79,7 @@ std::optional<SampleLine> parse_sample(absl::string_view line, bool& known) {
   line.remove_prefix(sample.name.size());
   if (absl::ConsumePrefix(&line, "{")) {
     const absl::string_view labels = line;
-    if (!take_labels(line)) return std::nullopt;
+    if (!take_labels(line, sample.label_count)) return std::nullopt;
     sample.labels = labels.substr(0, labels.size() - line.size() - 1);
   }
   if (!absl::ConsumePrefix(&line, " ") || !is_value(line)) return std::nullopt;

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "absl/strings/string_view.h"
 #include "gradwire/base/metrics/families.h"
 
 namespace gradwire::metrics {
+
+// The most labels that a sample has, with those that other processes add.
+inline constexpr std::size_t kMostLabels = 8;
 
 // A line with a sample, in parts. The views are parts of the line.
 struct SampleLine {
@@ -14,6 +18,7 @@ struct SampleLine {
   absl::string_view name;
   // Without the braces; may be empty.
   absl::string_view labels;
+  std::size_t label_count = 0;
   absl::string_view value;
 };
 

@@ -115,7 +115,7 @@ std::size_t Samples::add_text(absl::string_view text, const Label& label) {
     const std::optional<SampleLine> sample = parse_sample(line, known);
     // A quote inside a value is escaped, so this finds only names.
     const std::string name = absl::StrCat(label.name, "=\"");
-    if (!sample.has_value() || absl::StartsWith(sample->labels, name) ||
+    if (!sample.has_value() || sample->label_count == kMostLabels || absl::StartsWith(sample->labels, name) ||
         absl::StrContains(sample->labels, "," + name)) {
       malformed += known ? 1 : 0;
       continue;

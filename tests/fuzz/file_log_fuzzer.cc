@@ -23,7 +23,9 @@ using gradwire::fuzzing::number_at;
 using gradwire::fuzzing::require;
 using gradwire::store::FileLog;
 
-constexpr uint64_t kMaxBodyBytes = (uint64_t{64} << 20) + (uint64_t{64} << 10) + 256;
+// The keys and values of a multi_set, and 5 bytes for the length of each of 65,536 keys and values.
+constexpr uint64_t kMaxBodyBytes =
+    (uint64_t{64} << 20) + (uint64_t{64} << 10) + 2 * 5 * (uint64_t{64} << 10) + 256;
 
 // Returns the bodies of the records; nullopt if the file is damaged. `whole` is set to the end of the last
 // complete record.

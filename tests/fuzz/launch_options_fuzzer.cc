@@ -103,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   if (!options.ok()) {
     require(absl::IsInvalidArgument(options.status()), "an error that is not InvalidArgument");
     require(!options.status().message().empty(), "an error without a message");
-  } else if (!options->help && !options->version) {
+  } else if (!options->help && !options->version && options->make_token.empty()) {
     check(*options, arguments);
   }
   if (const std::optional<Arguments> dashes = with_dashes(arguments)) {
@@ -111,7 +111,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     require(other.ok() == options.ok(), "dashes and underscores differ");
     if (options.ok()) {
       require(other->nproc_per_node == options->nproc_per_node && other->max_nodes == options->max_nodes &&
-                  other->backend == options->backend && other->program == options->program,
+                  other->backend == options->backend && other->program == options->program &&
+                  other->make_token == options->make_token,
               "dashes and underscores differ in a value");
     }
   }

@@ -1,3 +1,4 @@
+#include <iterator>
 #include <random>
 #include <string>
 
@@ -25,6 +26,9 @@ std::string argument(std::mt19937& random) {
                                "--line_buffered=no",
                                "--help",
                                "--version",
+                               "--make_token=t",
+                               "--make_token",
+                               "--token_file=t",
                                "-t3",
                                "-r=0:1,1:2",
                                "--tee=3",
@@ -65,7 +69,7 @@ std::string argument(std::mt19937& random) {
       return text;
     }
     default:
-      return flags[random() % 36];
+      return flags[random() % std::size(flags)];
   }
 }
 

@@ -63,5 +63,13 @@ TEST(MetricsTextFuzzer, LinesOfTokens) {
   }
 }
 
+TEST(MetricsTextFuzzer, Labels) {
+  for (char most = 'a'; most < 'l'; ++most) {
+    std::string text = "gradwire_rpc_links{";
+    for (char name = 'a'; name < most; ++name) text = text + name + "=\"\",";
+    run(text + most + "=\"\"} 1\n");
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::fuzzing
