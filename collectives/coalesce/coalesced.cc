@@ -144,7 +144,7 @@ OperationRecord record_of_calls(const std::vector<CoalescedCall>& calls) {
     if (name_of_kind(call.kind) != record.operation) record.operation = Operation::kCoalesced;
     absl::StrAppend(&text, static_cast<int>(call.kind), " ", static_cast<int>(call.op.op), " ",
                     call.op.multiplies, " ", call.root);
-    for (const at::Tensor& tensor : call.inputs) record.bytes += bytes_of(tensor);
+    for (const at::Tensor& tensor : call.inputs) record.bytes += data_bytes(tensor);
     for (const at::Tensor& tensor : call.outputs) {
       if (!tensor.defined()) continue;
       if (record.dtype == nullptr) record.dtype = c10::toString(tensor.scalar_type());

@@ -23,8 +23,6 @@ bool is_reduce_scatter(Kind kind) {
   return kind == Kind::kReduceScatter || kind == Kind::kReduceScatterTensor;
 }
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
-
 void copy_bytes(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
@@ -38,7 +36,7 @@ char* part_in(const std::vector<at::Tensor>& tensors, int rank, int64_t bytes) {
 }  // namespace
 
 int64_t FlatBatch::part_bytes(const CoalescedCall& call) {
-  return bytes_of(is_gather(call.kind) ? call.inputs.front() : call.outputs.front());
+  return data_bytes(is_gather(call.kind) ? call.inputs.front() : call.outputs.front());
 }
 
 bool FlatBatch::takes(const CoalescedCall& call) {

@@ -101,7 +101,7 @@ TEST(OperationRecord, CountsTheIndicesAndValuesOfASparseTensor) {
   const at::Tensor dense = at::tensor({1.f, 0.f, 2.f});
   EXPECT_EQ(record_of(Operation::kAllReduce, dense).bytes, 3 * 4);
   EXPECT_EQ(record_of(Operation::kAllReduceSparse, dense.to_sparse()).bytes, 2 * (8 + 4));
-  EXPECT_EQ(bytes_of(at::Tensor()), 0);
+  EXPECT_EQ(data_bytes(at::Tensor()), 0);
 }
 
 // The message shows only the first sizes, but later sizes are compared too.

@@ -19,7 +19,7 @@ uint64_t hash_of(at::IntArrayRef sizes) {
 
 }  // namespace
 
-int64_t bytes_of(const at::Tensor& tensor) {
+int64_t data_bytes(const at::Tensor& tensor) {
   if (!tensor.defined()) return 0;
   // A sparse tensor has no nbytes().
   if (tensor.is_sparse()) return static_cast<int64_t>(tensor._indices().nbytes() + tensor._values().nbytes());
@@ -30,7 +30,7 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
   OperationRecord record;
   record.operation = operation;
   record.dtype = c10::toString(tensor.scalar_type());
-  record.bytes = bytes_of(tensor);
+  record.bytes = data_bytes(tensor);
   const at::IntArrayRef sizes = tensor.sizes();
   record.dimensions = static_cast<uint8_t>(std::min<std::size_t>(sizes.size(), 255));
   const std::size_t kept = std::min<std::size_t>(sizes.size(), OperationRecord::kMostSizes);
@@ -55,7 +55,7 @@ OperationRecord record_of_list(Operation operation, const std::vector<at::Tensor
   std::vector<int64_t> numbers;
   for (const at::Tensor& tensor : tensors) {
     record.elements += tensor.numel();
-    record.bytes += bytes_of(tensor);
+    record.bytes += data_bytes(tensor);
     numbers.push_back(tensor.dim());
     numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
   }

@@ -20,7 +20,7 @@ namespace gradwire::collectives {
 
 // How many bytes the tensor's data has. Those of a sparse tensor are its indices and values. 0 if it is
 // undefined.
-int64_t bytes_of(const at::Tensor& tensor);
+int64_t data_bytes(const at::Tensor& tensor);
 
 // The description of a call with this tensor.
 OperationRecord record_of(Operation operation, const at::Tensor& tensor);

@@ -19,7 +19,7 @@ OperationRecord record_without_sizes(Operation operation, const at::Tensor& tens
   OperationRecord record;
   record.operation = operation;
   record.dtype = c10::toString(tensor.scalar_type());
-  record.bytes = bytes_of(tensor);
+  record.bytes = data_bytes(tensor);
   return record;
 }
 
