@@ -29,8 +29,8 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
     if (deleted.size() > kMaxRemembered) deleted.erase(deleted.begin());
   }
   if (!known) return {};
+  remove_from_count(found->second);
   entry->second.forks.erase(found);
-  remove_from_count(holder);
   return free_if_unreferenced(rref);
 }
 
