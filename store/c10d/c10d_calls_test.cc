@@ -31,7 +31,7 @@ class C10dCallsTest : public testing::Test {
  protected:
   C10dSocket connect() {
     C10dSocket::Server server;
-    C10dSocket socket = value_or_throw(C10dSocket::open({"localhost", server_->port()}, system_clock(),
+    C10dSocket socket = value_or_throw(C10dSocket::open({{"localhost", server_->port()}}, system_clock(),
                                                         system_clock().now() + absl::Seconds(60), server));
     EXPECT_EQ(server, C10dSocket::Server::kGradwire);
     return socket;
@@ -100,7 +100,7 @@ TEST_F(C10dCallsTest, PopWaitsForAnItem) {
 }
 
 TEST_F(C10dCallsTest, ServerOfGradwireIsNotTakenForOneOfPyTorch) {
-  EXPECT_FALSE(C10dClient::find_server({"localhost", server_->port()}, system_clock(),
+  EXPECT_FALSE(C10dClient::find_server({{"localhost", server_->port()}}, system_clock(),
                                        system_clock().now() + absl::Seconds(60))
                    .has_value());
 }
@@ -198,7 +198,7 @@ TEST(C10dCalls, WaitForAKeyThatIsDeletedAgainPausesBetweenItsAttempts) {
   PausingClock clock;
   C10dSocket::Server kind;
   C10dSocket socket = value_or_throw(
-      C10dSocket::open({"localhost", server.port()}, clock, clock.now() + absl::Seconds(60), kind));
+      C10dSocket::open({{"localhost", server.port()}}, clock, clock.now() + absl::Seconds(60), kind));
   proto::Request request;
   pack_keys({"k"}, *request.mutable_wait()->mutable_keys());
   proto::Response response;
@@ -212,7 +212,7 @@ TEST(C10dCalls, WaitForAKeyThatIsDeletedAgainPausesBetweenItsAttempts) {
 }
 
 absl::Status get_from(const FakeServer& server) {
-  C10dClient client({.endpoint = {"localhost", server.port()}, .name = "TcpStore at test"}, system_clock());
+  C10dClient client({.target = {{"localhost", server.port()}}, .name = "TcpStore at test"}, system_clock());
   proto::Request request;
   request.mutable_compare_set()->set_key("key");
   return client.call(request, system_clock().now() + absl::Seconds(60), StoreCaller::Kind::kOnce).status();
@@ -229,7 +229,7 @@ TEST(C10dClient, ServerThatAnnouncesTooManyKeysIsRefusedAtOnce) {
   std::string count;
   put_c10d_number(count, kMaxListBytes, 8);
   const FakeServer server(count);
-  C10dClient client({.endpoint = {"localhost", server.port()}, .name = "TcpStore at test"}, system_clock());
+  C10dClient client({.target = {{"localhost", server.port()}}, .name = "TcpStore at test"}, system_clock());
   proto::Request request;
   request.mutable_list_keys();
   const absl::Status status =

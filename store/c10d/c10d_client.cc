@@ -30,10 +30,10 @@ absl::Status C10dClient::named(const absl::Status& status) const {
   return with_context(status, options_.name);
 }
 
-std::optional<C10dSocket> C10dClient::find_server(const Endpoint& endpoint, Clock& clock,
+std::optional<C10dSocket> C10dClient::find_server(const C10dTarget& target, Clock& clock,
                                                   absl::Time deadline) {
   C10dSocket::Server server;
-  absl::StatusOr<C10dSocket> socket = C10dSocket::open(endpoint, clock, deadline, server);
+  absl::StatusOr<C10dSocket> socket = C10dSocket::open(target, clock, deadline, server);
   if (!socket.ok() || server != C10dSocket::Server::kTorch) return std::nullopt;
   return *std::move(socket);
 }
@@ -50,7 +50,7 @@ absl::StatusOr<C10dSocket> C10dClient::take(absl::Time deadline) {
     if (!taken.front().is_stale()) return std::move(taken.front());
   }
   C10dSocket::Server server;
-  GRADWIRE_ASSIGN_OR_RETURN(C10dSocket socket, C10dSocket::open(options_.endpoint, clock_, deadline, server));
+  GRADWIRE_ASSIGN_OR_RETURN(C10dSocket socket, C10dSocket::open(options_.target, clock_, deadline, server));
   if (server == C10dSocket::Server::kTorch) return socket;
   return absl::AbortedError(
       "the store's server, which was one of PyTorch, has been replaced by one of Gradwire; its keys are "

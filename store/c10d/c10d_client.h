@@ -28,15 +28,15 @@ namespace gradwire::store {
 class C10dClient : public StoreCaller {
  public:
   struct Options {
-    Endpoint endpoint;
+    C10dTarget target;
     // The name of the store in messages.
     std::string name;
   };
   C10dClient(Options options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // Returns a connection to the endpoint if a server of PyTorch's TCPStore is there, else nullopt. Asks it,
+  // Returns a connection to the target if a server of PyTorch's TCPStore is there, else nullopt. Asks it,
   // until the deadline at most.
-  static std::optional<C10dSocket> find_server(const Endpoint& endpoint, Clock& clock, absl::Time deadline);
+  static std::optional<C10dSocket> find_server(const C10dTarget& target, Clock& clock, absl::Time deadline);
   // The first call uses `socket` instead of a new connection. PyTorch's server asks the name service for the
   // name of the client at each connection, and serves no client meanwhile.
   void keep(C10dSocket socket);

@@ -14,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/security/local_peer/tcp_peer_user.h"
+#include "gradwire/security/local_peer/user_guard.h"
 #include "gradwire/store/c10d/c10d_protocol.h"
 #include "gradwire/transport/refused.h"
 #include "gradwire/transport/tcp/address.h"
@@ -92,10 +94,15 @@ absl::StatusOr<Descriptor> C10dSocket::connect(const Endpoint& endpoint, Clock& 
   return error == ECONNREFUSED ? transport::refused_error(text) : absl::UnavailableError(text);
 }
 
-absl::StatusOr<C10dSocket> C10dSocket::open(const Endpoint& endpoint, Clock& clock, absl::Time deadline,
+absl::StatusOr<C10dSocket> C10dSocket::open(const C10dTarget& target, Clock& clock, absl::Time deadline,
                                             Server& server) {
   GRADWIRE_ASSIGN_OR_RETURN(Descriptor connected,
-                            connect(endpoint, clock, std::min(deadline, clock.now() + kConnectTime)));
+                            connect(target.endpoint, clock, std::min(deadline, clock.now() + kConnectTime)));
+  if (target.users.has_value()) {
+    GRADWIRE_ASSIGN_OR_RETURN(const uid_t user, security::tcp_server_user(connected.get()));
+    GRADWIRE_RETURN_IF_ERROR(
+        security::UserGuard(*target.users, clock).check(user, "the server of a TCPStore of PyTorch"));
+  }
   C10dSocket socket(std::move(connected), clock);
   std::string greeting(kC10dGreeting);
   greeting.push_back(static_cast<char>(C10dQuery::kPing));

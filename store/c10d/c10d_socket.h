@@ -1,9 +1,13 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,10 +19,18 @@
 
 namespace gradwire::store {
 
+// Where a server of PyTorch's TCPStore is, and whose it may be.
+struct C10dTarget {
+  Endpoint endpoint;
+  // The server must be on this host, and belong to the user of this process or to one of these
+  // (SecurityOptions::allowed_users). nullopt: every process may be the server.
+  std::optional<std::vector<uid_t>> users = std::vector<uid_t>();
+};
+
 // A connection of a client to a server of PyTorch's TCPStore (c10d_protocol.h). Each call blocks until its
 // deadline at most. After an error the connection must not be used any more. Errors: Unavailable if the
 // server cannot be reached or closes the connection; DeadlineExceeded; ResourceExhausted for an answer over a
-// limit.
+// limit; PermissionDenied if the server may not be the server.
 //
 // Not thread-safe.
 class C10dSocket {
@@ -26,9 +38,9 @@ class C10dSocket {
   // The kind of the server that has answered.
   enum class Server { kTorch, kGradwire };
 
-  // Connects to the first address of `endpoint` that answers, and sends the greeting. `server` gets the kind
+  // Connects to the first address of the target that answers, and sends the greeting. `server` gets the kind
   // of the server. FailedPrecondition if the server does not speak the protocol.
-  static absl::StatusOr<C10dSocket> open(const Endpoint& endpoint, Clock& clock, absl::Time deadline,
+  static absl::StatusOr<C10dSocket> open(const C10dTarget& target, Clock& clock, absl::Time deadline,
                                          Server& server);
 
   absl::Status send(absl::string_view bytes, absl::Time deadline);

@@ -39,6 +39,14 @@ absl::Status check_fits(const std::vector<std::string>& keys, const std::string&
       absl::StrCat(name, ": a call for keys of ", bytes, " bytes is over the limit of ", kMaxValueBytes));
 }
 
+// As for a server of Gradwire: without credentials it must be on this host, and belong to an allowed user.
+C10dTarget torch_target(Endpoint endpoint, const security::Credentials& credentials,
+                        const std::vector<uid_t>& allowed_users) {
+  C10dTarget target{.endpoint = std::move(endpoint), .users = allowed_users};
+  if (credentials.may_leave_host()) target.users.reset();
+  return target;
+}
+
 }  // namespace
 
 TcpStore::TcpStore(Unopened, const std::string& host, int port, const TcpStoreOptions& options)
@@ -95,8 +103,9 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
                                          .allowed_users = options.security.allowed_users};
   std::optional<C10dSocket> to_torch;
   if (!options.is_master) {
-    client_options.is_other_server = [&to_torch, target, &clock = clock()](absl::Duration timeout) {
-      to_torch = C10dClient::find_server(target, clock, clock.now() + timeout);
+    client_options.is_other_server = [this, &to_torch, &clock = clock()](absl::Duration timeout) {
+      to_torch = C10dClient::find_server(torch_target({host_, port_}, *credentials_, allowed_users_), clock,
+                                         clock.now() + timeout);
       return to_torch.has_value();
     };
   }
@@ -125,7 +134,9 @@ absl::Status TcpStore::start_at_torch(C10dSocket socket, const TcpStoreOptions& 
   }
   log(LogLevel::kInfo, "the ", description(), " is served by PyTorch");
   auto client = std::make_unique<C10dClient>(
-      C10dClient::Options{.endpoint = {host_, port_}, .name = description()}, clock());
+      C10dClient::Options{.target = torch_target({host_, port_}, *credentials_, allowed_users_),
+                          .name = description()},
+      clock());
   client->keep(std::move(socket));
   served_by_torch_ = true;
   if (options.world_size.has_value()) GRADWIRE_RETURN_IF_ERROR(client->join(deadline));
@@ -295,13 +306,15 @@ absl::StatusOr<std::shared_ptr<Store>> TcpStore::do_clone(absl::Time deadline) {
     return std::shared_ptr<Store>(std::move(store));
   }
   // The kind of the server is known, so one connection is enough.
-  std::optional<C10dSocket> socket = C10dClient::find_server({host_, port_}, clock(), deadline);
+  std::optional<C10dSocket> socket =
+      C10dClient::find_server(torch_target({host_, port_}, *credentials_, allowed_users_), clock(), deadline);
   if (!socket.has_value()) {
     return absl::UnavailableError(
         absl::StrCat(description(), ": cannot clone the store: PyTorch's server cannot be reached"));
   }
   std::shared_ptr<TcpStore> store(new TcpStore(Unopened{}, host_, port_, options));
   store->credentials_ = credentials_;
+  store->allowed_users_ = allowed_users_;
   GRADWIRE_RETURN_IF_ERROR(store->start_at_torch(*std::move(socket), options, deadline));
   return std::shared_ptr<Store>(std::move(store));
 }
