@@ -7,7 +7,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
 #include "gradwire/security/make_credentials.h"
+#include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/security/protection.h"
 #include "gradwire/transport/recording_listener.h"
@@ -61,6 +64,43 @@ TEST_P(Purposes, WorkersAreRefusedByAStore) {
     worker->shutdown();
   }
   EXPECT_EQ(store.num_keys(), 0);
+}
+
+// Rank 0 of a process group, whose rank 1 has not come yet.
+TEST_P(Purposes, WorkersAndStoreClientsAreRefusedByAProcessGroup) {
+  const auto group_store = std::make_shared<store::HashStore>();
+  collectives::cpu::Mesh::Options group;
+  group.size = 2;
+  group.store = group_store;
+  group.transports = {"tcp"};
+  group.credentials = *security::make_credentials(member(GetParam()));
+  const auto rank = collectives::cpu::Mesh::create(std::move(group));
+  ASSERT_TRUE(rank.ok()) << rank.status();
+  // The line of a transport: "tcp ADDRESS\n".
+  const std::string line = group_store->get("mesh/rank/0");
+  const std::string all_addresses = line.substr(4, line.size() - 5);
+  const std::string address = absl::StrCat("127.0.0.1", all_addresses.substr(all_addresses.rfind(':')));
+  // With the secret of the group: a connection for the right purpose is welcome.
+  const std::string hello =
+      collectives::cpu::encode_frame({.kind = collectives::cpu::FrameKind::kHello, .tag = 1, .size = 2}) +
+      group_store->get("mesh/token");
+  for (const char* purpose : {"rpc", "store", "", "group/stripe"}) {
+    auto worker = transport::make_tcp_transport(options(purpose));
+    const auto listener = std::make_shared<RecordingListener>();
+    const auto connection = worker->connect(address, listener, absl::Seconds(20));
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    (void)(*connection)->send({hello, {}});
+    EXPECT_FALSE(listener->wait_closed().ok()) << purpose;
+    EXPECT_EQ(listener->message_count(), 0u);
+    worker->shutdown();
+  }
+  auto other_rank = transport::make_tcp_transport(options("group"));
+  const auto listener = std::make_shared<RecordingListener>();
+  const auto connection = other_rank->connect(address, listener, absl::Seconds(20));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  (void)(*connection)->send({hello, {}});
+  EXPECT_EQ(listener->wait_for_messages(1).size(), 1u);
+  other_rank->shutdown();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Purposes, testing::Values(Protection::kToken, Protection::kCertificates),
