@@ -83,8 +83,13 @@ pid_t start(const std::function<void()>& body) {
   _exit(0);
 }
 
-// The address and the incarnation of the worker "callee", from the log of the group.
-std::pair<std::string, uint64_t> find_callee(const std::string& path) {
+struct Callee {
+  std::string address;
+  uint64_t incarnation;
+};
+
+// Finds the worker "callee" in the log of the group.
+Callee find_callee(const std::string& path) {
   store::PrefixStore log("rpc", std::make_shared<store::FileStore>(path));
   for (int i = 0;; ++i) {
     proto::LogLine line;
@@ -101,18 +106,18 @@ void attack(const std::string& path, int in, int out) {
   setpriority(PRIO_PROCESS, 0, 19);
   const auto agent = join("mallory", path);
   agent->wait_for_worker("callee", absl::Seconds(60));
-  const auto [address, incarnation] = find_callee(path);
+  const Callee callee = find_callee(path);
   const MuteCaller mute{
-      *agent, incarnation, value_or_throw(security::make_credentials(security_of("token", "", 0))),
+      *agent, callee.incarnation, value_or_throw(security::make_credentials(security_of("token", "", 0))),
       rpc::callee_of_function<&large_answer>->name, rpc::callee_of_function<&large_answer>->signature_hash};
   char code = 0;
   while (read(in, &code, 1) == 1) {
     std::atomic<bool> stop{false};
     std::atomic<int64_t> count{0};
     std::thread attacker([&, code] {
-      if (code == 'c') open_crowd(address, stop, count);
-      if (code == 's') open_slowly(address, stop, count);
-      if (code == 'm') call_without_reading(address, mute, stop, count);
+      if (code == 'c') open_crowd(callee.address, stop, count);
+      if (code == 's') open_slowly(callee.address, stop, count);
+      if (code == 'm') call_without_reading(callee.address, mute, stop, count);
     });
     const bool more = read(in, &code, 1) == 1;
     stop = true;
