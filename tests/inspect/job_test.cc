@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -12,7 +11,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -20,10 +18,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/tests/inspect/run_inspect.h"
 #include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
@@ -32,7 +30,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kProgram[] = "tools/inspect/inspect";
 constexpr int kProblemFound = 3;
 
 std::string token_file(const std::string& name, const std::string& token) {
@@ -46,25 +43,6 @@ const std::string& right_token() {
   static const std::string path =
       token_file("right", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
   return path;
-}
-
-struct Result {
-  int code = -1;
-  std::string out;
-};
-
-// Runs the program to its end. `out` has both of its outputs.
-Result run(const std::vector<std::string>& arguments) {
-  Result result;
-  FILE* const pipe = popen(
-      absl::StrCat("env -u MASTER_PORT ", kProgram, " ", absl::StrJoin(arguments, " "), " 2>&1").c_str(),
-      "r");
-  if (pipe == nullptr) return result;
-  char bytes[4096];
-  for (std::size_t got = 0; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) result.out.append(bytes, got);
-  const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return result;
 }
 
 // A job of two workers with a problem, and a token.
@@ -96,12 +74,6 @@ class Job {
 
 using Fields = google::protobuf::Map<std::string, google::protobuf::Value>;
 
-google::protobuf::Struct parse(const std::string& text) {
-  google::protobuf::Struct json;
-  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &json).ok()) << text;
-  return json;
-}
-
 // The titles of the findings of a kind.
 std::vector<std::string> titles(const google::protobuf::Struct& json, const std::string& kind) {
   std::vector<std::string> titles;
@@ -116,11 +88,11 @@ std::vector<std::string> titles(const google::protobuf::Struct& json, const std:
 
 TEST(InspectJob, FindsTheDeadlockOfTwoWorkersAndNamesItsCalls) {
   const Job job("deadlock");
-  Result result;
+  InspectResult result;
   std::vector<std::string> deadlocks;
   EXPECT_TRUE(eventually([&] {
-    result = run(job.arguments({"--once", "--json"}));
-    deadlocks = titles(parse(result.out), "deadlock");
+    result = run_inspect(job.arguments({"--once", "--json"}));
+    deadlocks = titles(parse_json(result.out), "deadlock");
     return !deadlocks.empty();
   })) << result.out;
   EXPECT_EQ(result.code, kProblemFound);
@@ -128,7 +100,7 @@ TEST(InspectJob, FindsTheDeadlockOfTwoWorkersAndNamesItsCalls) {
   EXPECT_THAT(deadlocks[0], AllOf(HasSubstr("Desk::ask\" at \"default0\" waits for "),
                                   HasSubstr("Desk::ask_back\" at \"default1\" waits for "),
                                   HasSubstr("Desk::sign\" at \"default0\" waits for ")));
-  const Result text = run(job.arguments({"--once"}));
+  const InspectResult text = run_inspect(job.arguments({"--once"}));
   EXPECT_EQ(text.code, kProblemFound);
   EXPECT_THAT(text.out, AllOf(HasSubstr("deadlock: "), HasSubstr("a deadline ends it in 29 min"),
                               HasSubstr("Workers"), HasSubstr("no turn")));
@@ -136,19 +108,20 @@ TEST(InspectJob, FindsTheDeadlockOfTwoWorkersAndNamesItsCalls) {
 
 TEST(InspectJob, FindsASlowHandler) {
   const Job job("slow");
-  Result result;
+  InspectResult result;
   EXPECT_TRUE(eventually([&] {
-    result = run(job.arguments({"--once", "--json", "--slow_call=0.5"}));
-    return !titles(parse(result.out), "slow_call").empty();
+    result = run_inspect(job.arguments({"--once", "--json", "--slow_call=0.5"}));
+    return !titles(parse_json(result.out), "slow_call").empty();
   })) << result.out;
-  EXPECT_THAT(titles(parse(result.out), "slow_call")[0], HasSubstr("sleep_on\" at \"default1\": running"));
+  EXPECT_THAT(titles(parse_json(result.out), "slow_call")[0],
+              HasSubstr("sleep_on\" at \"default1\": running"));
 }
 
 TEST(InspectJob, AJobWithoutAProblemEndsWithZero) {
   const Job job("none");
-  const Result result = run(job.arguments({"--once", "--json"}));
+  const InspectResult result = run_inspect(job.arguments({"--once", "--json"}));
   EXPECT_EQ(result.code, 0) << result.out;
-  const google::protobuf::Struct json = parse(result.out);
+  const google::protobuf::Struct json = parse_json(result.out);
   EXPECT_EQ(json.fields().at("workers").list_value().values_size(), 2);
   for (const auto& worker : json.fields().at("workers").list_value().values()) {
     EXPECT_TRUE(worker.struct_value().fields().at("answered").bool_value());
@@ -160,22 +133,22 @@ TEST(InspectJob, NeedsTheToken) {
   for (const std::string& token :
        {std::string(),
         token_file("wrong", "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210")}) {
-    const Result result = run(job.arguments({"--once"}, token));
+    const InspectResult result = run_inspect(job.arguments({"--once"}, token));
     EXPECT_EQ(result.code, 1) << result.out;
     EXPECT_THAT(result.out, HasSubstr("token"));
   }
 }
 
 TEST(InspectJob, WrongCommandLinesAndMissingJobsSayWhatToDo) {
-  EXPECT_EQ(run({"--nonsense"}).code, 2);
-  EXPECT_EQ(run({"--help"}).code, 0);
-  const Result unknown = run({"--once"});
+  EXPECT_EQ(run_inspect({"--nonsense"}).code, 2);
+  EXPECT_EQ(run_inspect({"--help"}).code, 0);
+  const InspectResult unknown = run_inspect({"--once"});
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.out, HasSubstr("--store=HOST:PORT"));
-  const Result no_file = run({"--once", "--store=file:///does/not/exist"});
+  EXPECT_THAT(unknown.out, AllOf(HasSubstr("no launcher of this user"), HasSubstr("--store=HOST:PORT")));
+  const InspectResult no_file = run_inspect({"--once", "--store=file:///does/not/exist"});
   EXPECT_EQ(no_file.code, 1);
   EXPECT_THAT(no_file.out, HasSubstr("does not exist"));
-  const Result no_terminal = run({"--store=127.0.0.1:1", "</dev/null"});
+  const InspectResult no_terminal = run_inspect({"--store=127.0.0.1:1", "</dev/null"});
   EXPECT_EQ(no_terminal.code, 1);
   EXPECT_THAT(no_terminal.out, HasSubstr("--once"));
 }
@@ -190,10 +163,10 @@ class LiveView {
     int master = -1;
     pid_ = forkpty(&master, nullptr, nullptr, &size);
     if (pid_ == 0) {
-      std::vector<char*> argv = {const_cast<char*>(kProgram)};
+      std::vector<char*> argv = {const_cast<char*>(kInspect)};
       for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
       argv.push_back(nullptr);
-      execv(kProgram, argv.data());
+      execv(kInspect, argv.data());
       _exit(127);
     }
     terminal_ = Descriptor(master);

@@ -71,12 +71,14 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
+  const std::string runtime = runtime_folder();
   pid_ = fork();
   if (pid_ == 0) {
     dup2(ends[1], kEventsFd);
     dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
     prepare_environment();
+    setenv("GRADWIRE_RUNTIME_DIR", runtime.c_str(), 1);
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
     execv(argv[0], argv.data());
@@ -131,6 +133,8 @@ std::string LaunchProcess::read(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
+
+std::string runtime_folder() { return absl::StrCat(testing::TempDir(), "/jobs.", getpid()); }
 
 std::vector<std::string> with_script(std::vector<std::string> options, const std::string& script) {
   for (const std::string& arg : {std::string("sh"), std::string("-c"), script}) options.push_back(arg);

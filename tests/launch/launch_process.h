@@ -14,8 +14,9 @@ namespace gradwire::tests {
 void prepare_environment();
 
 // The launcher as a process, as a user starts it. Its output goes to files, which are complete when it has
-// ended. Its workers inherit descriptor 9, a pipe. The test reads the lines that they write there as events.
-// The end of the pipe means that the launcher, all workers and all their descendants have ended.
+// ended. It describes its job (tools/running_jobs) in a folder of this test process, unless the environment
+// says otherwise. Its workers inherit descriptor 9, a pipe. The test reads the lines that they write there as
+// events. The end of the pipe means that the launcher, all workers and all their descendants have ended.
 //
 // Not thread-safe. The destructor kills the launcher if it still runs.
 class LaunchProcess {
@@ -51,6 +52,9 @@ class LaunchProcess {
   pid_t pid_ = 0;
   int events_fd_ = -1;
 };
+
+// The folder in which the launchers of this test process describe their jobs (GRADWIRE_RUNTIME_DIR).
+std::string runtime_folder();
 
 // Returns `options` followed by a shell script as the program: {"sh", "-c", script}.
 std::vector<std::string> with_script(std::vector<std::string> options, const std::string& script);

@@ -12,6 +12,7 @@
 #include "gradwire/tools/inspect/background_reader.h"
 #include "gradwire/tools/inspect/dump/dump_command.h"
 #include "gradwire/tools/inspect/job_reader.h"
+#include "gradwire/tools/inspect/jobs/choose_job.h"
 #include "gradwire/tools/inspect/options.h"
 #include "gradwire/tools/inspect/terminal.h"
 #include "gradwire/tools/inspect/trace/trace_command.h"
@@ -86,6 +87,13 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(usage().c_str(), stdout);
     return 0;
   }
+  const tools::RunningJobs jobs = jobs_of_user();
+  if (options->list) {
+    std::fputs(list_text(jobs, Clock::system().now()).c_str(), stdout);
+    return 0;
+  }
+  if (const absl::Status chosen = choose_job(jobs, job_of_environment(), *options); !chosen.ok())
+    return fail(chosen);
   return options->once ? print_once(*options) : show_live(*options);
 }
 

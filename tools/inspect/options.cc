@@ -15,6 +15,7 @@ namespace gradwire::inspect {
 namespace {
 
 constexpr char kUsage[] = R"(usage: inspect [options]
+       inspect --list
        inspect dump [--lines=N] PATH...
        inspect trace [--out=FILE] PATH...
 
@@ -22,8 +23,12 @@ Shows what a running job of Gradwire does: its workers, their calls, connections
 groups, and the problems that they have. It finds the job by its store, asks each worker, and changes nothing
 in the job. docs/observability.md describes what it shows.
 
-  --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH. By default MASTER_ADDR and
-                       MASTER_PORT, as for the workers
+Without --store it takes MASTER_ADDR and MASTER_PORT, as the workers do. If they are not set, it takes the
+only job that a launcher of this user runs on this host, with its credentials.
+
+  --list               print the jobs that launchers of this user run on this host, and end
+  --job=ID             take the one with this id, or with the launcher of this process id
+  --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH
   --once               print the state as text, and end
   --json               with --once: print it as JSON
   --interval=SECONDS   the time between two readings (1). --once reads twice, for the rates
@@ -31,7 +36,7 @@ in the job. docs/observability.md describes what it shows.
   --most=N             the most entries of each list of a worker, up to 1024 (64)
   --name=NAME          the name for the workers' policies (inspect). With certificates: that in them
 
-  credentials, if they do not come from the environment (docs/security.md):
+  credentials, if they come neither from the environment nor from the launcher (docs/security.md):
   --token_file=FILE    the token of the job
   --certificate_file=FILE, --key_file=FILE, --authority_file=FILE
   --insecure           the job was started with it
@@ -95,6 +100,8 @@ std::map<std::string, Option> option_table(Options& options) {
       {"help", flag(options.help)},
       {"once", flag(options.once)},
       {"json", flag(options.json)},
+      {"list", flag(options.list)},
+      {"job", text(options.job)},
       // A worker answers at most 20 times a second.
       {"interval", seconds(options.interval, absl::Milliseconds(100))},
       {"timeout", seconds(options.place.timeout, absl::Milliseconds(100))},
@@ -153,6 +160,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments)
     if (absl::Status applied = found->second.apply(value); !applied.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("option --", name, ": ", applied.message()));
     }
+  }
+  if (!options.job.empty() && options.place.store != JobPlace().store) {
+    return absl::InvalidArgumentError("--job and --store exclude each other");
   }
   if (options.json && !options.once) return absl::InvalidArgumentError("--json needs --once");
   return options;

@@ -15,6 +15,10 @@ struct Options {
   bool help = false;
   bool once = false;
   bool json = false;
+  // Whether to print the jobs of this user instead of the state of one.
+  bool list = false;
+  // The job to show: its id, or the process id of its launcher. Empty: the only one.
+  std::string job;
   // Time between two readings.
   absl::Duration interval = absl::Seconds(1);
   JobPlace place;

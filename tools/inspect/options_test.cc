@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 TEST(Options, DefaultsAreThoseOfTheUsage) {
   const absl::StatusOr<Options> options = parse_options({});
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_FALSE(options->once);
+  EXPECT_FALSE(options->once || options->list);
+  EXPECT_EQ(options->job, "");
   EXPECT_EQ(options->place.store, "env://");
   EXPECT_EQ(options->interval, absl::Seconds(1));
   EXPECT_EQ(options->place.timeout, absl::Seconds(3));
@@ -45,6 +46,7 @@ TEST(Options, EachMistakeIsNamed) {
       {{"--json"}, "--json needs --once"},
       {{"--nonsense"}, "unknown option --nonsense"},
       {{"job"}, "unexpected argument \"job\""},
+      {{"--job=a", "--store=h:1"}, "--job and --store exclude each other"},
       {{"--store"}, "--store needs a value"},
       {{"--store="}, "option --store: it is empty"},
       {{"--once=1"}, "option --once has no value"},

@@ -5,35 +5,50 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/test_needs.h"
 #include "gradwire/store/testing/pytorch_ping.h"
 #include "gradwire/tests/launch/launch_process.h"
 #include "gradwire/tests/launch/security/protection.h"
+#include "gradwire/tools/running_jobs/job_folder.h"
 
 namespace gradwire::tests {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 // "read PATH": returns the content of the file, or "cannot open: " with the reason. "pytorch PORT": uses the
-// store at the port as a client of PyTorch's TCPStore.
+// store at the port as a client of PyTorch's TCPStore. "jobs FOLDER": how many jobs inspect would find there,
+// and what is wrong. "take FOLDER": makes the folder, with a file in it, and returns "taken".
 std::string act(const std::string& input) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(input, absl::MaxSplits(' ', 1));
   if (parts.first == "pytorch") return store::ping_as_pytorch("127.0.0.1", std::stoi(parts.second));
+  if (parts.first == "jobs") {
+    const tools::RunningJobs found = tools::find_running_jobs({.paths = {parts.second}});
+    return absl::StrCat(found.jobs.size(), " ", absl::StrJoin(found.problems, "; "));
+  }
+  if (parts.first == "take") {
+    if (::mkdir(parts.second.c_str(), 0777) != 0) return std::strerror(errno);
+    return ::chmod(parts.second.c_str(), 0777) == 0 ? "taken" : std::strerror(errno);
+  }
   const Descriptor file(::open(parts.second.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return absl::StrCat("cannot open: ", std::strerror(errno));
   char bytes[4096];
@@ -96,6 +111,53 @@ TEST_F(OtherUserOfAJob, CannotReadTheKeysThatTheLauncherMakes) {
   launch.send(SIGTERM);
   launch.events_to_the_end();
   launch.wait();
+}
+
+// A folder that every user can enter and change, as /tmp, and the folder of the jobs in it.
+class OtherUserAndTheJobFile : public OtherUserOfAJob {
+ protected:
+  void SetUp() override {
+    OtherUserOfAJob::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_NE(::mkdtemp(parent_.data()), nullptr);
+    ASSERT_EQ(::chmod(parent_.c_str(), 01777), 0);
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(parent_, ignored);
+  }
+  std::string jobs() const { return parent_ + "/gradwire"; }
+
+  std::string parent_ = "/tmp/gradwire_runtime_XXXXXX";
+};
+
+TEST_F(OtherUserAndTheJobFile, CannotReadItOrItsTokenAndFindsNoJob) {
+  LaunchProcess launch(with_script({"--standalone"}, "echo ready >&9; exec sleep 1000"),
+                       {{"GRADWIRE_RUNTIME_DIR", jobs()}});
+  launch.events(1);
+  const tools::RunningJobs found = tools::find_running_jobs({.paths = {jobs()}});
+  ASSERT_EQ(found.jobs.size(), 1u);
+  const std::string token = found.jobs[0].security.token_file;
+  expect_closed(token);
+  expect_closed(std::filesystem::path(token).parent_path() / "job");
+  // Nor does its inspect find the job.
+  EXPECT_THAT(other_->ask("jobs " + jobs()), StartsWith("0 cannot open the folder"));
+  launch.send(SIGTERM);
+  launch.events_to_the_end();
+  launch.wait();
+  EXPECT_EQ(::access(token.c_str(), F_OK), -1);
+}
+
+TEST_F(OtherUserAndTheJobFile, WhoTakesTheFolderGetsNothing) {
+  ASSERT_EQ(other_->ask("take " + jobs()), "taken");
+  LaunchProcess refused({"--standalone", "true"}, {{"GRADWIRE_RUNTIME_DIR", jobs()}});
+  EXPECT_NE(refused.wait(), 0);
+  EXPECT_THAT(refused.err(), HasSubstr("belongs to user"));
+  EXPECT_TRUE(std::filesystem::is_empty(jobs()));
+  // Files that this user would write there are not read.
+  const tools::RunningJobs found = tools::find_running_jobs({.paths = {jobs()}});
+  EXPECT_EQ(found.jobs.size(), 0u);
+  EXPECT_EQ(found.problems.size(), 1u);
 }
 
 TEST_F(OtherUserOfAJob, UsesTheStoreAsPyTorchOnlyIfTheLauncherAllowsIt) {

@@ -50,6 +50,19 @@ rendezvous::Failure failure_of(const Worker& worker, const std::string& error_fi
           .message = record.ok() ? record->message : ""};
 }
 
+// The worker that probably made others fail: the first one that ended with 0 but without leaving its group.
+// Null if no worker of this round on this node did so.
+const Worker* first_to_leave(const Supervisor& supervisor, const WorkerOutputs& outputs, int64_t round) {
+  const Worker* first = nullptr;
+  for (const Worker* worker : supervisor.ended_well()) {
+    const absl::StatusOr<ErrorRecord> record =
+        read_error_file(outputs.error_file(round, worker->place().local_rank));
+    if (!record.ok() || !record->left_its_group) continue;
+    if (first == nullptr || worker->ending().time < first->ending().time) first = worker;
+  }
+  return first;
+}
+
 JobMetrics::Options metrics_of(const LaunchOptions& options) {
   return {.address = options.metrics_address,
           .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure};
@@ -62,14 +75,17 @@ JobMetrics::Options metrics_of(const LaunchOptions& options) {
 absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
   std::string run_id = choose_run_id(options);
   GRADWIRE_ASSIGN_OR_RETURN(JobSecurity security, JobSecurity::prepare(options.security, run_id));
+  GRADWIRE_ASSIGN_OR_RETURN(Announcement announcement, Announcement::create());
   GRADWIRE_ASSIGN_OR_RETURN(JobMetrics metrics, JobMetrics::create(metrics_of(options)));
-  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper,
-                            ProcessReaper::start({.folders = {security.folder(), metrics.folder()}}));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      ProcessReaper reaper,
+      ProcessReaper::start({.folders = {security.folder(), announcement.folder(), metrics.folder()}}));
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
-  return std::unique_ptr<LaunchJob>(new LaunchJob(
-      std::move(options), std::move(run_id),
-      {std::move(security), std::move(metrics), std::move(reaper), std::move(signals), std::move(loop)}));
+  return std::unique_ptr<LaunchJob>(
+      new LaunchJob(std::move(options), std::move(run_id),
+                    {std::move(security), std::move(announcement), std::move(metrics), std::move(reaper),
+                     std::move(signals), std::move(loop)}));
 }
 
 LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
@@ -77,6 +93,7 @@ LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
       run_id_(std::move(run_id)),
       host_(host_name()),
       security_(std::move(parts.security)),
+      announcement_(std::move(parts.announcement)),
       metrics_(std::move(parts.metrics)),
       reaper_(std::move(parts.reaper)),
       signals_(std::move(parts.signals)),
@@ -276,6 +293,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   // With RoundStore::kReady no update has asked for the preparation.
   if (!round.store) GRADWIRE_RETURN_IF_ERROR(stores_->prepare_round(round.round).status());
   const rendezvous::Address store = stores_->workers_store(round);
+  announcement_.publish(options_, run_id_, store, security_, outputs_);
   metrics_.begin_round(round.round, round.restarts_used);
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,
@@ -309,23 +327,12 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
 // A worker that ended with 0 in the middle of the job often makes others fail: they lose a peer. Reporting
 // the failed one would hide the cause, so the worker that left first is reported instead.
 void LaunchJob::on_failure(const Worker& worker) {
-  const Worker* const left = first_to_leave();
+  const Worker* const left = first_to_leave(*supervisor_, outputs_, started_);
   const Worker& cause = left != nullptr ? *left : worker;
   rendezvous::Failure failure =
       failure_of(cause, outputs_.error_file(started_, cause.place().local_rank), host_);
   if (options_.max_restarts > 0) outputs_.print(rendezvous::describe(failure));
   client_->workers_failed(std::move(failure));
-}
-
-const Worker* LaunchJob::first_to_leave() const {
-  const Worker* first = nullptr;
-  for (const Worker* worker : supervisor_->ended_well()) {
-    const absl::StatusOr<ErrorRecord> record =
-        read_error_file(outputs_.error_file(started_, worker->place().local_rank));
-    if (!record.ok() || !record->left_its_group) continue;
-    if (first == nullptr || worker->ending().time < first->ending().time) first = worker;
-  }
-  return first;
 }
 
 // 1. Read the rest of the output, so that it stands before the launcher's own messages.

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/log/progress.h"
 #include "gradwire/tools/launch/io/loop.h"
+#include "gradwire/tools/launch/job/announcement.h"
 #include "gradwire/tools/launch/job/outputs.h"
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
 #include "gradwire/tools/launch/job/wait_output.h"
@@ -41,6 +42,7 @@ class LaunchJob {
   // The parts that can fail to start.
   struct Parts {
     JobSecurity security;
+    Announcement announcement;
     JobMetrics metrics;
     ProcessReaper reaper;
     LaunchSignals signals;
@@ -61,9 +63,6 @@ class LaunchJob {
   void start_round(const rendezvous::RoundInfo& round);
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
-  // The worker that probably made others fail: the first one that ended with 0 but without leaving its group.
-  // Null if no worker on this node did so.
-  const Worker* first_to_leave() const;
   // Called when all workers of the round, and the processes that they started, have ended.
   void finish_round();
   void drain_output();
@@ -81,6 +80,7 @@ class LaunchJob {
   const std::string run_id_;
   const std::string host_;
   const JobSecurity security_;
+  Announcement announcement_;
   JobMetrics metrics_;
   ProcessReaper reaper_;
   LaunchSignals signals_;

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
@@ -20,6 +22,9 @@ using Kind = LaunchSecurity::Kind;
 
 // The name in the certificate of the launcher itself.
 constexpr char kLauncherName[] = "launcher";
+
+// The name of an observer, unless its certificate has another one.
+constexpr char kObserverName[] = "inspect";
 
 // Lowest number of the token's descriptor. Shell scripts open descriptors with numbers below 10 by
 // themselves, and shells use some above for themselves.
@@ -39,6 +44,13 @@ absl::StatusOr<Descriptor> inheritable(Descriptor descriptor) {
   return errno_status("cannot hand the job's token to the workers", errno);
 }
 
+// The path for a process in another working directory.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path full = std::filesystem::absolute(path, error);
+  return error ? path : full.string();
+}
+
 }  // namespace
 
 absl::StatusOr<JobSecurity> JobSecurity::prepare(const LaunchSecurity& options, const std::string& run_id) {
@@ -49,6 +61,7 @@ absl::StatusOr<JobSecurity> JobSecurity::prepare(const LaunchSecurity& options, 
   GRADWIRE_ASSIGN_OR_RETURN(const security::CredentialsPtr credentials,
                             security::make_credentials(made.stores_));
   made.stores_.job = credentials->own_identity().job;
+  made.own_name_ = credentials->own_identity().name;
   return made;
 }
 
@@ -92,6 +105,24 @@ absl::Status JobSecurity::use_token() {
   GRADWIRE_ASSIGN_OR_RETURN(Descriptor descriptor, security::token_descriptor(token));
   GRADWIRE_ASSIGN_OR_RETURN(token_, inheritable(std::move(descriptor)));
   return absl::OkStatus();
+}
+
+absl::StatusOr<JobSecurity::Observer> JobSecurity::observer() const {
+  Observer observer{.name = kObserverName};
+  if (certificates_) {
+    GRADWIRE_ASSIGN_OR_RETURN(observer.security, certificates_->files_for(kObserverName));
+  } else if (!stores_.certificate_file.empty()) {
+    observer.name = own_name_;
+    observer.security = {.certificate_file = absolute(stores_.certificate_file),
+                         .key_file = absolute(stores_.key_file),
+                         .authority_file = absolute(stores_.authority_file)};
+  } else if (!options_.token_file.empty()) {
+    observer.security.token_file = absolute(options_.token_file);
+  } else {
+    observer.security.token = stores_.token;
+    observer.security.insecure = stores_.insecure;
+  }
+  return observer;
 }
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> JobSecurity::worker_variables(

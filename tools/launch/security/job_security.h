@@ -32,6 +32,16 @@ class JobSecurity {
 
   // For the stores that this launcher serves or uses.
   const SecurityOptions& stores() const { return stores_; }
+  // How a process of this user that does not belong to the job, but observes it, proves itself.
+  struct Observer {
+    // The name for the policies of the workers. With certificates it is that in the certificate.
+    std::string name;
+    // Absolute paths of files, the job's token if it is in no file, or `insecure`.
+    SecurityOptions security;
+  };
+  // With --secure it makes a certificate for the name "inspect". Errors: as worker_variables().
+  absl::StatusOr<Observer> observer() const;
+
   // The folder that must not outlive the job, or "".
   std::string folder() const { return certificates_ ? certificates_->path() : ""; }
   // The variables of security for a worker, each with its value. Errors: as prepare(); InvalidArgument if the
@@ -47,6 +57,8 @@ class JobSecurity {
   LaunchSecurity options_;
   // With certificates, also the job that the launcher's own names.
   SecurityOptions stores_;
+  // The name in the launcher's own certificate.
+  std::string own_name_;
   std::optional<CertificateFolder> certificates_;
   Descriptor token_;
 };

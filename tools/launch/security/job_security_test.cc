@@ -132,5 +132,36 @@ TEST(JobSecurity, OthersGetNoProof) {
   EXPECT_EQ(variables(this_host), (std::map<std::string, std::string>{{"GRADWIRE_WORKER_NAME", "w2"}}));
 }
 
+// In absolute paths: an observer runs in another folder.
+TEST(JobSecurity, ObserverGetsWhatProvesItself) {
+  const JobSecurity own = prepare({.kind = Kind::kNewToken});
+  EXPECT_TRUE(own.observer()->security.token == own.stores().token);
+  EXPECT_EQ(own.observer()->name, "inspect");
+
+  const std::string relative = "observed_token";
+  std::ofstream(relative) << std::string(64, 'a') << "\n";
+  std::filesystem::permissions(relative, std::filesystem::perms::owner_read);
+  const JobSecurity given = prepare({.kind = Kind::kToken, .token_file = relative});
+  EXPECT_EQ(given.observer()->security.token_file, std::filesystem::absolute(relative).string());
+  EXPECT_TRUE(given.observer()->security.token.empty());
+
+  const JobSecurity secure = prepare({.kind = Kind::kNewCertificates});
+  const JobSecurity::Observer observer = *secure.observer();
+  EXPECT_EQ(observer.name, "inspect");
+  EXPECT_TRUE(std::filesystem::exists(observer.security.key_file));
+  EXPECT_NE(observer.security.key_file, secure.stores().key_file);
+
+  LaunchSecurity files = {.kind = Kind::kCertificates,
+                          .certificate_file = secure.stores().certificate_file,
+                          .key_file = secure.stores().key_file,
+                          .authority_file = secure.stores().authority_file};
+  const JobSecurity of_files = prepare(files);
+  EXPECT_EQ(of_files.observer()->name, "launcher");
+  EXPECT_EQ(of_files.observer()->security.key_file, files.key_file);
+
+  EXPECT_TRUE(prepare({.kind = Kind::kInsecure}).observer()->security.insecure);
+  EXPECT_FALSE(prepare({.kind = Kind::kThisHost}).observer()->security.insecure);
+}
+
 }  // namespace
 }  // namespace gradwire::tools
