@@ -1,8 +1,10 @@
 #include "gradwire/collectives/group/agreement.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -76,10 +78,62 @@ absl::StatusOr<std::vector<int>> find_missing_ranks(const Agreement& round) {
   return ranks;
 }
 
-absl::Status judge_all(const Agreement& round, absl::string_view own, const Judge& judge) {
+// Waits until a key exists. `next_step` is called between the slices of the wait; it returns how long the
+// next one may be.
+//
+// The deadline is checked in the same step as the key: the last request is made even if the deadline has
+// passed, so a key that exists is always returned.
+absl::StatusOr<std::string> wait_in_slices(store::Store& store, const std::string& key, absl::Time deadline,
+                                           absl::FunctionRef<absl::StatusOr<absl::Duration>()> next_step) {
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(const absl::Duration slice, next_step());
+    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
+    absl::StatusOr<std::string> value = store.try_get(key, std::min(left, slice));
+    if (!absl::IsDeadlineExceeded(value.status()) || left <= slice) return value;
+  }
+}
+
+// The waits of one rank in one round, with their progress.
+class RoundWait {
+ public:
+  explicit RoundWait(const Agreement& round) : round_(round), progress_(round.progress) {}
+
+  absl::StatusOr<std::string> wait_for(const std::string& key, absl::Time deadline) {
+    bool first = true;
+    return wait_in_slices(round_.store, key, deadline, [&]() -> absl::StatusOr<absl::Duration> {
+      const bool waited = !std::exchange(first, false);
+      if (waited && round_.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(round_.interrupted());
+      absl::Duration slice = round_.interrupted == nullptr ? absl::InfiniteDuration() : kSlice;
+      if (round_.subject.empty()) return slice;
+      if (waited) progress_.update([&] { return describe(); });
+      return std::min(slice, std::max(progress_.until_next(), kSlice));
+    });
+  }
+  void finish() { progress_.finish(absl::StrCat(round_.subject, ": all ranks have arrived")); }
+
+ private:
+  // In a log another rank would write the same: rank 0, or a lower one that waits for it.
+  std::optional<ProgressState> describe() const {
+    const absl::StatusOr<std::vector<int>> ranks = find_missing_ranks(round_);
+    if (!ranks.ok()) return std::nullopt;
+    int lowest = 0;
+    for (const int rank : *ranks) lowest += rank == lowest ? 1 : 0;
+    if (lowest < round_.rank && !round_.progress.output->can_move()) return std::nullopt;
+    const int arrived = round_.size - static_cast<int>(ranks->size());
+    return ProgressState{.text = absl::StrCat(round_.subject, ": ", arrived, " of ", round_.size,
+                                              " ranks have arrived, waiting for ",
+                                              ranks->empty() ? "the answer of rank 0" : name_ranks(*ranks)),
+                         .done = arrived,
+                         .total = round_.size};
+  }
+
+  const Agreement& round_;
+  Progress progress_;
+};
+
+absl::Status judge_all(const Agreement& round, absl::string_view own, const Judge& judge, RoundWait& wait) {
   for (int rank = 1; rank < round.size; ++rank) {
-    const absl::StatusOr<std::string> text =
-        wait_for_key(round.store, rank_key(round.key, rank), round.deadline, round.interrupted);
+    const absl::StatusOr<std::string> text = wait.wait_for(rank_key(round.key, rank), round.deadline);
     if (!text.ok()) {
       if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
       GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, find_missing_ranks(round));
@@ -96,17 +150,14 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
 
 }  // namespace
 
-// The deadline is checked in the same step as the key: the last request is made even if the deadline has
-// passed, so a key that exists is always returned.
 absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
                                          const std::function<absl::Status()>& interrupted) {
-  while (true) {
-    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
-    absl::StatusOr<std::string> value =
-        store.try_get(key, interrupted == nullptr ? left : std::min(left, kSlice));
-    if (!absl::IsDeadlineExceeded(value.status()) || left <= kSlice) return value;
-    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
-  }
+  bool first = true;
+  return wait_in_slices(store, key, deadline, [&]() -> absl::StatusOr<absl::Duration> {
+    if (interrupted == nullptr) return absl::InfiniteDuration();
+    if (!std::exchange(first, false)) GRADWIRE_RETURN_IF_ERROR(interrupted());
+    return kSlice;
+  });
 }
 
 std::string name_ranks(const std::vector<int>& ranks) {
@@ -125,17 +176,19 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
   // verdict yet, and the late rank must then get that verdict too.
   const absl::Duration left = std::max(round.deadline - Clock::system().now(), absl::Seconds(1));
   GRADWIRE_RETURN_IF_ERROR(round.store.try_set(rank_key(round.key, round.rank), text, left));
+  RoundWait wait(round);
   if (round.rank == 0) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::string verdict,
-                              publish(round.store, round.key, judge_all(round, text, judge), left));
+                              publish(round.store, round.key, judge_all(round, text, judge, wait), left));
     const absl::Status result = from_text(verdict);
+    if (result.ok()) wait.finish();
     if (is_disagreement(result)) wait_until_received(round);
     return result;
   }
-  const absl::StatusOr<std::string> verdict =
-      wait_for_key(round.store, verdict_key(round.key), round.deadline + kGrace, round.interrupted);
+  const absl::StatusOr<std::string> verdict = wait.wait_for(verdict_key(round.key), round.deadline + kGrace);
   if (verdict.ok()) {
     const absl::Status result = from_text(*verdict);
+    if (result.ok()) wait.finish();
     if (is_disagreement(result)) {
       (void)round.store.try_set(received_key(round.key, round.rank), "", kReceiveLimit);
     }
@@ -156,6 +209,7 @@ absl::Status MonitoredBarrier::run(Agreement round, absl::Duration timeout) {
   const auto key = [](int64_t number) { return absl::StrCat("monitored_barrier/", number); };
   const int64_t number = next_++;
   round.key = key(number);
+  round.subject = "monitored_barrier";
   round.deadline = Clock::system().now() + timeout;
   const absl::Status status = agree(round, "");
   if (absl::IsDeadlineExceeded(status)) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/base/log/progress.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
@@ -28,6 +29,10 @@ struct Agreement {
   std::function<absl::Status()> interrupted;
   // Whether the error names all missing ranks, or only the first one.
   bool name_all = true;
+  // What the ranks meet for, for the progress of a long wait, for example: process group "world": backends.
+  // In a log one rank shows it: rank 0, or the lowest of those that wait for rank 0. Empty: none does.
+  std::string subject = {};
+  Progress::Target progress = {};
 };
 
 // Called on rank 0 for the text of each other rank; returns an error if the texts do not agree. `first` is
@@ -45,8 +50,8 @@ void forget(store::Store& store, absl::string_view key, int size);
 // The monitored barriers of one group. Each is a round of agreement without texts. Not thread-safe.
 class MonitoredBarrier {
  public:
-  // All ranks must call it the same number of times. Sets the key and the deadline of `round`. Errors: as
-  // agree(); DeadlineExceeded also gives the timeout.
+  // All ranks must call it the same number of times. Sets the key, the deadline and the subject of `round`.
+  // Errors: as agree(); DeadlineExceeded also gives the timeout.
   absl::Status run(Agreement round, absl::Duration timeout);
 
  private:

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/testing/recorded_progress.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/memory/forwarding_store.h"
 
@@ -19,7 +22,9 @@ namespace gradwire::collectives {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A timeout that is long enough for all ranks that take part to arrive.
 constexpr absl::Duration kLate = absl::Seconds(2);
@@ -100,6 +105,72 @@ TEST(Agreement, FirstMissingRankAloneIsNamedOnRequest) {
 TEST(Agreement, WithoutRankZeroTheOthersNameIt) {
   store::HashStore store;
   EXPECT_THAT(run(store, {1, 2}, 3, kLate), Each(HasSubstr("rank 0 did not arrive")));
+}
+
+// One rank of a group, which waits on another thread.
+std::future<absl::Status> wait_as(store::Store& store, int rank, int size, RecordedProgress& shown,
+                                  HurriedClock& clock, std::function<absl::Status()> interrupted = nullptr) {
+  return std::async(std::launch::async, [&store, &shown, &clock, rank, size, interrupted] {
+    return agree({.store = store,
+                  .key = "round",
+                  .rank = rank,
+                  .size = size,
+                  .deadline = Clock::system().now() + absl::Minutes(1),
+                  .interrupted = interrupted,
+                  .subject = "process group \"world\"",
+                  .progress = {&shown, &clock}},
+                 "");
+  });
+}
+
+TEST(Agreement, WaitNamesTheMissingRanks) {
+  for (const bool interruptible : {false, true}) {
+    store::HashStore store;
+    RecordedProgress shown;
+    HurriedClock clock;
+    const auto interrupted = [] { return absl::OkStatus(); };
+    auto rank_0 = wait_as(store, 0, 4, shown, clock,
+                          interruptible ? std::function<absl::Status()>(interrupted) : nullptr);
+    shown.wait_for(1);
+    EXPECT_THAT(shown.texts(), ElementsAre("process group \"world\": 1 of 4 ranks have arrived, waiting for "
+                                           "ranks 1, 2, 3"));
+    EXPECT_EQ(shown.states()[0].done, 1);
+    EXPECT_EQ(shown.states()[0].total, 4);
+    EXPECT_THAT(run(store, {1, 2, 3}, 4, absl::Seconds(30)), Each("OK"));
+    EXPECT_EQ(rank_0.get(), absl::OkStatus());
+    EXPECT_EQ(shown.texts().back(), "process group \"world\": all ranks have arrived");
+  }
+}
+
+// Rank 0 has not arrived. Of the others the lowest one reports.
+TEST(Agreement, OnlyOneOfTheWaitingRanksReports) {
+  store::HashStore store;
+  RecordedProgress low, high;
+  HurriedClock low_clock, high_clock;
+  auto rank_1 = wait_as(store, 1, 3, low, low_clock);
+  low.wait_for(1);
+  auto rank_2 = wait_as(store, 2, 3, high, high_clock);
+  low.wait_for(2);
+  EXPECT_THAT(low.texts(),
+              ElementsAre("process group \"world\": 1 of 3 ranks have arrived, waiting for ranks 0, 2",
+                          "process group \"world\": 2 of 3 ranks have arrived, waiting for rank 0"));
+  EXPECT_THAT(run(store, {0}, 3, absl::Seconds(30)), Each("OK"));
+  EXPECT_EQ(rank_1.get(), absl::OkStatus());
+  EXPECT_EQ(rank_2.get(), absl::OkStatus());
+  EXPECT_THAT(high.texts(), IsEmpty());
+}
+
+TEST(Agreement, WithoutASubjectNothingIsShown) {
+  store::HashStore store;
+  RecordedProgress shown;
+  HurriedClock clock;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(agree({.store = store,
+                                              .key = "round",
+                                              .size = 2,
+                                              .deadline = Clock::system().now() + absl::Milliseconds(300),
+                                              .progress = {&shown, &clock}},
+                                             "")));
+  EXPECT_THAT(shown.texts(), IsEmpty());
 }
 
 TEST(Agreement, InterruptionEndsTheWait) {

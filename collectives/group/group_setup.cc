@@ -130,6 +130,17 @@ absl::Status compare_lines(int rank, absl::string_view first, absl::string_view 
                                                  only_in(theirs, mine)));
 }
 
+// For the progress of a wait, which names ranks of the group: the members' ranks in the world, if they may be
+// others.
+std::string in_world(const GroupParts& parts) {
+  constexpr std::size_t kNamed = 16;
+  if (parts.is_world) return "";
+  const std::vector<int>& ranks = parts.checks.ranks;
+  const auto named = static_cast<std::ptrdiff_t>(std::min(ranks.size(), kNamed));
+  return absl::StrCat(" of ranks ", absl::StrJoin(ranks.begin(), ranks.begin() + named, ", "),
+                      ranks.size() > kNamed ? ", ..." : "", " of the world");
+}
+
 // Makes this rank's end of a group; its name, rank and ranks are in `parts`. Returns after all ranks have
 // made their ends.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice& choice, GroupParts parts,
@@ -140,6 +151,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice&
   round.key = "made";
   round.rank = parts.checks.rank;
   round.size = static_cast<int>(parts.checks.ranks.size());
+  round.subject = absl::StrCat("process group \"", parts.name, "\"", in_world(parts), ": backends");
   absl::StatusOr<std::unique_ptr<GroupBackend>> backend =
       make_backend(choice, {.store = std::make_shared<store::PrefixStore>("backend", parts.store),
                             .group = parts.name,
@@ -176,15 +188,17 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> agree_and_make(ProcessGroupOptions
                                                              const BackendChoice& choice,
                                                              absl::Time deadline) {
   const std::shared_ptr<store::Store> store = options.store;
+  const std::string name = options.group_name.empty() ? "world" : options.group_name;
   Agreement round{.store = *store,
                   .key = "members",
                   .rank = options.rank,
                   .size = options.world_size,
-                  .deadline = deadline};
+                  .deadline = deadline,
+                  .subject = absl::StrCat("process group \"", name, "\": options")};
   GRADWIRE_RETURN_IF_ERROR(agree(round, describe(choice, options), &compare_lines));
 
   GroupParts parts;
-  parts.name = options.group_name.empty() ? "world" : options.group_name;
+  parts.name = name;
   parts.checks.rank = options.rank;
   parts.checks.ranks.resize(static_cast<std::size_t>(options.world_size));
   std::iota(parts.checks.ranks.begin(), parts.checks.ranks.end(), 0);
@@ -299,7 +313,8 @@ absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> make_groups(GroupRequ
                         .rank = parent.rank(),
                         .size = parent.size(),
                         .deadline = Clock::system().now() + parent.timeout(),
-                        .interrupted = request.interrupted};
+                        .interrupted = request.interrupted,
+                        .subject = absl::StrCat("process group \"", parent.name(), "\": new groups")};
   const std::string lists =
       absl::StrJoin(request.lists, " and of ranks ", [](std::string* out, const std::vector<int>& ranks) {
         absl::StrAppend(out, absl::StrJoin(ranks, ", "));
