@@ -4,39 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gradwire/base/text/json_text.h"
+#include "gradwire/base/text/utf8.h"
 
 namespace gradwire {
 namespace {
-
-// One character at the start of a text.
-struct Character {
-  std::size_t size = 1;  // In bytes.
-  char32_t code = 0;
-  bool valid = false;  // Whether the bytes are valid UTF-8.
-};
-
-Character first_character(absl::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {1, lead, true};
-  const std::size_t size = lead >= 0xf0 && lead < 0xf5 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead >= 0xf5 || text.size() < size) return {};
-  char32_t code = lead & (0xff >> (size + 1));
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = (code << 6) | (byte(i) & 0x3f);
-  }
-  // Overlong forms, surrogates and codes beyond Unicode are invalid.
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[size] || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff) return {};
-  return {size, code, true};
-}
-
-// Whether the character can end a line, move a terminal's cursor, or change the order in which text is shown.
-bool is_control(char32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200e && code <= 0x200f) ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
-}
 
 void append_c_escape(std::string& out, char32_t code) {
   switch (code) {
@@ -57,7 +29,7 @@ void append_c_escape(std::string& out, char32_t code) {
 
 void append_text(std::string& out, absl::string_view text) {
   while (!text.empty()) {
-    const Character next = first_character(text);
+    const Utf8Character next = first_character(text);
     if (!next.valid) {
       absl::StrAppend(&out, absl::StrFormat("\\x%02x", static_cast<unsigned char>(text[0])));
     } else if (is_control(next.code)) {
@@ -67,27 +39,6 @@ void append_text(std::string& out, absl::string_view text) {
     }
     text.remove_prefix(next.size);
   }
-}
-
-void append_json(std::string& out, absl::string_view text) {
-  out += '"';
-  while (!text.empty()) {
-    const Character next = first_character(text);
-    if (!next.valid) {
-      out += "\\ufffd";
-    } else if (next.code == '"' || next.code == '\\') {
-      out += '\\';
-      out += text[0];
-    } else if (next.code == '\n' || next.code == '\r' || next.code == '\t') {
-      append_c_escape(out, next.code);
-    } else if (is_control(next.code)) {
-      absl::StrAppend(&out, absl::StrFormat("\\u%04x", static_cast<unsigned>(next.code)));
-    } else {
-      out.append(text.data(), next.size);
-    }
-    text.remove_prefix(next.size);
-  }
-  out += '"';
 }
 
 // Cuts `text` at the start of a character. Returns the number of bytes that were cut off.
@@ -140,15 +91,15 @@ std::string json_line(const LogRecord& record) {
   if (record.rank.has_value()) absl::StrAppend(&line, ",\"rank\":", *record.rank);
   if (!record.worker.empty()) {
     line += ",\"worker\":";
-    append_json(line, record.worker.substr(0, 255));
+    append_json_text(line, record.worker.substr(0, 255));
   }
   absl::string_view message = progress ? absl::string_view(record.progress->text) : record.message;
   const std::size_t rest = cut(message, kMaxLogMessage);
   line += ",\"message\":";
-  append_json(line, rest == 0 ? message : absl::string_view(absl::StrCat(message, cut_note(rest))));
+  append_json_text(line, rest == 0 ? message : absl::string_view(absl::StrCat(message, cut_note(rest))));
   if (record.file != nullptr) {
     line += ",\"source\":";
-    append_json(line, absl::StrCat(source_path(record.file), ":", record.source_line));
+    append_json_text(line, absl::StrCat(source_path(record.file), ":", record.source_line));
   }
   if (progress) {
     absl::StrAppend(&line, absl::StrFormat(",\"elapsed_s\":%.1f", absl::ToDoubleSeconds(record.elapsed)));

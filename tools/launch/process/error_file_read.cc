@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/text/json_text.h"
+#include "gradwire/base/text/utf8.h"
 #include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire::tools {
@@ -50,46 +52,21 @@ const std::string* find_text(const json& object, const char* name) {
   return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
 }
 
-// Returns the length of the UTF-8 character at the start of `text` if a terminal must not get it, else 0.
-// Such characters are control characters (also those above 0x7f), characters that change the direction of
-// writing, and invalid UTF-8.
-size_t unwanted_length(absl::string_view text) {
-  const auto byte = [&](size_t i) -> uint8_t { return i < text.size() ? text[i] : 0; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  if (byte(0) < 0x80) return byte(0) < 0x20 || byte(0) == 0x7f ? 1 : 0;
-  if (byte(0) >= 0xc2 && byte(0) < 0xe0) {
-    if (!follows(1)) return 1;
-    return byte(0) == 0xc2 && byte(1) < 0xa0 ? 2 : 0;
-  }
-  if (byte(0) >= 0xe0 && byte(0) < 0xf0) {
-    if (!follows(1) || !follows(2)) return 1;
-    const uint32_t code = (byte(0) & 0xf) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
-    const bool turns = (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-                       (code >= 0x2066 && code <= 0x2069) || code < 0x800 ||
-                       (code >= 0xd800 && code < 0xe000);
-    return turns ? 3 : 0;
-  }
-  return byte(0) >= 0xf0 && byte(0) < 0xf5 && follows(1) && follows(2) && follows(3) ? 0 : 1;
-}
-
-size_t character_length(uint8_t first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
-
 }  // namespace
 
-// Unwanted characters and runs of spaces become one space. A line that is too long is cut after a whole
-// character, with "..." at the end, and has at most `size` bytes. The loop stops soon after the limit, so a
-// long text costs no more than a short one.
+// Characters that a terminal must not get, bytes that are not UTF-8, and runs of spaces become one space. A
+// line that is too long is cut after a whole character, with "..." at the end, and has at most `size` bytes.
+// The loop stops soon after the limit, so a long text costs no more than a short one.
 std::string clean_line(absl::string_view text, size_t size) {
   constexpr absl::string_view kCut = "...";
   std::string line;
   size_t fits = 0;  // Length of the part that stays if the line is cut.
   while (!text.empty()) {
-    size_t length = unwanted_length(text);
-    const bool space = length > 0 || text[0] == ' ';
-    if (length == 0) length = character_length(text[0]);
-    if (!space) absl::StrAppend(&line, text.substr(0, length));
+    const Utf8Character next = first_character(text);
+    const bool space = !next.valid || is_control(next.code) || next.code == ' ';
+    if (!space) absl::StrAppend(&line, text.substr(0, next.size));
     if (space && !line.empty() && line.back() != ' ') line += ' ';
-    text.remove_prefix(length);
+    text.remove_prefix(next.size);
     if (line.size() + kCut.size() <= size) fits = line.size();
     if (line.size() > size + 1) break;
   }
