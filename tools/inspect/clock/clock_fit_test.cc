@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <vector>
 
 namespace gradwire::inspect {
 namespace {
@@ -59,6 +60,30 @@ TEST(ClockFit, FindsOffsetAndDriftOfManyCalls) {
     for (int64_t time = 0; time <= 60 * kSecond; time += kSecond) {
       EXPECT_LE(std::abs(fit->map(kStart + time) - clocks.callee(kStart + time)), fit->error() + 2) << seed;
     }
+  }
+}
+
+TEST(ClockFit, VeryManyCallsGiveTheSameFit) {
+  const Clocks clocks{.offset = -2 * kSecond, .drift = 80e-6};
+  const auto fit = fit_clocks(random_calls(clocks, 20'000, 60 * kSecond, 1));
+  ASSERT_TRUE(fit);
+  EXPECT_NEAR(fit->drift(), clocks.drift, 1e-7);
+  for (int64_t time = 0; time <= 60 * kSecond; time += kSecond)
+    EXPECT_LE(std::abs(fit->map(kStart + time) - clocks.callee(kStart + time)), fit->error() + 2);
+}
+
+// The callee's view of the calls of the caller maps its clock to that of the caller.
+TEST(ClockFit, TurnedSamplesMapInTheOtherDirection) {
+  const Clocks clocks{.offset = 5 * kSecond, .drift = -60e-6};
+  std::vector<ClockSample> turned;
+  for (const ClockSample& sample : random_calls(clocks, 500, 60 * kSecond, 3))
+    turned.push_back(sample.turned());
+  const auto fit = fit_clocks(turned);
+  ASSERT_TRUE(fit);
+  for (int64_t time = 0; time <= 60 * kSecond; time += kSecond) {
+    const int64_t callee = clocks.callee(kStart + time);
+    EXPECT_LE(std::abs(fit->map(callee) - (kStart + time)), fit->error() + 2);
+    EXPECT_EQ(fit->map(callee) - callee, fit->lead(callee));
   }
 }
 

@@ -1,7 +1,9 @@
 #include "gradwire/tools/inspect/dump/flight_join.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -84,29 +86,38 @@ absl::flat_hash_map<uint64_t, int64_t> written_at(const std::vector<FlightFile>&
   return times;
 }
 
-std::vector<ClockOffset> clocks_of(const Calls& calls) {
-  std::map<std::pair<uint64_t, uint64_t>, ClockOffset> offsets;
+// `written`: the time of the latest file of each worker, on its wall clock.
+std::vector<ClockOffset> clocks_of(const Calls& calls,
+                                   const absl::flat_hash_map<uint64_t, int64_t>& written) {
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<inspect::ClockSample>> samples;
   for (const auto& [identity, ends] : calls) {
     if (ends.made == nullptr || ends.served == nullptr || ends.made->open() || ends.served->open()) continue;
-    if (ends.made_in->incarnation == ends.served_in->incarnation) continue;
-    const int64_t t1 = wall(*ends.made_in, ends.made->started != 0 ? ends.made->started : ends.made->began);
-    const int64_t t2 = wall(*ends.served_in, ends.served->began);
-    const int64_t t3 = wall(*ends.served_in, ends.served->ended);
-    const int64_t t4 = wall(*ends.made_in, ends.made->ended);
+    const uint64_t caller = ends.made_in->incarnation;
+    const uint64_t callee = ends.served_in->incarnation;
+    if (caller == callee) continue;
+    const inspect::ClockSample sample = {
+        .sent = wall(*ends.made_in, ends.made->started != 0 ? ends.made->started : ends.made->began),
+        .arrived = wall(*ends.served_in, ends.served->began),
+        .answered = wall(*ends.served_in, ends.served->ended),
+        .received = wall(*ends.made_in, ends.made->ended)};
     // The answer was given after the caller had stopped to wait.
-    const int64_t error = ((t4 - t1) - (t3 - t2)) / 2;
-    if (error < 0) continue;
+    if (sample.received - sample.sent < sample.answered - sample.arrived) continue;
     // Two workers have one entry, in which the smaller incarnation is the first.
-    const bool turned = ends.made_in->incarnation > ends.served_in->incarnation;
-    const int64_t ahead = ((t2 - t1) + (t3 - t4)) / 2 * (turned ? -1 : 1);
-    const auto key = std::minmax(ends.made_in->incarnation, ends.served_in->incarnation);
-    auto [found, added] = offsets.try_emplace(key, ClockOffset{key.first, key.second, ahead, error, 0});
-    ClockOffset& offset = found->second;
-    ++offset.calls;
-    if (error < offset.error_ns) std::tie(offset.ahead_ns, offset.error_ns) = std::pair(ahead, error);
+    samples[std::minmax(caller, callee)].push_back(caller < callee ? sample : sample.turned());
   }
   std::vector<ClockOffset> list;
-  for (const auto& [key, offset] : offsets) list.push_back(offset);
+  for (const auto& [workers, of_pair] : samples) {
+    // Without a fit one of the clocks was set meanwhile.
+    const std::optional<inspect::ClockFit> fit = inspect::fit_clocks(of_pair);
+    if (!fit.has_value()) continue;
+    const auto now = written.find(workers.first);
+    list.push_back({.from = workers.first,
+                    .to = workers.second,
+                    .fit = *fit,
+                    .calls = of_pair.size(),
+                    .ahead_ns = fit->lead(now == written.end() ? of_pair.front().sent : now->second),
+                    .error_ns = std::llround(fit->error())});
+  }
   return list;
 }
 
@@ -191,15 +202,15 @@ FlightJoin join_flight_files(std::vector<FlightFile>& files) {
   const Calls calls = collect(files);
   const auto complete = complete_since(files);
   const auto written = written_at(files);
-  join.clocks = clocks_of(calls);
-  std::map<std::pair<uint64_t, uint64_t>, ClockOffset> clocks;
-  for (const ClockOffset& offset : join.clocks) clocks[{offset.from, offset.to}] = offset;
+  join.clocks = clocks_of(calls, written);
+  std::map<std::pair<uint64_t, uint64_t>, inspect::ClockFit> clocks;
+  for (const ClockOffset& offset : join.clocks) {
+    clocks[{offset.from, offset.to}] = offset.fit;
+    clocks[{offset.to, offset.from}] = offset.fit.inverse();
+  }
   // A time of the wall clock of `from`, on that of `to`.
   const auto moved = [&clocks](int64_t time, uint64_t from, uint64_t to) {
-    if (const auto found = clocks.find({from, to}); found != clocks.end())
-      return time + found->second.ahead_ns;
-    if (const auto found = clocks.find({to, from}); found != clocks.end())
-      return time - found->second.ahead_ns;
+    if (const auto found = clocks.find({from, to}); found != clocks.end()) return found->second.map(time);
     return time;
   };
   for (const auto& [identity, ends] : calls) {

@@ -6,20 +6,23 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/tools/inspect/clock/clock_fit.h"
 #include "gradwire/tools/inspect/dump/flight_file.h"
 
 namespace gradwire::tools {
 
-// The clock of one worker compared with that of another, estimated from calls that both have recorded. As in
-// NTP: a call of `from` that takes t1 to t4 there, and t2 to t3 at `to`, says that the clock of `to` is ahead
-// by ((t2 - t1) + (t3 - t4)) / 2, with an error of at most ((t4 - t1) - (t3 - t2)) / 2. The call with the
-// smallest error counts.
+// The wall clock of one worker compared with that of another, by the calls that both have recorded
+// (tools/inspect/clock).
 struct ClockOffset {
   uint64_t from = 0;
   uint64_t to = 0;
-  int64_t ahead_ns = 0;  // The wall clock of `to` is ahead of that of `from`.
-  int64_t error_ns = 0;
+  // The map from the clock of `from` to that of `to`.
+  inspect::ClockFit fit;
   std::size_t calls = 0;  // The number of calls that both have recorded from beginning to end.
+  // When the last file of `from` was written: the wall clock of `to` was ahead of that of `from` by this
+  // much.
+  int64_t ahead_ns = 0;
+  int64_t error_ns = 0;
 };
 
 // A call in a chain, and how deep it is: a call of depth n + 1 is made by the handler of the one of depth n

@@ -139,7 +139,9 @@ TEST(FlightJoin, ClocksAreEstimatedFromTheFastestCall) {
   EXPECT_EQ(join.clocks[0].from, 1u);
   EXPECT_EQ(join.clocks[0].to, 2u);
   EXPECT_EQ(join.clocks[0].calls, 2u);
-  EXPECT_EQ(join.clocks[0].error_ns, 50);
+  // Half of the way there and back, and what the clocks may drift in the time of both calls.
+  EXPECT_GE(join.clocks[0].error_ns, 50);
+  EXPECT_LE(join.clocks[0].error_ns, 55);
   EXPECT_NEAR(static_cast<double>(join.clocks[0].ahead_ns), 5'000, 50);
 
   // The same from a call in the other direction.
