@@ -29,7 +29,7 @@ struct Agreement {
   std::function<absl::Status()> interrupted;
   // Whether the error names all missing ranks, or only the first one.
   bool name_all = true;
-  // What the ranks meet for, for the progress of a long wait, for example: process group "world": backends.
+  // Names the meeting in the progress of a long wait, for example: process group "world": backends.
   // In a log one rank shows it: rank 0, or the lowest of those that wait for rank 0. Empty: none does.
   std::string subject = {};
   Progress::Target progress = {};
