@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,6 +130,21 @@ TEST(LaunchLog, NodeThatIsMissingIsNamed) {
     EXPECT_EQ(record["total"], 2);
     EXPECT_GE(record["elapsed_s"], 10);
   }
+}
+
+TEST(LaunchLog, WorkerThatHasNotComeToTheStoreIsNamed) {
+  LaunchProcess launch(
+      with_script({"--standalone", "--nproc_per_node=2", "--log_format=json"},
+                  "if test $RANK = 1; then echo $$ >&9; exec sleep 1000; fi; exec tests/launch/rpc_worker"));
+  const std::string pid = launch.events(1).at(0);
+  const std::string expected = absl::StrCat(
+      "1 of 2 workers of this node have come to the job's store; waiting for rank 1 (local rank 1, pid ", pid,
+      ")");
+  EXPECT_TRUE(eventually([&] { return absl::StrContains(launch.err(), expected); }, absl::Seconds(90)))
+      << launch.err();
+  launch.send(SIGTERM);
+  launch.events_to_the_end();
+  launch.wait();
 }
 
 TEST(LaunchLog, NodeThatWaitsForTheStoreNamesIt) {

@@ -63,6 +63,15 @@ const Worker* first_to_leave(const Supervisor& supervisor, const WorkerOutputs& 
   return first;
 }
 
+JobAddress address_of(const rendezvous::RoundInfo& round, const rendezvous::Address& store) {
+  return {.master_addr = store.host,
+          .master_port = store.port,
+          .run_id = round.run_id,
+          .restart_count = round.restarts_used,
+          .max_restarts = round.max_restarts,
+          .round = static_cast<int>(round.round)};
+}
+
 JobMetrics::Options metrics_of(const LaunchOptions& options) {
   return {.address = options.metrics_address,
           .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure};
@@ -295,12 +304,11 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   const rendezvous::Address store = stores_->workers_store(round);
   announcement_.publish(options_, run_id_, store, security_, outputs_);
   metrics_.begin_round(round.round, round.restarts_used);
-  const JobAddress job{.master_addr = store.host,
-                       .master_port = store.port,
-                       .run_id = round.run_id,
-                       .restart_count = round.restarts_used,
-                       .max_restarts = round.max_restarts,
-                       .round = static_cast<int>(round.round)};
+  const JobAddress job = address_of(round, store);
+  ArrivalWatch::Options watch{.open = stores_->workers_opener(round),
+                              .round = round.round,
+                              .world_size = places.front().world_size,
+                              .progress = {.output = &wait_output_}};
   for (const WorkerPlace& place : places) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place));
     std::vector<std::string> environment =
@@ -319,8 +327,10 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
                                              .stderr_fd = streams.err.get(),
                                              .signal_mask = signals_.original_mask(),
                                              .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
+    watch.workers.push_back({.rank = place.rank, .local_rank = place.local_rank, .pid = worker.pid()});
     GRADWIRE_RETURN_IF_ERROR(supervisor_->add(std::move(worker)));
   }
+  if (watch.world_size > 1) arrivals_ = std::make_unique<ArrivalWatch>(std::move(watch));
   return absl::OkStatus();
 }
 
@@ -341,6 +351,7 @@ void LaunchJob::on_failure(const Worker& worker) {
 // 3. Report the result to the rendezvous. If it has asked for the end of the round, the round has failed
 //    elsewhere, and only ready() is wanted: the next round may begin.
 void LaunchJob::finish_round() {
+  arrivals_.reset();
   drain_output();
   succeeded_ = !not_started_ && supervisor_->succeeded();
   for (const Worker* worker : supervisor_->failures())

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/base/log/progress.h"
+#include "gradwire/tools/launch/arrivals/arrival_watch.h"
 #include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/job/announcement.h"
 #include "gradwire/tools/launch/job/outputs.h"
@@ -112,6 +113,8 @@ class LaunchJob {
   WaitOutput wait_output_{outputs_};
   // Set while the launcher waits for other nodes.
   std::optional<Progress> wait_;
+  // Set while the workers of a round run, unless it has one worker.
+  std::unique_ptr<ArrivalWatch> arrivals_;
 };
 
 }  // namespace gradwire::tools

@@ -37,7 +37,9 @@ bool LaunchJob::over() {
 }
 
 absl::Duration LaunchJob::next_wait() const {
-  if (supervisor_) return supervisor_->next_wait();
+  if (supervisor_) {
+    return std::min(supervisor_->next_wait(), arrivals_ ? arrivals_->until_next() : absl::InfiniteDuration());
+  }
   const absl::Duration left = std::max(give_up_at_ - Clock::system().now(), absl::ZeroDuration());
   return wait_ ? std::min(left, wait_->until_next()) : left;
 }
@@ -49,6 +51,7 @@ void LaunchJob::begin_wait() {
 }
 
 void LaunchJob::show_wait() {
+  if (arrivals_) arrivals_->show();
   if (wait_ && !supervisor_) wait_->update([this] { return wait_state(); });
 }
 

@@ -156,6 +156,14 @@ rendezvous::Address RendezvousStores::workers_store(const rendezvous::RoundInfo&
   return elsewhere ? *round.store : own_view_of_store();
 }
 
+rendezvous::RendezvousClient::OpenStore RendezvousStores::workers_opener(
+    const rendezvous::RoundInfo& round) const {
+  const bool elsewhere = options_.backend == RendezvousBackend::kEtcd && round.store.has_value();
+  return [where = elsewhere ? *round.store : served_address(), security = security_](absl::Duration timeout) {
+    return open_store(where, security, timeout);
+  };
+}
+
 // The old server ends first: no worker of the previous round runs any more, because all nodes were ready.
 absl::StatusOr<rendezvous::Address> RendezvousStores::serve_round() {
   round_server_.reset();

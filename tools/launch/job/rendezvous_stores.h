@@ -53,6 +53,9 @@ class RendezvousStores {
   // record. Otherwise it is the one that this launcher was given: the nodes may reach the store by different
   // addresses, for example behind address translation.
   rendezvous::Address workers_store(const rendezvous::RoundInfo& round) const;
+  // Returns a function that opens the workers' store of a round for the launcher itself, within a timeout. It
+  // may outlive the RendezvousStores.
+  rendezvous::RendezvousClient::OpenStore workers_opener(const rendezvous::RoundInfo& round) const;
   // "store at host:29400", for messages.
   std::string location() const;
 
