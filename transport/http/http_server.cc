@@ -24,21 +24,22 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/monotonic_time.h"
+#include "gradwire/transport/http/http_host.h"
 #include "gradwire/transport/http/http_socket.h"
 
 namespace gradwire::transport {
 namespace {
 
-// Whether the Host of a request is an address, or localhost: then the client has not got here by a name that
-// somebody else controls. A client without the header is not a browser.
-bool is_plain_host(const char* header) {
-  if (header == nullptr) return true;
-  absl::string_view host = header;
-  if (absl::StartsWith(host, "[")) return true;
-  host = host.substr(0, host.find(':'));
-  return host == "localhost" || (!host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
-           return absl::ascii_isdigit(c) || c == '.';
-         }));
+// The host of HttpOptions::address, as a browser writes it; empty for a socket of the file system.
+std::string asked_host(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:")) return std::string();
+  return absl::AsciiStrToLower(address.substr(0, address.rfind(':')));
+}
+
+// The first value of an argument or a header; empty if the request has none.
+absl::string_view value_of(MHD_Connection* connection, MHD_ValueKind kind, const char* name) {
+  const char* const value = MHD_lookup_connection_value(connection, kind, name);
+  return value == nullptr ? absl::string_view() : absl::string_view(value);
 }
 
 void log_for_library(void* /*unused*/, const char* format, va_list arguments) {
@@ -55,7 +56,10 @@ void log_for_library(void* /*unused*/, const char* format, va_list arguments) {
 class HttpServer::Core {
  public:
   Core(const HttpOptions& options, std::map<std::string, HttpPage> pages, HttpSocket socket)
-      : options_(options), pages_(std::move(pages)), socket_(std::move(socket)) {}
+      : options_(options),
+        asked_host_(asked_host(options.address)),
+        pages_(std::move(pages)),
+        socket_(std::move(socket)) {}
   ~Core() { stop(); }
 
   absl::Status start() {
@@ -149,12 +153,13 @@ class HttpServer::Core {
     const absl::string_view verb = method;
     if (verb != MHD_HTTP_METHOD_GET && verb != MHD_HTTP_METHOD_HEAD)
       return reply(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is allowed\n");
-    if (socket_.local &&
-        !is_plain_host(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST))) {
+    if (!is_own_host(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST))) {
       return reply(connection, MHD_HTTP_FORBIDDEN, "use an address, or localhost, in place of this name\n");
     }
     const auto page = pages_.find(path);
     if (page == pages_.end()) return reply(connection, MHD_HTTP_NOT_FOUND, "not found\n");
+    if (!has_token(connection, page->second))
+      return reply(connection, MHD_HTTP_FORBIDDEN, "the token is missing or wrong\n");
     try {
       return reply(connection, MHD_HTTP_OK, page->second.make(), page->second.type);
     } catch (...) {
@@ -163,8 +168,24 @@ class HttpServer::Core {
       return reply(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "cannot make the page\n");
     }
   }
-  static MHD_Result reply(MHD_Connection* connection, unsigned code, const std::string& body,
-                          const std::string& type = HttpPage().type) {
+  // Whether the request has the right header Host. A client without this header is not a browser.
+  bool is_own_host(const char* header) const {
+    if (!options_.only_own_host)
+      return !socket_.local || header == nullptr || is_address_or_localhost(host_of_header(header));
+    if (header == nullptr) return false;
+    const std::string host = host_of_header(header);
+    return is_loopback_host(host) || (!host.empty() && host == asked_host_) ||
+           (!socket_.local && is_address_or_localhost(host));
+  }
+  static bool has_token(MHD_Connection* connection, const HttpPage& page) {
+    if (page.token.empty()) return true;
+    const absl::string_view given = page.token_in == HttpPage::TokenIn::kQuery
+                                        ? value_of(connection, MHD_GET_ARGUMENT_KIND, "token")
+                                        : value_of(connection, MHD_HEADER_KIND, kTokenHeader);
+    return security::equal_in_constant_time(given, page.token.reveal());
+  }
+  MHD_Result reply(MHD_Connection* connection, unsigned code, const std::string& body,
+                   const std::string& type = "text/plain; charset=utf-8") const {
     MHD_Response* const response =
         MHD_create_response_from_buffer(body.size(), const_cast<char*>(body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
@@ -172,6 +193,8 @@ class HttpServer::Core {
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    for (const auto& [name, value] : options_.headers)
+      MHD_add_response_header(response, name.c_str(), value.c_str());
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
       MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     const MHD_Result queued = MHD_queue_response(connection, code, response);
@@ -180,6 +203,7 @@ class HttpServer::Core {
   }
 
   const HttpOptions options_;
+  const std::string asked_host_;
   const std::map<std::string, HttpPage> pages_;
   HttpSocket socket_;
   Descriptor wake_;

@@ -4,10 +4,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/security/secret.h"
 
 namespace gradwire::transport {
 
@@ -27,6 +30,12 @@ struct HttpOptions {
   absl::Duration time_limit = absl::Seconds(10);
   // Memory for the request of one connection; a longer one is refused.
   std::size_t max_request_bytes = std::size_t{8} << 10;
+  // Names and values of headers that every answer has, errors included.
+  std::vector<std::pair<std::string, std::string>> headers;
+  // For pages that browsers show: a request must have the header Host, with localhost, a loopback address, or
+  // the host of `address`. If other hosts can connect, it may have any address, but no other name. Others are
+  // answered with 403.
+  bool only_own_host = false;
 };
 
 // A page: the type of its contents and a function that makes them. The function runs on the server's thread,
@@ -34,11 +43,19 @@ struct HttpOptions {
 struct HttpPage {
   std::string type = "text/plain; charset=utf-8";
   std::function<std::string()> make;
+  // The token that a request must have, or empty. A request without it is answered with 403. The tokens are
+  // compared in a time that depends on their sizes only.
+  security::Secret token;
+  // Where the token is expected: the argument `token` of the query, or the header kTokenHeader, which no page
+  // of another origin can send.
+  enum class TokenIn { kQuery, kHeader };
+  TokenIn token_in = TokenIn::kQuery;
 };
 
 // Serves a fixed set of pages over HTTP, for tools that read the state of a process, such as Prometheus. It
-// answers only GET and HEAD, takes nothing from the request but the path, and ends the connection after each
-// answer. Everything that a client may do is bounded: connections, their time and the size of a request.
+// answers only GET and HEAD, takes nothing from the request but the path and a token, and ends the connection
+// after each answer. Everything that a client may do is bounded: connections, their time and the size of a
+// request.
 //
 // A server on a loopback address answers only requests that name it by an address or as localhost. So a page
 // in a browser of this host cannot read it by a host name of its own (DNS rebinding).
@@ -68,6 +85,9 @@ class HttpServer {
   explicit HttpServer(std::unique_ptr<Core> core);
   const std::unique_ptr<Core> core_;
 };
+
+// The header of HttpPage::TokenIn::kHeader.
+inline constexpr char kTokenHeader[] = "X-Gradwire-Token";
 
 // The content type of Prometheus's text.
 inline constexpr absl::string_view kMetricsType = "text/plain; version=0.0.4; charset=utf-8";

@@ -81,6 +81,49 @@ TEST(HttpServer, LoopbackServerRefusesForeignNames) {
     EXPECT_EQ(http_get(server->address(), "/metrics", host).status, 403) << host;
 }
 
+TEST(HttpServer, ServerOfOneHostRefusesAllOthers) {
+  const auto server = start({.only_own_host = true});
+  for (const char* host : {"localhost:9", "LOCALHOST", "127.0.0.2:9", "127.0.0.1", "[::1]:80", "[::1]"})
+    EXPECT_EQ(http_get(server->address(), "/metrics", host).status, 200) << host;
+  for (const char* host : {"evil.example", "127.evil.example", "10.0.0.1", "[fe80::1]:80", "[::1", ""})
+    EXPECT_EQ(http_get(server->address(), "/metrics", host).status, 403) << host;
+  const Descriptor nameless = connect_to(server->address());
+  send_text(nameless, "GET /metrics HTTP/1.0\r\n\r\n");
+  EXPECT_TRUE(absl::StrContains(read_all(nameless), " 403 "));
+}
+
+TEST(HttpServer, ServerForOtherHostsAcceptsItsNameAndAddresses) {
+  const auto server = start({.address = "0.0.0.0:0", .insecure = true, .only_own_host = true});
+  const std::string at = absl::StrCat("127.0.0.1", server->address().substr(server->address().rfind(':')));
+  for (const char* host : {"10.0.0.1:80", "localhost", "0.0.0.0"})
+    EXPECT_EQ(http_get(at, "/metrics", host).status, 200) << host;
+  for (const char* host : {"evil.example", ""}) EXPECT_EQ(http_get(at, "/metrics", host).status, 403) << host;
+}
+
+TEST(HttpServer, PagesMayNeedAToken) {
+  const std::string token = "0123456789abcdef";
+  std::map<std::string, HttpPage> guarded = pages();
+  guarded["/metrics"].token = guarded["/healthz"].token = security::Secret(token);
+  guarded["/healthz"].token_in = HttpPage::TokenIn::kHeader;
+  const auto server = *HttpServer::start(
+      {.address = "127.0.0.1:0", .headers = {{"Referrer-Policy", "no-referrer"}}}, std::move(guarded));
+  EXPECT_EQ(http_get(server->address(), "/metrics?token=0123456789abcdef").body, "a 1\n");
+  for (const char* query :
+       {"", "?token", "?token=", "?token=0123456789abcdeF", "?token=0123456789abcde",
+        "?token=0123456789abcdef0", "?tokens=0123456789abcdef", "?token=x&token=0123456789abcdef"}) {
+    const auto refused = http_get(server->address(), absl::StrCat("/metrics", query));
+    EXPECT_EQ(refused.status, 403) << query;
+    EXPECT_TRUE(absl::StrContains(refused.head, "Referrer-Policy: no-referrer")) << refused.head;
+    EXPECT_FALSE(absl::StrContains(refused.body, "a 1"));
+  }
+  // The page whose token is a header does not take it from the address, and the other way round.
+  EXPECT_EQ(http_get(server->address(), "/healthz?token=0123456789abcdef").status, 403);
+  const std::string header = absl::StrCat("localhost\r\n", kTokenHeader, ": ", token);
+  EXPECT_EQ(http_get(server->address(), "/healthz", header).status, 200);
+  EXPECT_EQ(http_get(server->address(), "/healthz", header + "0").status, 403);
+  EXPECT_EQ(http_get(server->address(), "/metrics", header).status, 403);
+}
+
 TEST(HttpServer, UnixSocketBelongsToItsUser) {
   const Folder folder;
   const std::string path = absl::StrCat(folder.path, "/a.sock");
