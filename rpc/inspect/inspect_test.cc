@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/codec/codec_containers.h"
@@ -15,6 +16,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/inspect/job_directory.h"
+#include "gradwire/rpc/inspect/limits.h"
 #include "gradwire/rpc/inspect/observer.h"
 #include "gradwire/rpc/link/handshake.h"
 #include "gradwire/rpc/policy/policy_text.h"
@@ -155,6 +157,29 @@ TEST_F(InspectTest, AnObserverSeesAllWorkersAndChangesNothing) {
     EXPECT_EQ(agent->tables().observers, 1u);
   }
   Gate::instance().open();
+}
+
+TEST_F(InspectTest, CallsThatEndedAreCountedByTheirTime) {
+  testing::Group group(2, with_store(store_));
+  const Future<void> call = group[0]->rpc_async<&wait_at_gate>("worker1");
+  const auto counted = [](const proto::AgentState& state) {
+    int64_t calls = 0;
+    for (const proto::NamedNumber& number : state.statistics()) {
+      if (absl::StartsWith(number.name(), kCallBucket)) calls += number.value();
+    }
+    return calls;
+  };
+  const std::unique_ptr<Observer> watching = observer();
+  const auto before =
+      ask_until(*watching, workers(), [](const auto& all) { return all[1].served_total() == 1; });
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(counted(before[0]), 0);
+  Gate::instance().open();
+  call.wait();
+  const auto after = ask_until(*watching, workers(), [&](const auto& all) { return counted(all[0]) > 0; });
+  ASSERT_EQ(after.size(), 2u);
+  EXPECT_EQ(counted(after[0]), 1);
+  EXPECT_EQ(counted(after[1]), 0);
 }
 
 TEST_F(InspectTest, NestedCallsNameTheirParents) {

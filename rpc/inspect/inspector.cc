@@ -5,7 +5,9 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/inspect/limits.h"
@@ -103,6 +105,13 @@ void Inspector::read_numbers(proto::AgentState& state) const {
   add(numbers, "call_p50_us", absl::ToInt64Microseconds(statistics.call_p50));
   add(numbers, "call_p99_us", absl::ToInt64Microseconds(statistics.call_p99));
   add(numbers, "resident_bytes", resident_bytes());
+  if (parts_.runtime.metrics == nullptr) return;
+  // Counters, so that a reader computes the quantiles of the time between two readings.
+  const metrics::HistogramValues calls = parts_.runtime.metrics->total(metrics::Metric::kCallSeconds);
+  for (std::size_t bucket = 0; bucket < metrics::kBuckets; ++bucket) {
+    if (calls.counts[bucket] == 0) continue;
+    add(numbers, absl::StrCat(kCallBucket, bucket).c_str(), static_cast<int64_t>(calls.counts[bucket]));
+  }
 }
 
 }  // namespace gradwire::rpc

@@ -13,6 +13,8 @@ inline constexpr uint32_t kDefaultInspected = 64;
 inline constexpr uint32_t kMostInspected = 1024;
 // The number of tables and counters is fixed, so they have no number in a request.
 inline constexpr int kMostInspectedNumbers = 256;
+// The names of the statistics that count calls by their time begin so; the number of the bucket follows.
+inline constexpr char kCallBucket[] = "call_bucket_";
 inline constexpr std::size_t kMaxInspectedName = 256;
 inline constexpr std::size_t kMaxInspectionBytes = std::size_t{1} << 20;
 // The most table entries that one reading visits, so that it holds the lock of the table for a short time.
