@@ -8,7 +8,8 @@
 
 namespace gradwire::inspect {
 
-BackgroundReader::BackgroundReader(const Options& options) : options_(options), thread_([this] { run(); }) {}
+BackgroundReader::BackgroundReader(const Options& options, OnReading on_reading)
+    : options_(options), on_reading_(std::move(on_reading)), thread_([this] { run(); }) {}
 
 BackgroundReader::~BackgroundReader() {
   {
@@ -25,7 +26,8 @@ void BackgroundReader::latest(Report& report, std::string& status) {
   status = status_;
 }
 
-std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& before) {
+std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& before,
+                                   std::unique_ptr<Report>& report) {
   if (reader == nullptr) {
     absl::StatusOr<std::unique_ptr<JobReader>> opened = JobReader::open(options_.place);
     if (!opened.ok()) return std::string(opened.status().message());
@@ -34,13 +36,11 @@ std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& 
   std::string warning;
   absl::StatusOr<JobView> now = reader->read(warning);
   if (!now.ok()) return std::string(now.status().message());
-  auto report = std::make_unique<Report>();
+  report = std::make_unique<Report>();
   report->rates = compare(before, *now);
   report->findings = analyze(*now, options_.thresholds);
   report->job = *now;
   before = *std::move(now);
-  MutexLock lock(mutex_);
-  newest_ = std::move(report);
   return warning;
 }
 
@@ -49,9 +49,12 @@ void BackgroundReader::run() {
   JobView before;
   while (true) {
     const absl::Time next = Clock::system().now() + options_.interval;
-    std::string status = read(reader, before);
+    std::unique_ptr<Report> report;
+    std::string status = read(reader, before, report);
+    if (on_reading_) on_reading_(report.get(), status);
     MutexLock lock(mutex_);
     status_ = std::move(status);
+    if (report != nullptr) newest_ = std::move(report);
     while (!stopping_ && Clock::system().now() < next)
       changed_.wait_for(mutex_, next - Clock::system().now());
     if (stopping_) return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,7 +17,11 @@ namespace gradwire::inspect {
 // reading that is under way has ended, which takes at most a few times JobPlace::timeout.
 class BackgroundReader {
  public:
-  explicit BackgroundReader(const Options& options);
+  // Is called on the reader's thread after each reading, with the report, or nullptr if the job could not be
+  // read, and with what is wrong with the reading, if anything.
+  using OnReading = std::function<void(const Report* report, const std::string& status)>;
+
+  explicit BackgroundReader(const Options& options, OnReading on_reading = {});
   ~BackgroundReader();
   BackgroundReader(const BackgroundReader&) = delete;
   BackgroundReader& operator=(const BackgroundReader&) = delete;
@@ -26,10 +31,11 @@ class BackgroundReader {
 
  private:
   void run();
-  // Reads once. Returns what is wrong; empty if nothing is.
-  std::string read(std::unique_ptr<JobReader>& reader, JobView& before);
+  // Reads once. Returns what is wrong; empty if nothing is. `report`: nullptr if nothing was read.
+  std::string read(std::unique_ptr<JobReader>& reader, JobView& before, std::unique_ptr<Report>& report);
 
   const Options options_;
+  const OnReading on_reading_;
 
   Mutex mutex_;
   CondVar changed_;

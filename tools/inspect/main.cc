@@ -18,6 +18,7 @@
 #include "gradwire/tools/inspect/trace/trace_command.h"
 #include "gradwire/tools/inspect/view/report.h"
 #include "gradwire/tools/inspect/view/screen.h"
+#include "gradwire/tools/inspect/web/serve_command.h"
 
 namespace gradwire::inspect {
 namespace {
@@ -81,7 +82,10 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(errors.c_str(), stderr);
     return code;
   }
-  absl::StatusOr<Options> options = parse_options(arguments);
+  const bool serves = !arguments.empty() && arguments[0] == "serve";
+  absl::StatusOr<Options> options =
+      serves ? parse_options({arguments.begin() + 1, arguments.end()}, Command::kServe)
+             : parse_options(arguments);
   if (!options.ok()) return fail(options.status());
   if (options->help) {
     std::fputs(usage().c_str(), stdout);
@@ -94,6 +98,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   if (const absl::Status chosen = choose_job(jobs, job_of_environment(), *options); !chosen.ok())
     return fail(chosen);
+  if (serves) return serve_command(*options);
   return options->once ? print_once(*options) : show_live(*options);
 }
 

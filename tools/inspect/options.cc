@@ -16,12 +16,14 @@ namespace {
 
 constexpr char kUsage[] = R"(usage: inspect [options]
        inspect --list
+       inspect serve [options]
        inspect dump [--lines=N] PATH...
        inspect trace [--out=FILE] PATH...
 
 Shows what a running job of Gradwire does: its workers, their calls, connections, references and process
 groups, and the problems that they have. It finds the job by its store, asks each worker, and changes nothing
-in the job. docs/observability.md describes what it shows.
+in the job. docs/observability.md describes what it shows. "inspect serve" shows it as a page for a browser of
+this host, and prints the page's address, which has a secret token.
 
 Without --store it takes MASTER_ADDR and MASTER_PORT, as the workers do. If they are not set, it takes the
 only job that a launcher of this user runs on this host, with its credentials.
@@ -31,6 +33,9 @@ only job that a launcher of this user runs on this host, with its credentials.
   --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH
   --once               print the state as text, and end
   --json               with --once: print it as JSON
+  --listen=HOST:PORT   with serve: where the page is served (127.0.0.1:0: any free port). An address that other
+                       hosts reach needs --insecure
+  --flight=PATH        with serve: flight records of the job, a file or a directory, for the last backward pass
   --interval=SECONDS   the time between two readings (1). --once reads twice, for the rates
   --timeout=SECONDS    how long a worker or the store may take to answer (3)
   --most=N             the most entries of each list of a worker, up to 1024 (64)
@@ -78,7 +83,7 @@ struct Option {
   std::function<absl::Status(absl::string_view)> apply;
 };
 
-std::map<std::string, Option> option_table(Options& options) {
+std::map<std::string, Option> option_table(Options& options, Command command) {
   const auto flag = [](bool& target) {
     return Option{false, [&target](absl::string_view) {
                     target = true;
@@ -96,11 +101,8 @@ std::map<std::string, Option> option_table(Options& options) {
                   [&target, least](absl::string_view value) { return parse_seconds(value, least, target); }};
   };
   SecurityOptions& security = options.place.security;
-  return {
+  std::map<std::string, Option> table = {
       {"help", flag(options.help)},
-      {"once", flag(options.once)},
-      {"json", flag(options.json)},
-      {"list", flag(options.list)},
       {"job", text(options.job)},
       // A worker answers at most 20 times a second.
       {"interval", seconds(options.interval, absl::Milliseconds(100))},
@@ -123,15 +125,24 @@ std::map<std::string, Option> option_table(Options& options) {
         }}},
       {"leak_age", seconds(options.thresholds.rref_age)},
   };
+  if (command == Command::kServe) {
+    table["listen"] = text(options.listen);
+    table["flight"] = text(options.flight);
+  } else {
+    table["once"] = flag(options.once);
+    table["json"] = flag(options.json);
+    table["list"] = flag(options.list);
+  }
+  return table;
 }
 
 }  // namespace
 
 std::string usage() { return kUsage; }
 
-absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments) {
+absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments, Command command) {
   Options options;
-  std::map<std::string, Option> table = option_table(options);
+  std::map<std::string, Option> table = option_table(options, command);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     absl::string_view argument = arguments[i];
     if (argument == "-h") argument = "--help";

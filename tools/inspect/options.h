@@ -23,10 +23,18 @@ struct Options {
   absl::Duration interval = absl::Seconds(1);
   JobPlace place;
   Thresholds thresholds;
+
+  // Only for `inspect serve`: where the page is served, and the flight records of the job, if it writes any.
+  std::string listen = "127.0.0.1:0";
+  std::string flight;
 };
 
-// Parses the arguments after the name of the program. InvalidArgument for an unknown option or a wrong value.
-absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments);
+enum class Command { kView, kServe };
+
+// Parses the arguments after the name of the program, and for kServe after "serve". InvalidArgument for an
+// unknown option, one of the other command, or a wrong value.
+absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments,
+                                      Command command = Command::kView);
 std::string usage();
 
 }  // namespace gradwire::inspect

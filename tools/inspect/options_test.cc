@@ -41,6 +41,18 @@ TEST(Options, AllSpellings) {
   EXPECT_EQ(options->interval, absl::Milliseconds(250));
 }
 
+TEST(Options, ServingThePageHasOptionsOfItsOwn) {
+  const absl::StatusOr<Options> options =
+      parse_options({"--listen=[::1]:80", "--flight=/tmp/a", "--interval=2"}, Command::kServe);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->listen, "[::1]:80");
+  EXPECT_EQ(options->flight, "/tmp/a");
+  EXPECT_EQ(parse_options({}, Command::kServe)->listen, "127.0.0.1:0");
+  EXPECT_THAT(usage(), HasSubstr("127.0.0.1:0"));
+  for (const char* option : {"--once", "--json"}) EXPECT_FALSE(parse_options({option}, Command::kServe).ok());
+  for (const char* option : {"--listen=a:1", "--flight=a"}) EXPECT_FALSE(parse_options({option}).ok());
+}
+
 TEST(Options, EachMistakeIsNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
       {{"--json"}, "--json needs --once"},

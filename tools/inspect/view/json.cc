@@ -180,7 +180,7 @@ void write_worker(const Report& report, const WorkerView& worker, Json& json) {
 
 }  // namespace
 
-std::string json_report(const Report& report) {
+std::string json_report(const Report& report, bool for_people) {
   Json json;
   set(json, "group", report.job.group);
   set(json, "time", absl::FormatTime(absl::RFC3339_full, report.job.time, absl::UTCTimeZone()));
@@ -200,7 +200,7 @@ std::string json_report(const Report& report) {
     for (const std::string& detail : finding.details) details.add_values()->set_string_value(detail);
   }
   google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
+  options.add_whitespace = for_people;
   options.always_print_primitive_fields = true;
   std::string out;
   // Fails only for numbers that are not finite, of which there are none.

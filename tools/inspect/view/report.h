@@ -19,8 +19,8 @@ struct Report {
 // The report as text, for `--once`: a summary, the findings, and all tables that are not empty.
 std::string text_report(const Report& report);
 // The report as JSON, for `--once --json`: an object with the members "group", "time", "workers" and
-// "findings" (docs/observability.md). Strings that are not UTF-8 are escaped.
-std::string json_report(const Report& report);
+// "findings" (docs/observability.md). Strings that are not UTF-8 are escaped. `for_people`: with line breaks.
+std::string json_report(const Report& report, bool for_people = true);
 // One line: how many workers there are, how many answer, and how many problems were found.
 std::string summary_of(const Report& report);
 
