@@ -22,8 +22,8 @@ constexpr char kUsage[] = R"(usage: inspect [options]
 
 Shows what a running job of Gradwire does: its workers, their calls, connections, references and process
 groups, and the problems that they have. It finds the job by its store, asks each worker, and changes nothing
-in the job. docs/observability.md describes what it shows. "inspect serve" shows it as a page for a browser of
-this host, and prints the page's address, which has a secret token.
+in the job. docs/observability.md describes what it shows. "inspect serve" serves a page for a browser of this
+host, and prints the address of the page, which has a secret token.
 
 Without --store it takes MASTER_ADDR and MASTER_PORT, as the workers do. If they are not set, it takes the
 only job that a launcher of this user runs on this host, with its credentials.
@@ -33,9 +33,9 @@ only job that a launcher of this user runs on this host, with its credentials.
   --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH
   --once               print the state as text, and end
   --json               with --once: print it as JSON
-  --listen=HOST:PORT   with serve: where the page is served (127.0.0.1:0: any free port). An address that other
-                       hosts reach needs --insecure
-  --flight=PATH        with serve: flight records of the job, a file or a directory, for the last backward pass
+  --listen=HOST:PORT   with serve: where the page is served (127.0.0.1:0: any free port). An address that
+                       other hosts reach needs --insecure
+  --flight=PATH        with serve: flight records of the job, for the last backward pass
   --interval=SECONDS   the time between two readings (1). --once reads twice, for the rates
   --timeout=SECONDS    how long a worker or the store may take to answer (3)
   --most=N             the most entries of each list of a worker, up to 1024 (64)

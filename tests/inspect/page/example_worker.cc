@@ -71,6 +71,9 @@ int64_t run_part(uint64_t root, uint64_t number, int64_t milliseconds, const std
 }
 GRADWIRE_RPC(run_part)
 
+void write_records() { (void)gradwire::dump_flight_records("of the example"); }
+GRADWIRE_RPC(write_records)
+
 void run_pass(uint64_t number) {
   const uint64_t root = Agent::current()->services().self().incarnation;
   in_pass(root, number, [&] {
@@ -83,6 +86,7 @@ void run_pass(uint64_t number) {
     second.wait();
     absl::SleepFor(absl::Milliseconds(4));
   });
+  for (const char* worker : {"server0", "server1", "trainer0", "trainer2"}) rpc_sync<&write_records>(worker);
 }
 
 }  // namespace demo
@@ -125,6 +129,5 @@ int main() {
                              std::string("trainer2"));
       });
     }
-    if (step % 200 == 100) (void)gradwire::dump_flight_records("of the example");
   }
 }

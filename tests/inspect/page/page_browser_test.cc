@@ -37,7 +37,7 @@ constexpr char kHostile[] =
 
 absl::Time at(int64_t seconds) { return absl::UnixEpoch() + absl::Seconds(1'700'000'000 + seconds); }
 
-// What the server answers, and how often it was asked.
+// A server of the page, with the state that it shows.
 class Served {
  public:
   Served() {
@@ -242,8 +242,9 @@ TEST_F(PageBrowserTest, ReadingThatFailsIsShown) {
   Served served;
   served.state().status = "the store does not answer";
   const std::string document = served.document();
-  EXPECT_THAT(element(document, "summary", "p"), HasSubstr("the store does not answer"));
-  EXPECT_THAT(element(document, "reading", "p"), HasSubstr("class=\"bad\""));
+  EXPECT_THAT(element(document, "summary", "p"), HasSubstr("The job has not been read yet."));
+  EXPECT_THAT(element(document, "reading", "p"),
+              AllOf(HasSubstr("class=\"bad\""), HasSubstr("the store does not answer")));
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "gradwire/tools/inspect/web/critical_path.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace gradwire::inspect {
 namespace {
 
 using Part = PassPath::Part;
+
+// Files that were written at different times lack parts of the newest passes.
+constexpr std::size_t kMostConsidered = 16;
 
 // The times come from files that may say anything.
 int64_t minus(int64_t a, int64_t b) {
@@ -49,7 +53,7 @@ class PathFinder {
   }
 
  private:
-  // The part that began and ended in this period, and ended last; parts_.size() if there is none.
+  // The part that began and ended in this period, and ended last; parts_.size() if no part did.
   std::size_t ended_last(int64_t begin, int64_t end) const {
     std::size_t best = parts_.size();
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -70,24 +74,41 @@ class PathFinder {
   std::vector<Part> path_;
 };
 
+// A pass that has ended at its root. Times of the common clock.
+struct Ended {
+  CallIdentity id;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// The last pass, of the newest ones with the most parts.
+std::optional<Ended> choose(const std::vector<WorkerTrace>& workers, const std::vector<WorkerClock>& clocks) {
+  std::map<CallIdentity, std::size_t> parts;
+  std::vector<Ended> ended;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    for (const TraceSpan& span : workers[i].spans) {
+      if (span.kind != SpanKind::kPass) continue;
+      ++parts[span.id];
+      if (span.result.empty() || span.id.first != workers[i].incarnation) continue;
+      ended.push_back({span.id, clocks[i].fit.map(span.begin), clocks[i].fit.map(span.end)});
+    }
+  }
+  std::stable_sort(ended.begin(), ended.end(), [](const Ended& a, const Ended& b) { return a.end > b.end; });
+  if (ended.size() > kMostConsidered) ended.resize(kMostConsidered);
+  const auto most = std::max_element(ended.begin(), ended.end(), [&](const Ended& a, const Ended& b) {
+    return parts.at(a.id) < parts.at(b.id);
+  });
+  return most == ended.end() ? std::nullopt : std::optional<Ended>(*most);
+}
+
 }  // namespace
 
 std::optional<PassPath> last_pass(const std::vector<WorkerTrace>& workers,
                                   const std::vector<WorkerClock>& clocks) {
-  CallIdentity last;
-  int64_t last_end = 0, origin = 0;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    for (const TraceSpan& span : workers[i].spans) {
-      if (span.kind != SpanKind::kPass || span.result.empty()) continue;
-      if (span.id.first != workers[i].incarnation) continue;
-      const int64_t end = clocks[i].fit.map(span.end);
-      if (last != CallIdentity() && end <= last_end) continue;
-      last = span.id;
-      last_end = end;
-      origin = clocks[i].fit.map(span.begin);
-    }
-  }
-  if (last == CallIdentity()) return std::nullopt;
+  const std::optional<Ended> chosen = choose(workers, clocks);
+  if (!chosen) return std::nullopt;
+  const CallIdentity last = chosen->id;
+  const int64_t origin = chosen->begin;
   PassPath pass{.number = last.second};
   std::size_t root = 0;
   // The root comes first, so that the limit never leaves it out.

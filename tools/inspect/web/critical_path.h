@@ -11,7 +11,7 @@
 
 namespace gradwire::inspect {
 
-// The last backward pass that the flight records of a job have, from its beginning at the root.
+// The last backward pass in the flight records of a job, from its beginning at the root.
 struct PassPath {
   // A period of a worker. Nanoseconds since the root began.
   struct Part {
@@ -35,11 +35,15 @@ struct PassPath {
   static constexpr std::size_t kMostParts = 256;
 };
 
-// Finds the pass whose root ended last, and computes its critical path. A part ends when everything that it
-// caused on other workers has ended. So the path is followed backwards from the end of the root: before that
-// moment, the part that ended last was the one for which the root waited. Its own path comes first, and what
-// the root did before that part began comes before it. Returns std::nullopt if no pass has ended at its root.
-// Pure. `clocks` are those of `workers`.
+// Finds the last pass that has ended at its root. Files that were written at different times may lack parts
+// of the very last one. So it takes, of the last 16 passes, the newest one of those with the most parts.
+//
+// Then it computes the critical path. A part ends when everything that it caused on other workers has ended.
+// So the path is followed backwards from the end of the root: before that moment, the part that ended last
+// was the one for which the root waited. Its own path comes first, and what the root did before that part
+// began comes before it.
+//
+// Returns std::nullopt if no pass has ended at its root. Pure. `clocks` are those of `workers`.
 std::optional<PassPath> last_pass(const std::vector<WorkerTrace>& workers,
                                   const std::vector<WorkerClock>& clocks);
 

@@ -71,12 +71,14 @@ TEST(CriticalPath, TakesTheLastPassThatEnded) {
   part(workers[0], 5, 0, 100);
   part(workers[0], 6, 200, 300);
   part(workers[0], 7, 400, 500, "");  // Open.
+  part(workers[0], 8, 600, 700);      // The other file is older.
   part(workers[1], 6, 210, 290);
   part(workers[1], 7, 410, 500);
   const std::optional<PassPath> pass = last_pass(workers, clocks(2));
   ASSERT_TRUE(pass);
   EXPECT_EQ(pass->number, 6u);
   EXPECT_EQ(text(pass->path), (Lines{"root 0-10", "b 10-90", "root 90-100"}));
+  EXPECT_EQ(last_pass({workers[0]}, clocks(1))->number, 8u);
   EXPECT_FALSE(last_pass({}, {}));
   // Only a part, without its root.
   EXPECT_FALSE(last_pass({workers[1]}, clocks(1)));

@@ -29,6 +29,12 @@ std::array<uint64_t, metrics::kBuckets> buckets_of(const proto::AgentState& stat
   return buckets;
 }
 
+// When the worker began, as far as the reading says.
+absl::Time began(const JobView& job, const WorkerView& worker) {
+  if (!worker.answered()) return job.time;
+  return job.time - absl::Microseconds(std::max<int64_t>(0, worker.state.uptime_us()));
+}
+
 }  // namespace
 
 void History::add(const Report& report) {
@@ -64,8 +70,11 @@ void History::add_sample(const Report& report) {
 
 void History::add_lives(const JobView& job) {
   const bool is_new_group = !group_.empty() && group_ != job.group;
+  absl::Time replaced = job.time;
   if (is_new_group) {
-    restarts_.push_back(job.time);
+    // The new workers are older than the reading that finds them.
+    for (const WorkerView& worker : job.workers) replaced = std::min(replaced, began(job, worker));
+    restarts_.push_back(replaced);
     keep_newest(restarts_, kMostRestarts);
   }
   group_ = job.group;
@@ -73,19 +82,19 @@ void History::add_lives(const JobView& job) {
     if (life.ended != absl::InfiniteFuture()) continue;
     const WorkerView* const worker = job.find(incarnation);
     if (worker != nullptr && worker->is_member()) continue;
-    life.ended = job.time;
-    life.how = worker == nullptr                                 ? (is_new_group ? "restart" : "gone")
-               : worker->standing == WorkerView::Standing::kDead ? "dead"
-                                                                 : "left";
+    life.ended = std::max(life.began, replaced);
+    if (worker == nullptr) {
+      life.how = is_new_group ? "restart" : "gone";
+    } else {
+      life.how = worker->standing == WorkerView::Standing::kDead ? "dead" : "left";
+    }
   }
   for (const WorkerView& worker : job.workers) {
     const uint64_t self = worker.record.incarnation();
     const bool known =
         std::any_of(lives_.begin(), lives_.end(), [&](const auto& each) { return each.first == self; });
     if (known || !worker.is_member()) continue;
-    const absl::Duration age =
-        worker.answered() ? absl::Microseconds(worker.state.uptime_us()) : absl::ZeroDuration();
-    lives_.emplace_back(self, Life{.name = worker.record.name(), .began = job.time - age});
+    lives_.emplace_back(self, Life{.name = worker.record.name(), .began = began(job, worker)});
   }
   keep_newest(lives_, kMostLives);
 }

@@ -15,8 +15,8 @@
 
 namespace gradwire::inspect {
 
-// What a page shows over time, and what a single reading does not have: latencies between two readings, the
-// lives of the workers, restarts of the job, and backward passes that were seen in progress. Its size is
+// Collects what a page shows over time, and a single reading does not have: latencies between two readings,
+// the lives of the workers, restarts of the job, and backward passes that were seen in progress. Its size is
 // bounded, whatever the job reports. Pure; not thread-safe.
 class History {
  public:

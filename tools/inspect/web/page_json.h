@@ -11,7 +11,7 @@ namespace gradwire::inspect {
 
 // Everything that the page shows at one time.
 struct PageState {
-  // What is wrong with the reading; empty if nothing is.
+  // The error of the reading; empty if it succeeded.
   std::string status;
   // How connections between hosts are protected: "token", "certificates", "no protection", or "this host
   // only".

@@ -1,5 +1,7 @@
 #include "gradwire/tools/inspect/web/page_server.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -82,7 +84,13 @@ void PageServer::read_flight_records() {
   const absl::Time now = Clock::system().now();
   if (options_.flight.empty() || now < flight_due_) return;
   std::string errors;
-  const std::vector<WorkerTrace> workers = trace_of(tools::read_flight_paths({options_.flight}, errors));
+  std::vector<WorkerTrace> workers = trace_of(tools::read_flight_paths({options_.flight}, errors));
+  // Workers of earlier rounds have left files, too. Nothing connects their clocks to the others.
+  const auto is_present = [&](const WorkerTrace& worker) {
+    return last_ && last_->job.find(worker.incarnation) != nullptr;
+  };
+  if (std::any_of(workers.begin(), workers.end(), is_present))
+    workers.erase(std::remove_if(workers.begin(), workers.end(), std::not_fn(is_present)), workers.end());
   pass_ = last_pass(workers, align_workers(workers));
   flight_status_ = !errors.empty()   ? errors
                    : workers.empty() ? "no flight records yet"

@@ -24,7 +24,7 @@ int serve_command(const Options& options) {
   std::printf("%s\n", (*server)->url().c_str());
   std::fflush(stdout);
   std::fprintf(stderr,
-               "inspect: open the address above in a browser; whoever knows it can read it. "
+               "inspect: open the address above in a browser; everyone who knows it can read the page. "
                "Ctrl-C ends the server.\n");
   int signal = 0;
   sigwait(&signals, &signal);

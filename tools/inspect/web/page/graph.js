@@ -78,6 +78,7 @@ class Graph {
       setAttribute(edge.back, 'class', `flow ${link.kind} s${Graph.speed(link.back)}`);
       setText(edge.label, `${shorten(link.name, 20)} ${bytesText(total)}/s`);
       setText(edge.title, `${link.a} to ${link.b}: ${bytesText(link.forward)}/s, back ${bytesText(link.back)}/s, ${link.name}`);
+      setAttribute(edge.label, 'class', `label soft halo${total >= 1 ? '' : ' idle'}`);
     }
   }
 
@@ -88,11 +89,16 @@ class Graph {
     const places = new Map();
     workers.forEach((worker, i) => {
       const angle = Math.PI * (2 * i / workers.length - 1);
-      const x = workers.length === 1 ? 320 : 320 + 232 * Math.cos(angle);
-      const y = workers.length === 1 ? 190 : 190 + 130 * Math.sin(angle);
+      const x = workers.length === 1 ? 320 : 320 + 196 * Math.cos(angle);
+      const y = workers.length === 1 ? 190 : 198 + 138 * Math.sin(angle);
       if (!places.has(worker.name)) places.set(worker.name, [x, y]);
-      const node = {name: svg('text', {y: 32, class: 'halo'}), place: svg('text', {y: 47, class: 'soft halo'}),
-                    title: svg('title'), mark: svg('text', {y: 5})};
+      // The text is outside of the ellipse, where no edges are.
+      const side = workers.length === 1 ? 0 : Math.cos(angle), up = workers.length > 1 && Math.sin(angle) < -0.2;
+      const anchor = Math.abs(side) > 0.9 ? (side < 0 ? 'end' : 'start') : 'middle';
+      const dx = anchor === 'middle' ? 0 : side < 0 ? -20 : 20, dy = anchor !== 'middle' ? -2 : up ? -34 : 31;
+      const node = {name: svg('text', {x: dx, y: dy, 'text-anchor': anchor, class: 'halo'}),
+                    place: svg('text', {x: dx, y: dy + 14, 'text-anchor': anchor, class: 'soft halo'}),
+                    title: svg('title'), mark: svg('text', {y: 5, 'text-anchor': 'middle'})};
       node.group = svg('g', {transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, 'data-worker': worker.name},
                        node.title, svg('circle', {r: 14}), node.mark, node.name, node.place);
       circles.append(node.group);
@@ -106,7 +112,7 @@ class Graph {
         const cx = (ax + bx) / 2 + 14 * (ay - by) / length, cy = (ay + by) / 2 + 14 * (bx - ax) / length;
         return `M${ax.toFixed(1)} ${ay.toFixed(1)}Q${cx.toFixed(1)} ${cy.toFixed(1)} ${bx.toFixed(1)} ${by.toFixed(1)}`;
       };
-      const edge = {line: svg('path', {d: `M${x1} ${y1}L${x2} ${y2}`}), there: svg('path', {d: curve(x1, y1, x2, y2)}),
+      const edge = {line: svg('path', {d: `M${x1.toFixed(1)} ${y1.toFixed(1)}L${x2.toFixed(1)} ${y2.toFixed(1)}`}), there: svg('path', {d: curve(x1, y1, x2, y2)}),
                     back: svg('path', {d: curve(x2, y2, x1, y1)}), title: svg('title'),
                     label: svg('text', {class: 'label soft halo', x: (x1 * 0.62 + x2 * 0.38).toFixed(1), y: (y1 * 0.62 + y2 * 0.38 - 4).toFixed(1)})};
       edge.line.append(edge.title);

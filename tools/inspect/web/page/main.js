@@ -18,7 +18,7 @@ function showFindings(findings) {
   const nodes = findings.map((finding) => {
     const lines = finding.details ?? [];
     return html('li', {class: kGrave.has(finding.kind) ? 'grave' : '', 'data-kind': finding.kind},
-        html('span', {class: 'kind'}, finding.kind.replaceAll('_', ' ')), finding.title,
+        finding.title,
         ...(lines.length > 0 ? [html('pre', {}, lines.join('\n'))] : []));
   });
   if (nodes.length === 0) nodes.push(html('li', {class: 'none'}, 'No problem was found.'));
@@ -69,7 +69,8 @@ function showWorkers(workers) {
     const numbers = worker.statistics ?? {};
     const number = (value) => ({text: value === undefined ? '\u2013' : String(value), value: value ?? -1});
     const time = (value) => ({text: timeText(value), value: value ?? -1});
-    const latency = (value) => time(value === undefined ? undefined : value / 1e6);
+    // Without calls they are 0.
+    const latency = (value) => time(value > 0 ? value / 1e6 : undefined);
     const state = worker.standing !== 'member' ? `${worker.standing}${worker.reason ? ': ' + worker.reason : ''}`
         : worker.answered ? 'member' : `no answer: ${worker.error ?? ''}`;
     return {className: state === 'member' ? '' : 'bad', cells: [number(worker.id), worker.name, worker.host ?? '', number(worker.pid),
@@ -86,9 +87,9 @@ function show(state) {
   reading.className = problem ? 'bad' : '';
   const report = state.report;
   const now = report ? Date.parse(report.time) / 1000 : 0;
-  setText(reading, [report ? `read at ${clockText(now)}` : '', state.protection, problem].filter((each) => each).join(' \u00b7 '));
+  setText(reading, [report ? `read at ${clockText(now)}` : '', state.protection ? `connections: ${state.protection}` : '', problem].filter((each) => each).join(' \u00b7 '));
   if (!report) {
-    setText(byId('summary'), problem || 'connecting');
+    setText(byId('summary'), 'The job has not been read yet.');
     return;
   }
   setText(byId('group'), report.group);
