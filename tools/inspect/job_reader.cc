@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "gradwire/base/clock.h"
+#include "absl/time/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/init/init_url.h"
@@ -88,7 +88,8 @@ absl::StatusOr<JobView> JobReader::read(std::string& warning) {
   } else {
     warning = absl::StrCat("the store does not answer: ", entries.status().message());
   }
-  JobView view{.group = directory_.group(), .time = Clock::system().now()};
+  // For people, so by the wall clock; Clock::system() is that of the deadlines.
+  JobView view{.group = directory_.group(), .time = absl::Now()};
   std::vector<proto::WorkerRecord> members;
   for (const rpc::JobDirectory::Entry& entry : known_) {
     WorkerView& worker = view.workers.emplace_back();

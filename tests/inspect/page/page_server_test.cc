@@ -114,6 +114,10 @@ TEST_F(PageServerTest, DataShowTheJobAndItsHistory) {
   EXPECT_EQ(data["report"]["workers"].size(), 3u);
   EXPECT_EQ(data["report"]["workers"][0]["name"], "ps");
   EXPECT_THAT(std::string(data["summary"]), HasSubstr("3 workers, all answer"));
+  // Times are those of the wall clock, not of a clock that begins with the host.
+  EXPECT_GT(data["samples"][0]["time"], 1.7e9);
+  EXPECT_THAT(std::string(data["report"]["time"]), HasSubstr("T"));
+  EXPECT_THAT(std::string(data["report"]["time"]), Not(HasSubstr("1970")));
   ASSERT_EQ(data["lives"].size(), 3u);
   EXPECT_TRUE(data["lives"][0]["ended"].is_null());
   EXPECT_EQ(data["calls"][0][0]["caller"], "trainer0");

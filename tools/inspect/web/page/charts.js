@@ -110,7 +110,7 @@ function showLives(lives, restarts, now) {
   drawBars(byId('lives'), rows, 1280, begin, now, (x, bottom) => [
     ...restarts.filter((time) => time >= begin).map((time) => svg('line', {class: 'restart', x1: x(time), x2: x(time), y1: 0, y2: bottom},
         svg('title', {}, `restart at ${clockText(time)}`))),
-    svg('text', {class: 'soft', x: 150, y: bottom + 22}, clockText(begin)), svg('text', {class: 'soft', x: 1210, y: bottom + 22}, clockText(now)),
+    svg('text', {class: 'soft', x: 150, y: bottom + 22}, clockText(begin)), svg('text', {class: 'soft end', x: 1270, y: bottom + 22}, clockText(now)),
   ], 150, 24);
   const dead = lives.filter((life) => life.how === 'dead').length;
   setText(byId('lives-text'), `${restarts.length} ${restarts.length === 1 ? 'restart' : 'restarts'} and ${dead} ` +

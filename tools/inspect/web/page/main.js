@@ -9,7 +9,7 @@ const callsTable = new Table(byId('calls'), [['function', 'name'], ['at', ''], [
 const groupsTable = new Table(byId('groups'), [['group', 'name'], ['rank', 'number'], ['worker', ''], ['operation', ''], ['number', 'number'],
                               ['state', ''], ['since', 'number']], 'No process group has an operation.');
 const passesTable = new Table(byId('passes'), [['pass', 'name'], ['began', ''], ['seen for', 'number'], ['state', ''], ['workers', '']],
-                              'No backward pass was seen.');
+                              'No backward pass was seen in progress.');
 const workersTable = new Table(byId('workers'), [['rank', 'number'], ['worker', 'name'], ['host', ''], ['process', 'number'], ['state', ''],
                                ['up', 'number'], ['calls made', 'number'], ['served', 'number'], ['p50', 'number'], ['p99', 'number'],
                                ['memory', 'number'], ['RRefs', 'number']], 'No worker is known.', true);
