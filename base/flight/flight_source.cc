@@ -14,10 +14,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/flight/flight_end.h"
+#include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process/crash_handler.h"
+#include "gradwire/base/process/host.h"
 #include "gradwire/base/safe_text.h"
 
 // The table of sources is read in two ways. An ordinary dump holds `mutex`, so no source detaches meanwhile.
@@ -34,6 +37,8 @@ constexpr std::size_t kMaxPath = 4096;
 // Lines of each kind in the log, and lines that a crash writes to standard error.
 constexpr std::size_t kLogLines = 10;
 constexpr int kCrashLines = 16;
+constexpr char kSourceEnded[] = "the source of the records has ended";
+constexpr char kProcessEnded[] = "the process has ended";
 
 struct Process {
   Mutex mutex;
@@ -42,12 +47,15 @@ struct Process {
   std::atomic<pid_t> owner{0};
   // Written once, before the first source is in the table.
   char directory[kMaxPath] = {};
+  // Whether `directory` is that of a trace.
+  bool traced = false;
 };
 
 Process& process() {
   static Process* instance = [] {
     auto* made = new Process;
-    const char* set = std::getenv("GRADWIRE_FLIGHT_DIR");
+    made->traced = trace_settings().on();
+    const char* set = made->traced ? trace_settings().directory.c_str() : std::getenv("GRADWIRE_FLIGHT_DIR");
     if (set != nullptr && std::strlen(set) < kMaxPath) std::strcpy(made->directory, set);
     made->owner = getpid();
     return made;
@@ -59,7 +67,7 @@ Process& process() {
 std::atomic<Process*> ready{nullptr};
 
 absl::string_view directory_of(const FlightSource& source) {
-  return source.directory().empty() ? flight_directory() : source.directory();
+  return process().traced || source.directory().empty() ? flight_directory() : source.directory();
 }
 
 class StringSink : public FlightSink {
@@ -170,7 +178,8 @@ absl::Status write_file(const std::string& directory, const std::string& name, c
   return errno_status(absl::StrCat("cannot write the flight record ", path), error);
 }
 
-absl::Status dump_locked(const FlightSource& source, absl::string_view reason) {
+absl::Status dump_locked(const FlightSource& source, absl::string_view reason,
+                         LogLevel level = LogLevel::kWarning) {
   absl::Status status;
   const std::string directory(directory_of(source));
   if (!directory.empty()) {
@@ -178,7 +187,7 @@ absl::Status dump_locked(const FlightSource& source, absl::string_view reason) {
     source.write(sink, reason, FlightDump::kOrdinary);
     status = write_file(directory, std::string(source.file_name()), sink.text());
     if (status.ok()) {
-      log(LogLevel::kWarning, reason, "; flight record: ", directory, "/", source.file_name(), ".jsonl");
+      log(level, reason, "; flight record: ", directory, "/", source.file_name(), ".jsonl");
       return status;
     }
   }
@@ -189,13 +198,25 @@ absl::Status dump_locked(const FlightSource& source, absl::string_view reason) {
 
 void on_crash(absl::string_view reason) { dump_flight_records_in_crash(reason); }
 
+// A forked child has the table of its parent, and must not write in its place. Errors are logged.
+void on_exit() {
+  Process& all = process();
+  if (all.owner.load() != getpid()) return;
+  MutexLock lock(all.mutex);
+  for (const auto& place : all.sources) {
+    if (const FlightSource* source = place.load()) (void)dump_locked(*source, kProcessEnded, LogLevel::kInfo);
+  }
+}
+
 }  // namespace
 
 absl::string_view flight_directory() { return process().directory; }
 
 void FlightSource::attach() {
   Process& all = process();
-  ready = &all;
+  // The lines of a crash have it, and must find it read.
+  (void)boot_id();
+  if (ready.exchange(&all) == nullptr && all.traced) write_flight_records_at_end(&on_exit);
   set_crash_hook(&on_crash);
   for (auto& place : all.sources) {
     const FlightSource* none = nullptr;
@@ -208,6 +229,8 @@ void FlightSource::detach() {
   {
     // A dump that reads this source holds the mutex.
     MutexLock lock(all.mutex);
+    if (all.traced && all.owner.load() == getpid() && !all.crashing.load())
+      (void)dump_locked(*this, kSourceEnded, LogLevel::kInfo);
     for (auto& place : all.sources) {
       const FlightSource* self = this;
       if (place.compare_exchange_strong(self, nullptr)) break;

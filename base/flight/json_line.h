@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "gradwire/base/process/host.h"
 #include "gradwire/base/safe_text.h"
 
 namespace gradwire {
@@ -51,8 +52,9 @@ class JsonLine {
   SafeText<kSize> text_;
 };
 
-// Begins the first line of a flight record. `source`: "agent" or "group". The two times are of the same
-// moment: other times of the record are on Clock::system(), and readers map them to the wall clock with it.
+// Begins the first line of a flight record. Call boot_id() before a crash does it. `source`: "agent" or
+// "group". The two times are of the same moment: other times of the record are on Clock::system(), and
+// readers map them to the wall clock with it.
 inline JsonLine flight_header(absl::string_view source, absl::string_view reason) {
   const auto nanoseconds = [](clockid_t clock) {
     timespec now{};
@@ -62,6 +64,8 @@ inline JsonLine flight_header(absl::string_view source, absl::string_view reason
   JsonLine line("flight");
   line.number("version", 1).text("source", source).text("reason", reason.substr(0, 512));
   line.number("process", getpid());
+  // Processes with the same boot have the same monotonic clock.
+  line.text("boot", boot_id());
   line.number("wall_ns", nanoseconds(CLOCK_REALTIME)).number("clock_ns", nanoseconds(CLOCK_MONOTONIC));
   return line;
 }

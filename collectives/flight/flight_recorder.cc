@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/flight/code_name.h"
 #include "gradwire/base/flight/json_line.h"
+#include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/reduce_op.h"
 
@@ -83,7 +84,10 @@ struct FlightRecorder::Read {
 };
 
 FlightRecorder::FlightRecorder(std::string title)
-    : title_(std::move(title)), file_name_(next_file_name()), start_(coarse_now()), ring_(kCapacity) {
+    : title_(std::move(title)),
+      file_name_(next_file_name()),
+      start_(coarse_now()),
+      ring_(trace_settings().group_records(kCapacity)) {
   attach();
   MutexLock lock(recorders().mutex);
   recorders().alive.insert(this);
@@ -188,10 +192,12 @@ void FlightRecorder::write(FlightSink& sink, absl::string_view reason, FlightDum
   constexpr int64_t kNanoseconds = 1'000'000;
   const auto time_of = [this](uint32_t since) { return (start_ + int64_t{since}) * kNanoseconds; };
   JsonLine header = flight_header("group", reason);
+  const uint64_t next = ring_.added();
   header.text("title", title_);
+  header.number("capacity", static_cast<int64_t>(ring_.capacity()))
+      .number("recorded", static_cast<int64_t>(next));
   sink.line(header.end(), /*open=*/false);
   int64_t lines = 0;
-  const uint64_t next = ring_.added();
   for (uint64_t number = ring_.first(); number < next; ++number) {
     Read record;
     if (!read(number, record)) continue;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/name.h"
@@ -113,8 +114,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   barriers_ = meetings.get();
   runtime.extensions.push_back(std::move(meetings));
   if (auto ipc = runtime.devices.open_ipc(agent_, *peers)) runtime.extensions.push_back(std::move(ipc));
-  runtime.recorder = std::make_unique<CallRecorder>(
-      std::min(runtime.options.flight.records, FlightRecordOptions::kMostRecords));
+  runtime.recorder = std::make_unique<CallRecorder>(trace_settings().agent_records(
+      std::min(runtime.options.flight.records, FlightRecordOptions::kMostRecords)));
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
   membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());

@@ -56,6 +56,7 @@ void check(const LaunchOptions& options, const Arguments& arguments) {
   require(options.min_nodes >= 1 && options.min_nodes <= options.max_nodes, "an impossible number of nodes");
   require(options.max_restarts >= 0, "a negative number of restarts");
   require(options.grace_period >= absl::ZeroDuration(), "a negative time");
+  require(options.trace_records >= 0 && options.trace_records <= 524'288, "a ring that is too large");
   if (options.elastic()) {
     require(!options.node_rank.has_value(), "an elastic job has a node rank");
     require(options.backend != RendezvousBackend::kStatic, "an elastic job has a static rendezvous");

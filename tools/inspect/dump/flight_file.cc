@@ -28,6 +28,8 @@ using nlohmann::json;
 constexpr off_t kMaxFile = off_t{256} << 20;
 constexpr std::size_t kMaxLine = 8192;
 constexpr std::size_t kMaxFiles = 65'536;
+// The launcher's --trace has one folder for each round, and in it one for each worker.
+constexpr int kMaxDepth = 3;
 constexpr int kVersion = 1;
 // Times are positive and far below the range of the type, so that differences and sums do not overflow.
 constexpr int64_t kMaxTime = int64_t{1} << 61;
@@ -125,6 +127,7 @@ bool read_header(const json& line, FlightFile& file) {
   file.reason = text_of(line, "reason");
   file.crash = text_of(line, "dump") == "crash";
   file.process = number_of(line, "process");
+  file.boot = text_of(line, "boot");
   file.wall_ns = time_of(line, "wall_ns");
   file.clock_ns = time_of(line, "clock_ns");
   file.recorded = static_cast<uint64_t>(std::max<int64_t>(0, number_of(line, "recorded")));
@@ -191,6 +194,25 @@ void merge_calls(std::vector<FlightCall>& calls) {
   calls = std::move(merged);
 }
 
+// Links are not followed, so a folder is visited once.
+absl::Status add_flight_files(const std::string& directory, int depth, std::vector<std::string>& paths) {
+  DIR* const folder = ::opendir(directory.c_str());
+  if (folder == nullptr) return errno_status(absl::StrCat("cannot read the directory ", directory), errno);
+  std::vector<std::string> folders;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string path = absl::StrCat(directory, "/", entry->d_name);
+    if (absl::EndsWith(entry->d_name, ".jsonl")) {
+      if (paths.size() < kMaxFiles) paths.push_back(path);
+    } else if (entry->d_name[0] != '.' && depth < kMaxDepth && folders.size() < kMaxFiles) {
+      struct stat info {};
+      if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
+    }
+  }
+  ::closedir(folder);
+  for (const std::string& each : folders) GRADWIRE_RETURN_IF_ERROR(add_flight_files(each, depth + 1, paths));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<FlightFile> parse_flight_file(absl::string_view text) {
@@ -239,14 +261,8 @@ absl::StatusOr<FlightFile> read_flight_file(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<std::string>> find_flight_files(const std::string& directory) {
-  DIR* const folder = ::opendir(directory.c_str());
-  if (folder == nullptr) return errno_status(absl::StrCat("cannot read the directory ", directory), errno);
   std::vector<std::string> paths;
-  while (const dirent* entry = ::readdir(folder)) {
-    if (absl::EndsWith(entry->d_name, ".jsonl") && paths.size() < kMaxFiles)
-      paths.push_back(absl::StrCat(directory, "/", entry->d_name));
-  }
-  ::closedir(folder);
+  GRADWIRE_RETURN_IF_ERROR(add_flight_files(directory, /*depth=*/0, paths));
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -69,10 +69,12 @@ struct FlightFile {
   std::string reason;
   bool crash = false;
   int64_t process = 0;
+  std::string boot;  // The boot of the host, whose processes have one clock; empty if it is not known.
   // The same moment on the wall clock and on the clock of the other times.
   int64_t wall_ns = 0;
   int64_t clock_ns = 0;
-  // The number of calls and passes that the worker had recorded, and of those that it keeps.
+  // The number of calls and passes, or operations, that were recorded, and of those that are kept. 0: not
+  // known.
   uint64_t recorded = 0;
   uint64_t capacity = 0;
   std::map<uint64_t, std::string> workers;  // Names by incarnation.
@@ -92,7 +94,8 @@ absl::StatusOr<FlightFile> parse_flight_file(absl::string_view text);
 // (it is not a regular file, is too large, or is not a flight record).
 absl::StatusOr<FlightFile> read_flight_file(const std::string& path);
 
-// The files *.jsonl in a directory, sorted; at most 65,536. Errors as above.
+// The files *.jsonl in a directory and in the folders below it, at most three deep; sorted; at most 65,536.
+// Errors as above.
 absl::StatusOr<std::vector<std::string>> find_flight_files(const std::string& directory);
 
 }  // namespace gradwire::tools

@@ -112,6 +112,8 @@ class Writer {
     const WorkerTrace& trace = workers_[worker];
     const std::string shown = absl::StrCat(trace.name, " (process ", trace.process, ")");
     metadata(worker + 1, 0, "process_name", absl::StrCat("{\"name\":", json(shown), "}"));
+    if (trace.overwritten > 0 || trace.damaged > 0)
+      metadata(worker + 1, 0, "process_labels", absl::StrCat("{\"labels\":", json(losses_of(trace)), "}"));
     metadata(worker + 1, 0, "process_sort_index", absl::StrCat("{\"sort_index\":", worker, "}"));
     for (auto lane = lanes_.lower_bound({worker + 1, 0});
          lane != lanes_.end() && lane->first.first == worker + 1; ++lane) {
@@ -220,15 +222,27 @@ class Writer {
                        ",\"ts\":", at(to_time), common));
   }
 
+  static std::string losses_of(const WorkerTrace& trace) {
+    std::string text;
+    if (trace.overwritten > 0) absl::StrAppend(&text, trace.overwritten, " earlier records were overwritten");
+    if (trace.damaged > 0)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", trace.damaged, " lines cannot be read");
+    return text;
+  }
+
   std::string other_data() const {
-    std::string clocks;
+    std::string clocks, missing;
     for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
       if (worker > 0) clocks += ",";
       absl::StrAppend(&clocks, json(workers_[worker].name), ":",
                       clocks_[worker].known ? microseconds(static_cast<int64_t>(clocks_[worker].fit.error()))
                                             : std::string("null"));
+      if (workers_[worker].overwritten == 0) continue;
+      absl::StrAppend(&missing, missing.empty() ? "" : ",", json(workers_[worker].name), ":",
+                      workers_[worker].overwritten);
     }
-    return absl::StrCat("{\"begin_ns\":\"", first_, "\",\"clock_error_us\":{", clocks, "}}");
+    return absl::StrCat("{\"begin_ns\":\"", first_, "\",\"clock_error_us\":{", clocks,
+                        "},\"overwritten_records\":{", missing, "}}");
   }
 
   std::string at(int64_t time) const { return microseconds(time - first_); }

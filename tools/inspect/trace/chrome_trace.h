@@ -16,7 +16,8 @@ namespace gradwire::inspect {
 //   from the first worker of a backward pass to the others,
 //   between the ranks of a collective, from the one that came last to those that waited for it.
 // Times are microseconds since the first span, by the clock of the first worker. "otherData" has the time
-// that is 0, and how far the clock of each worker may be off.
+// that is 0, how far the clock of each worker may be off, and how many records were overwritten before they
+// were read, for each worker with such ones; its process has a label with the number.
 //
 // `clocks`: one for each worker (align_workers).
 std::string chrome_trace(const std::vector<WorkerTrace>& workers, const std::vector<WorkerClock>& clocks);

@@ -36,12 +36,21 @@ std::string result_of(int64_t ended, const std::string& code) {
   return code.empty() ? "OK" : code;
 }
 
-TraceSpan span_of(const FlightCall& call, const FlightFile& file) {
+using Names = std::map<uint64_t, std::string>;
+
+// The names of all workers, by incarnation. The file of a crash has only its own.
+Names names_of(const std::vector<FlightFile>& files) {
+  Names names;
+  for (const FlightFile& file : files) names.insert(file.workers.begin(), file.workers.end());
+  return names;
+}
+
+TraceSpan span_of(const FlightCall& call, const FlightFile& file, const Names& names) {
   TraceSpan span;
   span.kind = call.made ? SpanKind::kCall : SpanKind::kHandler;
   span.name = call.name;
-  const auto peer = file.workers.find(call.peer);
-  if (peer != file.workers.end()) span.peer = peer->second;
+  const auto peer = names.find(call.peer);
+  if (peer != names.end()) span.peer = peer->second;
   span.result = result_of(call.ended, call.code);
   set_period(span, call.began, call.ended, file);
   if (!call.made && call.started > call.began) span.ran = call.started;
@@ -79,19 +88,21 @@ TraceSpan span_of(const FlightCollective& collective, const FlightFile& file) {
 
 class Traces {
  public:
-  WorkerTrace& of_worker(const FlightFile& file) {
+  // The index of the trace to which the file belongs.
+  std::size_t of_worker(const FlightFile& file) {
     const auto [found, is_new] = workers_.try_emplace(file.incarnation, traces_.size());
     if (is_new) {
       add(file);
-      processes_.try_emplace(file.process, found->second);
+      processes_.try_emplace({file.boot, file.process}, found->second);
     }
-    return traces_[found->second];
+    return found->second;
   }
-  WorkerTrace& of_group(const FlightFile& file) {
-    const auto [found, is_new] = processes_.try_emplace(file.process, traces_.size());
+  std::size_t of_group(const FlightFile& file) {
+    const auto [found, is_new] = processes_.try_emplace({file.boot, file.process}, traces_.size());
     if (is_new) add(file);
-    return traces_[found->second];
+    return found->second;
   }
+  WorkerTrace& operator[](std::size_t index) { return traces_[index]; }
   std::vector<WorkerTrace> take() { return std::move(traces_); }
 
  private:
@@ -100,13 +111,14 @@ class Traces {
     trace.name = file.title;
     trace.incarnation = file.incarnation;
     trace.process = file.process;
+    trace.host = file.boot;
     traces_.push_back(std::move(trace));
   }
 
   std::vector<WorkerTrace> traces_;
   // Indices of traces, by incarnation and by process.
   std::map<uint64_t, std::size_t> workers_;
-  std::map<int64_t, std::size_t> processes_;
+  std::map<std::pair<std::string, int64_t>, std::size_t> processes_;
 };
 
 // A file that was written later says more about the same work.
@@ -122,16 +134,45 @@ void keep_longest(std::vector<TraceSpan>& spans) {
   spans.erase(std::unique(spans.begin(), spans.end(), same), spans.end());
 }
 
+// Counts what the files of one worker or group do not have. The newest file counts: it has what was
+// overwritten before an older one was written.
+class Losses {
+ public:
+  void add(const FlightFile& file, WorkerTrace& trace, std::size_t index) {
+    trace.damaged += file.bad_lines + (file.truncated ? 1 : 0);
+    const auto [found, is_new] = newest_.try_emplace({index, file.title});
+    if (!is_new && found->second.written >= file.clock_ns) return;
+    trace.overwritten -= found->second.overwritten;
+    found->second = {file.clock_ns, file.recorded > file.capacity ? file.recorded - file.capacity : 0};
+    // Numbers of a file may be anything.
+    found->second.overwritten =
+        std::min(found->second.overwritten, kMost - std::min(kMost, trace.overwritten));
+    trace.overwritten += found->second.overwritten;
+  }
+
+ private:
+  static constexpr uint64_t kMost = uint64_t{1} << 53;
+  struct File {
+    int64_t written = 0;
+    uint64_t overwritten = 0;
+  };
+  std::map<std::pair<std::size_t, std::string>, File> newest_;
+};
+
 }  // namespace
 
 std::vector<WorkerTrace> trace_of(const std::vector<FlightFile>& files) {
   Traces traces;
+  Losses losses;
+  const Names names = names_of(files);
   // Workers first: groups join them.
   for (const bool groups : {false, true}) {
     for (const FlightFile& file : files) {
       if (file.is_group != groups) continue;
-      WorkerTrace& trace = groups ? traces.of_group(file) : traces.of_worker(file);
-      for (const FlightCall& call : file.calls) trace.spans.push_back(span_of(call, file));
+      const std::size_t index = groups ? traces.of_group(file) : traces.of_worker(file);
+      WorkerTrace& trace = traces[index];
+      losses.add(file, trace, index);
+      for (const FlightCall& call : file.calls) trace.spans.push_back(span_of(call, file, names));
       for (const FlightPass& pass : file.passes) trace.spans.push_back(span_of(pass, file));
       for (const FlightCollective& each : file.collectives) trace.spans.push_back(span_of(each, file));
     }

@@ -43,10 +43,15 @@ struct TraceSpan {
 // The part of a trace that one worker has recorded.
 struct WorkerTrace {
   std::string name;
+  // Workers with the same text have the same clock; empty if it is not known.
   std::string host;
   uint64_t incarnation = 0;
   int64_t process = 0;
   std::vector<TraceSpan> spans;
+  // The number of spans that the worker had recorded, and overwritten before they were read.
+  uint64_t overwritten = 0;
+  // The number of lines of its records that could not be read.
+  uint64_t damaged = 0;
 };
 
 }  // namespace gradwire::inspect

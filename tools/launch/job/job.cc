@@ -104,6 +104,7 @@ LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
       security_(std::move(parts.security)),
       announcement_(std::move(parts.announcement)),
       metrics_(std::move(parts.metrics)),
+      trace_({.directory = options_.trace, .records = options_.trace_records}),
       reaper_(std::move(parts.reaper)),
       signals_(std::move(parts.signals)),
       loop_(std::move(parts.loop)),
@@ -143,6 +144,7 @@ absl::Status LaunchJob::prepare() {
         absl::StrCat(command_.status().message(), "; reporting it to the other nodes when they have joined"));
   }
   for (const std::string& note : options_.notes) outputs_.print(note);
+  GRADWIRE_RETURN_IF_ERROR(trace_.prepare());
   GRADWIRE_RETURN_IF_ERROR(metrics_.serve());
   if (metrics_.enabled())
     outputs_.print(absl::StrCat("serving the metrics of this node's workers at ", metrics_.address()));
@@ -315,6 +317,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
         worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
     GRADWIRE_ASSIGN_OR_RETURN(auto variables, security_.worker_variables(place));
     GRADWIRE_RETURN_IF_ERROR(metrics_.add_worker(place.local_rank, place.rank, variables));
+    GRADWIRE_RETURN_IF_ERROR(trace_.add_worker(round.round, place, variables));
     for (const auto& [name, value] : variables) set_variable(environment, name, value);
     // Keeps programs from moving the cursor or using colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");

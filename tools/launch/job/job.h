@@ -22,6 +22,7 @@
 #include "gradwire/tools/launch/process/supervisor.h"
 #include "gradwire/tools/launch/rendezvous/client.h"
 #include "gradwire/tools/launch/security/job_security.h"
+#include "gradwire/tools/launch/trace/job_trace.h"
 
 namespace gradwire::tools {
 
@@ -83,6 +84,7 @@ class LaunchJob {
   const JobSecurity security_;
   Announcement announcement_;
   JobMetrics metrics_;
+  JobTrace trace_;
   ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;

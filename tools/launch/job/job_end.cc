@@ -17,6 +17,19 @@ constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 // How long the launcher may take to report to the other nodes that it leaves.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(3);
 
+// The failures that are not the first one.
+std::vector<rendezvous::Failure> others_of(std::vector<rendezvous::Failure> failures,
+                                           const rendezvous::Failure& first) {
+  std::erase_if(failures, [&](const rendezvous::Failure& each) {
+    return each.rank < 0 || (each.host == first.host && each.pid == first.pid);
+  });
+  return failures;
+}
+
+void print_trace(const JobTrace& trace, WorkerOutputs& outputs) {
+  for (const std::string& line : trace.write()) outputs.print(line);
+}
+
 }  // namespace
 
 // The run is over when the rendezvous has ended for this node and no other node needs its store. A limit
@@ -88,27 +101,26 @@ void LaunchJob::drain_output() {
 // 4. Without a failure, the error of the rendezvous, which main() turns into a code.
 absl::StatusOr<int> LaunchJob::conclude() {
   wait_.reset();
+  // The user who has sent a second signal does not wait for it.
+  if (!force_kill_) print_trace(trace_, outputs_);
   const rendezvous::Outcome& outcome = update_.outcome;
-  if (interrupted_by_ != 0) return succeeded_ ? 0 : 128 + interrupted_by_;
-  if (outcome.status.ok()) return 0;
+  if (interrupted_by_ != 0 || outcome.status.ok()) {
+    if (trace_.enabled()) drain_output();
+    return interrupted_by_ == 0 || succeeded_ ? 0 : 128 + interrupted_by_;
+  }
   // The nodes agree which failure was the first; failures on this node may be its consequences.
-  std::vector<rendezvous::Failure> others = failures_;
   std::optional<rendezvous::Failure> first = outcome.failure;
-  if (!first && !others.empty()) first = others.front();
+  if (!first && !failures_.empty()) first = failures_.front();
   if (!first) {
     // The store may belong to another job: add its location.
     if (absl::IsInvalidArgument(outcome.status)) return with_context(outcome.status, stores_->location());
     return outcome.status;
   }
-  others.erase(std::remove_if(others.begin(), others.end(),
-                              [&](const rendezvous::Failure& each) {
-                                return each.rank < 0 || (each.host == first->host && each.pid == first->pid);
-                              }),
-               others.end());
   if (first->rank < 0) {
     outputs_.print(rendezvous::describe(*first));
   } else {
-    outputs_.print_lines(launcher_lines(failure_summary(options_.program, *first, others), LogLevel::kError));
+    outputs_.print_lines(launcher_lines(
+        failure_summary(options_.program, *first, others_of(failures_, *first)), LogLevel::kError));
   }
   drain_output();
   const int code = first->signal != 0 ? 128 + first->signal : first->exit_code;

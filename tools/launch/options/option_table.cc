@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/tools/launch/options/name_pattern.h"
 
 namespace gradwire::tools {
@@ -259,6 +260,14 @@ constexpr OptionRow kOptions[] = {
     {"metrics_insecure", 0, Value::kNone, "",
      "other hosts may read the metrics, without any proof: for a --metrics_address that is not loopback",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.metrics_insecure, v); }},
+    {"trace", 0, Value::kWanted, "DIR",
+     "the workers record what they do, and at the end this node's trace.json for Perfetto is written to DIR",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_path(v, d.options.trace); }},
+    {"trace_records", 0, Value::kWanted, "N",
+     "with --trace, the number of calls that each worker keeps, 128 bytes each (default 32768)", false,
+     [](OptionDraft& d, absl::string_view v) {
+       return parse_int(v, 1, static_cast<int>(TraceSettings::kMostRecords), d.options.trace_records);
+     }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
     {"version", 0, Value::kNone, "", "the launcher's version", false,

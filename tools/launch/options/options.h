@@ -68,6 +68,11 @@ struct LaunchOptions {
   std::string metrics_address;
   bool metrics_insecure = false;  // Whether other hosts may reach that address.
 
+  // Where the workers record what they do, and where the trace of this node is written; empty: nowhere.
+  std::string trace;
+  int trace_records =
+      0;  // The least number of records of an agent; 0: the default (base/flight/trace_settings.h).
+
   // Lines to print before the job starts.
   std::vector<std::string> notes;
 
