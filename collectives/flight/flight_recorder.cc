@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,7 @@
 #include "gradwire/base/flight/json_line.h"
 #include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/collectives/flight/group_records.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
@@ -58,8 +60,15 @@ Recorders& recorders() {
 }
 
 std::string next_file_name() {
-  static std::atomic<int> next{0};
+  static std::atomic<uint64_t> next{0};
   return absl::StrCat("group-", getpid(), "-", next.fetch_add(1));
+}
+
+// The number of a group, from 1: that in the name of its file, plus one.
+uint64_t number_of(const FlightRecorder& recorder) {
+  const absl::string_view name = recorder.file_name();
+  uint64_t number = 0;
+  return absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &number) ? number + 1 : 0;
 }
 
 }  // namespace
@@ -249,6 +258,18 @@ FlightRecorder::Views FlightRecorder::view_all(std::size_t most) {
   std::sort(views.recorders.begin(), views.recorders.end(),
             [](const View& a, const View& b) { return a.title < b.title; });
   return views;
+}
+
+uint64_t write_group_record(uint64_t number, FlightSink& sink, absl::string_view reason) {
+  MutexLock lock(recorders().mutex);
+  const FlightRecorder* found = nullptr;
+  for (const FlightRecorder* each : recorders().alive) {
+    if (number_of(*each) >= number && (found == nullptr || number_of(*each) < number_of(*found)))
+      found = each;
+  }
+  if (found == nullptr) return 0;
+  found->write(sink, reason, FlightDump::kOrdinary);
+  return number_of(*found);
 }
 
 }  // namespace gradwire::collectives

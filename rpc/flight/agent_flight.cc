@@ -15,6 +15,7 @@
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/callee/served_calls.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/flight/event_line.h"
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/worker.h"
 
@@ -35,32 +36,8 @@ std::string file_name_of(const Worker& self) {
   return absl::StrCat(name, "-", absl::Hex(self.incarnation));
 }
 
-void add_parent(JsonLine& line, const CallParent& parent) {
-  if (!parent) return;
-  line.text("parent", parent.kind == CallParent::Kind::kCall ? "call" : "pass");
-  line.id("parent_worker", parent.incarnation).number("parent_number", static_cast<int64_t>(parent.number));
-}
-
-JsonLine line_of(const CallEvent& event, uint64_t self) {
-  if (event.kind == CallEvent::Kind::kPass) {
-    JsonLine line("pass");
-    line.id("root", event.peer);
-    return line;
-  }
-  const bool made = event.kind == CallEvent::Kind::kMade;
-  JsonLine line("call");
-  line.text("side", made ? "made" : "served").id("caller", made ? self : event.peer).id("peer", event.peer);
-  return line;
-}
-
 void write_event(FlightSink& sink, const CallEvent& event, uint64_t self) {
-  JsonLine line = line_of(event, self);
-  line.number("number", static_cast<int64_t>(event.number));
-  line.text(event.name_cut ? "name_end" : "name", event.name_view());
-  add_parent(line, event.parent);
-  line.number("began", event.began);
-  if (event.started != 0) line.number("started", event.started);
-  if (event.over()) line.number("ended", event.ended).text("code", code_name(event.code));
+  JsonLine line = event_line(event, self);
   sink.line(line.end(), /*open=*/!event.over());
 }
 
@@ -162,18 +139,13 @@ void AgentFlight::write(FlightSink& sink, absl::string_view reason, FlightDump d
   const CallRecorder& recorder = *parts_.runtime.recorder;
   const uint64_t self = worker.incarnation;
   const uint64_t next = recorder.next();
-  JsonLine header = flight_header("agent", reason);
-  header.text("worker", absl::string_view(worker.name).substr(0, 128)).number("id", worker.id);
-  header.id("incarnation", self).text("dump", dump == FlightDump::kCrash ? "crash" : "ordinary");
-  header.number("capacity", static_cast<int64_t>(recorder.capacity()));
-  header.number("recorded", static_cast<int64_t>(next));
+  JsonLine header = agent_header(worker, recorder, next, reason, dump);
   sink.line(header.end(), /*open=*/false);
   int64_t lines = 0;
   if (dump == FlightDump::kOrdinary) {
     for (const Worker& member : parts_.peers.workers()) {
-      JsonLine line("worker");
-      line.id("incarnation", member.incarnation).number("id", member.id);
-      sink.line(line.text("name", absl::string_view(member.name).substr(0, 256)).end(), /*open=*/false);
+      JsonLine line = member_line(member);
+      sink.line(line.end(), /*open=*/false);
       ++lines;
     }
     const OpenCalls open = open_calls(/*services=*/true);

@@ -12,6 +12,7 @@
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/inspect/limits.h"
 #include "gradwire/rpc/inspect/read_calls.h"
+#include "gradwire/rpc/inspect/read_flight.h"
 #include "gradwire/rpc/inspect/read_groups.h"
 #include "gradwire/rpc/inspect/read_peers.h"
 #include "gradwire/rpc/inspect/read_rrefs.h"
@@ -49,6 +50,7 @@ absl::StatusOr<std::string> Inspector::inspect(const std::string& body) {
   if (!request.ParseFromString(body)) {
     return absl::InvalidArgumentError("malformed request of an observer: expected an InspectRequest");
   }
+  if (request.has_flight()) return flight(request.flight()).SerializeAsString();
   // Long names may make an answer too large. Fewer entries then fit.
   uint32_t most = entries_of(request.most());
   std::string answer = state(most).SerializeAsString();
@@ -71,6 +73,16 @@ proto::AgentState Inspector::state(uint32_t most) const {
   read_numbers(state);
   read_groups(most, state);
   for (const auto& extension : parts_.runtime.extensions) extension->inspect(most, state);
+  state.set_reading_us(absl::ToInt64Microseconds(Clock::system().now() - began));
+  return state;
+}
+
+proto::AgentState Inspector::flight(const proto::FlightQuestion& question) const {
+  const absl::Time began = Clock::system().now();
+  proto::AgentState state;
+  read_process(state);
+  state.set_read_at_us(absl::ToInt64Microseconds(began - absl::UnixEpoch()));
+  read_flight(parts_.runtime, parts_.peers, question, *state.mutable_flight());
   state.set_reading_us(absl::ToInt64Microseconds(Clock::system().now() - began));
   return state;
 }

@@ -42,6 +42,8 @@ class Inspector : public ObserverSink {
 
   // The state, with at most `most` entries in each list.
   proto::AgentState state(uint32_t most) const;
+  // A part of the flight records.
+  proto::AgentState flight(const proto::FlightQuestion& question) const;
 
  private:
   void read_process(proto::AgentState& state) const;

@@ -17,6 +17,8 @@ inline constexpr int kMostInspectedNumbers = 256;
 inline constexpr char kCallBucket[] = "call_bucket_";
 inline constexpr std::size_t kMaxInspectedName = 256;
 inline constexpr std::size_t kMaxInspectionBytes = std::size_t{1} << 20;
+// FlightPart.lines.
+inline constexpr std::size_t kMaxFlightBytes = std::size_t{768} << 10;
 // The most table entries that one reading visits, so that it holds the lock of the table for a short time.
 inline constexpr std::size_t kMostVisited = 20'000;
 

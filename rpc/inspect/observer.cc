@@ -42,6 +42,10 @@ absl::Status check_answer(const proto::AgentState& state, uint64_t incarnation) 
     return absl::InvalidArgumentError(
         absl::StrCat("a list of the answer has more entries than ", kMostInspected));
   }
+  if (state.flight().lines().size() > kMaxFlightBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a part of a flight record has more bytes than ", kMaxFlightBytes));
+  }
   return absl::OkStatus();
 }
 
@@ -86,28 +90,35 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> Observer::connection_to(const 
 
 std::vector<Observer::Answer> Observer::ask(const std::vector<proto::WorkerRecord>& workers,
                                             absl::Duration timeout) {
+  std::vector<Question> questions;
+  for (const proto::WorkerRecord& worker : workers) {
+    questions.push_back({.worker = worker, .request = {}});
+    questions.back().request.set_most(options_.most);
+  }
+  return ask_each(questions, timeout);
+}
+
+std::vector<Observer::Answer> Observer::ask_each(const std::vector<Question>& questions,
+                                                 absl::Duration timeout) {
   const absl::Time deadline = Clock::system().now() + timeout;
   std::set<uint64_t> wanted;
-  for (const proto::WorkerRecord& worker : workers) wanted.insert(worker.incarnation());
+  for (const Question& each : questions) wanted.insert(each.worker.incarnation());
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     if (!wanted.contains(entry->first) && entry->second != nullptr) entry->second->close();
     entry = wanted.contains(entry->first) ? std::next(entry) : connections_.erase(entry);
   }
-  proto::InspectRequest request;
-  request.set_most(options_.most);
-  const std::string body = request.SerializeAsString();
   std::vector<absl::StatusOr<std::shared_ptr<WorkerConnection>>> asked;
   const uint64_t question = next_question_++;
-  for (const proto::WorkerRecord& worker : workers) {
-    asked.push_back(connection_to(worker, timeout));
-    if (asked.back().ok()) (*asked.back())->ask(question, body);
+  for (const Question& each : questions) {
+    asked.push_back(connection_to(each.worker, timeout));
+    if (asked.back().ok()) (*asked.back())->ask(question, each.request.SerializeAsString());
   }
   std::vector<Answer> answers;
-  for (std::size_t i = 0; i < workers.size(); ++i) {
+  for (std::size_t i = 0; i < questions.size(); ++i) {
     absl::StatusOr<std::shared_ptr<WorkerConnection>>& connection = asked[i];
     Answer answer = connection.ok() ? (*connection)->wait(question, deadline) : Answer(connection.status());
     if (answer.ok()) {
-      if (absl::Status checked = check_answer(*answer, workers[i].incarnation()); !checked.ok()) {
+      if (absl::Status checked = check_answer(*answer, questions[i].worker.incarnation()); !checked.ok()) {
         (*connection)->close();
         answer = checked;
       }

@@ -48,6 +48,14 @@ class Observer {
   //   InvalidArgument     The answer violates the protocol.
   std::vector<Answer> ask(const std::vector<proto::WorkerRecord>& workers, absl::Duration timeout);
 
+  // A question for one worker. An answer to one for the flight records has a part of at most 768 KiB.
+  struct Question {
+    proto::WorkerRecord worker;
+    proto::InspectRequest request;
+  };
+  // As above, with questions of the caller. A worker may be in the list once.
+  std::vector<Answer> ask_each(const std::vector<Question>& questions, absl::Duration timeout);
+
  private:
   Observer(Options options, std::unique_ptr<transport::Transport> transport);
   absl::StatusOr<std::shared_ptr<WorkerConnection>> connection_to(const proto::WorkerRecord& worker,

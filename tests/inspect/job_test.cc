@@ -13,6 +13,7 @@
 
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -241,6 +242,28 @@ TEST(InspectLive, SignalsRestoreTheTerminal) {
     EXPECT_EQ(view.wait(), 0);
     EXPECT_EQ(view.local_flags() & (ECHO | ICANON), tcflag_t{ECHO | ICANON});
   }
+}
+
+TEST(InspectJob, TraceOfTheNextSecondsHasAllWorkersAndTheOpenCall) {
+  const Job job("slow");
+  const std::string trace = absl::StrCat(::testing::TempDir(), "/live.json");
+  const auto run_trace = [&](const std::string& token) {
+    std::vector<std::string> arguments = job.arguments({"--seconds=0.2", "-o", trace}, token);
+    std::erase(arguments, "--interval=0.1");
+    arguments.insert(arguments.begin(), "trace");
+    return run(arguments);
+  };
+  const Result result = run_trace(right_token());
+  EXPECT_EQ(result.code, 0) << result.out;
+  EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("wrote ", trace)), HasSubstr(" spans of 2 workers")));
+  std::stringstream text;
+  text << std::ifstream(trace).rdbuf();
+  EXPECT_THAT(text.str(),
+              AllOf(HasSubstr("\"name\":\"default0 (process "), HasSubstr("\"name\":\"default1 (process "),
+                    HasSubstr("sleep_on"), HasSubstr("\"result\":\"not ended\"")));
+  // Without the job's token there is nothing to read.
+  const Result refused = run_trace("");
+  EXPECT_EQ(refused.code, 1) << refused.out;
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ JobReader::JobReader(const JobPlace& place, std::shared_ptr<store::Store> store,
                      std::unique_ptr<rpc::Observer> observer)
     : timeout_(place.timeout), directory_(std::move(store)), observer_(std::move(observer)) {}
 
-absl::StatusOr<JobView> JobReader::read(std::string& warning) {
+absl::Status JobReader::read_directory(std::string& warning) {
   warning.clear();
   absl::StatusOr<std::vector<rpc::JobDirectory::Entry>> entries = directory_.read(timeout_);
   if (entries.ok()) {
@@ -88,6 +88,20 @@ absl::StatusOr<JobView> JobReader::read(std::string& warning) {
   } else {
     warning = absl::StrCat("the store does not answer: ", entries.status().message());
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<proto::WorkerRecord>> JobReader::members(std::string& warning) {
+  GRADWIRE_RETURN_IF_ERROR(read_directory(warning));
+  std::vector<proto::WorkerRecord> members;
+  for (const rpc::JobDirectory::Entry& entry : known_) {
+    if (entry.standing == Standing::kMember) members.push_back(entry.record);
+  }
+  return members;
+}
+
+absl::StatusOr<JobView> JobReader::read(std::string& warning) {
+  GRADWIRE_RETURN_IF_ERROR(read_directory(warning));
   // For people, so by the wall clock; Clock::system() is that of the deadlines.
   JobView view{.group = directory_.group(), .time = absl::Now()};
   std::vector<proto::WorkerRecord> members;

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -17,6 +18,9 @@ namespace gradwire::inspect {
 struct JobPlace {
   // "host:port", "tcp://host:port", "file:///path" or "env://", which takes MASTER_ADDR and MASTER_PORT.
   std::string store = "env://";
+  // The id of a job of this user's launchers, or the process id of its launcher, for choose_job()
+  // (tools/inspect/jobs), which sets `store`. Empty: the only job.
+  std::string job;
   std::string name = "inspect";
   SecurityOptions security;
   absl::Duration timeout = absl::Seconds(3);
@@ -32,8 +36,16 @@ class JobReader {
   // Reads all workers. If the store does not answer, the workers of the last view are asked, and `warning`
   // says why; it is empty otherwise. Errors: those of the store, while no view exists.
   absl::StatusOr<JobView> read(std::string& warning);
+  // The members of the job's group now. `warning` and errors: as above.
+  absl::StatusOr<std::vector<proto::WorkerRecord>> members(std::string& warning);
+  // As rpc::Observer::ask_each(), with the timeout of the place.
+  std::vector<rpc::Observer::Answer> ask(const std::vector<rpc::Observer::Question>& questions) {
+    return observer_->ask_each(questions, timeout_);
+  }
 
  private:
+  // Reads known_ from the store.
+  absl::Status read_directory(std::string& warning);
   JobReader(const JobPlace& place, std::shared_ptr<store::Store> store,
             std::unique_ptr<rpc::Observer> observer);
 

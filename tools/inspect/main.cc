@@ -13,9 +13,9 @@
 #include "gradwire/tools/inspect/dump/dump_command.h"
 #include "gradwire/tools/inspect/job_reader.h"
 #include "gradwire/tools/inspect/jobs/choose_job.h"
+#include "gradwire/tools/inspect/live/trace_command.h"
 #include "gradwire/tools/inspect/options.h"
 #include "gradwire/tools/inspect/terminal.h"
-#include "gradwire/tools/inspect/trace/trace_command.h"
 #include "gradwire/tools/inspect/view/report.h"
 #include "gradwire/tools/inspect/view/screen.h"
 #include "gradwire/tools/inspect/web/serve_command.h"
@@ -96,7 +96,7 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(list_text(jobs, Clock::system().now()).c_str(), stdout);
     return 0;
   }
-  if (const absl::Status chosen = choose_job(jobs, job_of_environment(), *options); !chosen.ok())
+  if (const absl::Status chosen = choose_job(jobs, job_of_environment(), options->place); !chosen.ok())
     return fail(chosen);
   if (serves) return serve_command(*options);
   return options->once ? print_once(*options) : show_live(*options);

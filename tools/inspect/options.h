@@ -17,8 +17,6 @@ struct Options {
   bool json = false;
   // Whether to print the jobs of this user instead of the state of one.
   bool list = false;
-  // The job to show: its id, or the process id of its launcher. Empty: the only one.
-  std::string job;
   // Time between two readings.
   absl::Duration interval = absl::Seconds(1);
   JobPlace place;
@@ -31,10 +29,29 @@ struct Options {
 
 enum class Command { kView, kServe };
 
+// The command line of "inspect trace".
+struct TraceOptions {
+  // A file of libtorch's profiler. `worker`: whose it is; empty if it is the only one.
+  struct Profile {
+    std::string worker;
+    std::string path;
+  };
+  bool help = false;
+  std::string out = "trace.json";
+  // Flight records, or directories with them. Empty: those of a running job.
+  std::vector<std::string> paths;
+  // How long the running job is recorded; 0 with paths.
+  absl::Duration period;
+  JobPlace place;
+  std::vector<Profile> profiles;
+};
+
 // Parses the arguments after the name of the program, and for kServe after "serve". InvalidArgument for an
 // unknown option, one of the other command, or a wrong value.
 absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments,
                                       Command command = Command::kView);
+// The same for those after "trace".
+absl::StatusOr<TraceOptions> parse_trace_options(const std::vector<std::string>& arguments);
 std::string usage();
 
 }  // namespace gradwire::inspect

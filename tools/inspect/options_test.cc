@@ -74,5 +74,42 @@ TEST(Options, EachMistakeIsNamed) {
   }
 }
 
+TEST(TraceOptions, FilesOrARunningJob) {
+  const auto files =
+      parse_trace_options({"a.jsonl", "-o", "t.json", "dir", "--profiler=b=p.json", "--profiler=q"});
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->out, "t.json");
+  EXPECT_EQ(files->paths, (std::vector<std::string>{"a.jsonl", "dir"}));
+  ASSERT_EQ(files->profiles.size(), 2u);
+  EXPECT_EQ(files->profiles[0].worker, "b");
+  EXPECT_EQ(files->profiles[0].path, "p.json");
+  EXPECT_EQ(files->profiles[1].worker, "");
+  const auto job = parse_trace_options({"--seconds=2.5", "--store=host:1", "--token-file=t", "--out=x"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->period, absl::Milliseconds(2500));
+  EXPECT_EQ(job->place.store, "host:1");
+  EXPECT_EQ(job->place.security.token_file, "t");
+  EXPECT_TRUE(parse_trace_options({"-h"})->help);
+}
+
+TEST(TraceOptions, EachMistakeIsNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
+      {{}, "give either"},
+      {{"--seconds=1", "a.jsonl"}, "give either"},
+      {{"--seconds=0"}, "option --seconds: got \"0\""},
+      {{"--seconds=4000"}, "expected at most 3600"},
+      {{"--once"}, "unknown option --once"},
+      {{"-x"}, "unexpected argument \"-x\""},
+      {{"-o"}, "--out needs a value"},
+      {{"--profiler==f", "a"}, "option --profiler: got \"=f\""},
+      {{"--profiler=w=", "a"}, "option --profiler"},
+  };
+  for (const auto& [arguments, message] : mistakes) {
+    const absl::Status status = parse_trace_options(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::inspect

@@ -42,21 +42,21 @@ RunningJobs jobs_of_user() {
 
 bool job_of_environment() { return store::environment_variable("MASTER_PORT").has_value(); }
 
-absl::Status choose_job(const RunningJobs& jobs, bool in_environment, Options& options) {
-  if (options.place.store != JobPlace().store || (options.job.empty() && in_environment)) {
+absl::Status choose_job(const RunningJobs& jobs, bool in_environment, JobPlace& place) {
+  if (place.store != JobPlace().store || (place.job.empty() && in_environment)) {
     return absl::OkStatus();
   }
   std::vector<const RunningJob*> fit;
   for (const RunningJob& job : jobs.jobs) {
-    if (!options.job.empty() && job.id != options.job && absl::StrCat(job.launcher) != options.job) continue;
+    if (!place.job.empty() && job.id != place.job && absl::StrCat(job.launcher) != place.job) continue;
     const bool same = !fit.empty() && fit.back()->id == job.id && fit.back()->store == job.store;
     if (!same) fit.push_back(&job);
   }
   if (fit.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        options.job.empty() ? std::string("no launcher of this user runs a job on this host")
-                            : absl::StrCat("no launcher of this user runs the job ", in_quotes(options.job),
-                                           " on this host; --list prints those that run"),
+        place.job.empty() ? std::string("no launcher of this user runs a job on this host")
+                          : absl::StrCat("no launcher of this user runs the job ", in_quotes(place.job),
+                                         " on this host; --list prints those that run"),
         ": ", kElse, problems_text(jobs)));
   }
   if (fit.size() > 1) {
@@ -67,10 +67,10 @@ absl::Status choose_job(const RunningJobs& jobs, bool in_environment, Options& o
                      })));
   }
   const RunningJob& job = *fit.front();
-  options.place.store = job.store;
-  if (has_credentials(options.place.security)) return absl::OkStatus();
-  options.place.security = job.security;
-  if (options.place.name == JobPlace().name && !job.observer.empty()) options.place.name = job.observer;
+  place.store = job.store;
+  if (has_credentials(place.security)) return absl::OkStatus();
+  place.security = job.security;
+  if (place.name == JobPlace().name && !job.observer.empty()) place.name = job.observer;
   return absl::OkStatus();
 }
 

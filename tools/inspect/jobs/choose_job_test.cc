@@ -26,47 +26,47 @@ tools::RunningJob job(const std::string& id, int64_t launcher, const std::string
 }
 
 TEST(ChooseJob, TheOnlyJobIsTakenWithItsCredentials) {
-  Options options;
-  ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1")}}, false, options).ok());
-  EXPECT_EQ(options.place.store, "h:1");
-  EXPECT_EQ(options.place.security.token_file, "/run/token_of_a");
-  EXPECT_EQ(options.place.name, "inspect");
+  JobPlace place;
+  ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1")}}, false, place).ok());
+  EXPECT_EQ(place.store, "h:1");
+  EXPECT_EQ(place.security.token_file, "/run/token_of_a");
+  EXPECT_EQ(place.name, "inspect");
 }
 
 TEST(ChooseJob, TheNameIsThatOfTheCertificateUnlessTheUserGivesOne) {
   tools::RunningJob one = job("a", 1, "h:1");
   one.security = {.certificate_file = "/c", .key_file = "/k", .authority_file = "/a"};
   one.observer = "launcher";
-  Options options;
-  ASSERT_TRUE(choose_job({.jobs = {one}}, false, options).ok());
-  EXPECT_EQ(options.place.name, "launcher");
-  EXPECT_EQ(options.place.security.key_file, "/k");
-  Options named;
-  named.place.name = "mine";
+  JobPlace place;
+  ASSERT_TRUE(choose_job({.jobs = {one}}, false, place).ok());
+  EXPECT_EQ(place.name, "launcher");
+  EXPECT_EQ(place.security.key_file, "/k");
+  JobPlace named;
+  named.name = "mine";
   ASSERT_TRUE(choose_job({.jobs = {one}}, false, named).ok());
-  EXPECT_EQ(named.place.name, "mine");
+  EXPECT_EQ(named.name, "mine");
 }
 
 TEST(ChooseJob, CredentialsOfTheCommandLineAreKept) {
   for (const SecurityOptions& given :
        {SecurityOptions{.token_file = "mine"}, SecurityOptions{.insecure = true},
         SecurityOptions{.certificate_file = "c"}}) {
-    Options options;
-    options.place.security = given;
-    ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1")}}, false, options).ok());
-    EXPECT_EQ(options.place.store, "h:1");
-    EXPECT_EQ(options.place.security.token_file, given.token_file);
-    EXPECT_EQ(options.place.security.insecure, given.insecure);
+    JobPlace place;
+    place.security = given;
+    ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1")}}, false, place).ok());
+    EXPECT_EQ(place.store, "h:1");
+    EXPECT_EQ(place.security.token_file, given.token_file);
+    EXPECT_EQ(place.security.insecure, given.insecure);
   }
 }
 
 TEST(ChooseJob, StoreOfTheCommandLineOrTheEnvironmentWins) {
   const tools::RunningJobs jobs{.jobs = {job("a", 1, "h:1")}};
-  Options options;
-  options.place.store = "other:2";
-  ASSERT_TRUE(choose_job(jobs, false, options).ok());
-  EXPECT_EQ(options.place.store, "other:2");
-  EXPECT_EQ(options.place.security.token_file, "");
+  JobPlace place;
+  place.store = "other:2";
+  ASSERT_TRUE(choose_job(jobs, false, place).ok());
+  EXPECT_EQ(place.store, "other:2");
+  EXPECT_EQ(place.security.token_file, "");
   Options of_environment;
   ASSERT_TRUE(choose_job(jobs, true, of_environment).ok());
   EXPECT_EQ(of_environment.place.store, "env://");
@@ -84,10 +84,10 @@ TEST(ChooseJob, OneOfSeveralIsNamed) {
               AllOf(HasSubstr("2 jobs fit"), HasSubstr("--job=ID"), HasSubstr("\"a\" (launcher 11, ./train)"),
                     HasSubstr("\"b\" (launcher 22, ./train)")));
   for (const char* name : {"b", "22"}) {
-    Options options;
-    options.job = name;
-    ASSERT_TRUE(choose_job(jobs, false, options).ok());
-    EXPECT_EQ(options.place.store, "h:2");
+    JobPlace place;
+    place.job = name;
+    ASSERT_TRUE(choose_job(jobs, false, place).ok());
+    EXPECT_EQ(place.store, "h:2");
   }
   Options unknown;
   unknown.job = "c";
@@ -96,17 +96,17 @@ TEST(ChooseJob, OneOfSeveralIsNamed) {
 }
 
 TEST(ChooseJob, SeveralLaunchersOfOneJobAreOne) {
-  Options options;
-  ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1"), job("a", 2, "h:1")}}, false, options).ok());
-  EXPECT_EQ(options.place.store, "h:1");
+  JobPlace place;
+  ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1"), job("a", 2, "h:1")}}, false, place).ok());
+  EXPECT_EQ(place.store, "h:1");
   // The same id at another store is another job.
   Options two;
   EXPECT_FALSE(choose_job({.jobs = {job("a", 1, "h:1"), job("a", 2, "h:2")}}, false, two).ok());
 }
 
 TEST(ChooseJob, WithoutAJobTheErrorSaysWhatToDoAndWhatIsWrong) {
-  Options options;
-  const absl::Status status = choose_job({.problems = {"the folder /x is bad\x1b[2J"}}, false, options);
+  JobPlace place;
+  const absl::Status status = choose_job({.problems = {"the folder /x is bad\x1b[2J"}}, false, place);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("no launcher"), HasSubstr("--store=HOST:PORT"),
                                                    HasSubstr("/x is bad"), Not(HasSubstr("\x1b"))));

@@ -104,7 +104,9 @@ class Writer {
       const int64_t begin = bounded(fit.map(span.begin));
       const uint64_t thread = kOperators + span.thread % kLanes + 1;
       placed_.push_back({&span, worker + 1, thread, begin, std::max(begin, bounded(fit.map(span.end)))});
-      lanes_[{worker + 1, thread}] = absl::StrCat("thread ", span.thread);
+      const auto name = workers_[worker].thread_names.find(span.thread);
+      lanes_[{worker + 1, thread}] =
+          name != workers_[worker].thread_names.end() ? name->second : absl::StrCat("thread ", span.thread);
     }
   }
 

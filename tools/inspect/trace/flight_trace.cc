@@ -112,6 +112,7 @@ class Traces {
     trace.incarnation = file.incarnation;
     trace.process = file.process;
     trace.host = file.boot;
+    if (file.wall_ns != 0 && file.clock_ns != 0) trace.wall_ahead = file.wall_ns - file.clock_ns;
     traces_.push_back(std::move(trace));
   }
 

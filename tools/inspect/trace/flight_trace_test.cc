@@ -1,21 +1,14 @@
 #include "gradwire/tools/inspect/trace/flight_trace.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/tools/inspect/trace/trace_command.h"
 
 namespace gradwire::inspect {
 namespace {
 
-using ::testing::HasSubstr;
 using tools::FlightCall;
 using tools::FlightFile;
 
@@ -112,46 +105,6 @@ TEST(FlightTrace, GroupsOfAProcessWithoutAWorkerHaveATraceOfTheirOwn) {
   const std::vector<WorkerTrace> workers = trace_of({group});
   ASSERT_EQ(workers.size(), 1u);
   EXPECT_EQ(workers[0].name, "group \"world\", rank 0 of 2");
-}
-
-TEST(TraceCommand, WritesOneTraceOfADirectory) {
-  const std::string directory = absl::StrCat(::testing::TempDir(), "/trace-", ::getpid());
-  ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
-  const auto write = [&](const std::string& name, const std::string& incarnation, const std::string& call) {
-    std::ofstream(absl::StrCat(directory, "/", name, ".jsonl"))
-        << R"({"type":"flight","version":1,"source":"agent","reason":"why","process":12,"wall_ns":2000000,)"
-        << R"("clock_ns":1000000,"worker":")" << name << R"(","id":0,"incarnation":")" << incarnation
-        << R"(","dump":"ordinary","capacity":4,"recorded":1})"
-        << "\n"
-        << call << "\n"
-        << R"({"type":"end","lines":1})"
-        << "\n";
-  };
-  write(
-      "a", "0xa",
-      R"({"type":"call","side":"made","caller":"0xa","peer":"0xb","number":7,"name":"f","began":100,"started":150,)"
-      R"("ended":400000,"code":"OK"})");
-  write("b", "0xb",
-        R"({"type":"call","side":"served","caller":"0xa","peer":"0xa","number":7,"name":"f","began":5000,)"
-        R"("started":6000,"ended":300000,"code":"OK"})");
-  const std::string trace = directory + "/trace.json";
-  std::string out, errors;
-  EXPECT_EQ(trace_command({absl::StrCat("--out=", trace), directory}, out, errors), 0) << errors;
-  EXPECT_THAT(out, HasSubstr("2 spans of 2 workers"));
-  EXPECT_THAT(out, HasSubstr("the clock of \"b\" is mapped with an error of at most"));
-  std::stringstream text;
-  text << std::ifstream(trace).rdbuf();
-  EXPECT_THAT(text.str(), HasSubstr("\"name\":\"answer\""));
-}
-
-TEST(TraceCommand, WrongCommandLinesAndMissingFilesAreNamed) {
-  std::string out, errors;
-  EXPECT_EQ(trace_command({}, out, errors), 2);
-  EXPECT_EQ(trace_command({"--what"}, out, errors), 2);
-  EXPECT_THAT(errors, HasSubstr("--what"));
-  EXPECT_EQ(trace_command({"/none/at/all.jsonl"}, out, errors), 1);
-  EXPECT_THAT(errors, HasSubstr("/none/at/all.jsonl"));
-  EXPECT_EQ(out, "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,11 @@ struct WorkerTrace {
   uint64_t incarnation = 0;
   int64_t process = 0;
   std::vector<TraceSpan> spans;
+  // The names of the threads of kOperator; others are named by their number.
+  std::map<uint64_t, std::string> thread_names;
+  // By how much the wall clock of the worker is ahead of the clock of the spans, in nanoseconds; 0: not
+  // known.
+  int64_t wall_ahead = 0;
   // The number of spans that the worker had recorded, and overwritten before they were read.
   uint64_t overwritten = 0;
   // The number of lines of its records that could not be read.
