@@ -41,7 +41,10 @@ TEST(AgentsJoined, ChainOverThreeWorkersAndTheirClocks) {
   rpc::testing::Group group(3, options);
   for (int64_t i = 0; i < 20; ++i) EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
   const Future<int64_t> call = group[0]->rpc_async<&ask>("worker1", "worker2");
-  ASSERT_TRUE(eventually([&] { return group[2]->services().open_calls().served.size() == 1; }));
+  ASSERT_TRUE(eventually([&] {
+    const rpc::OpenCalls open = group[2]->services().open_calls();
+    return open.served.size() == 1 && open.served[0].state == rpc::CallState::kRunning;
+  }));
   ASSERT_TRUE(dump_flight_records("the test asks for it").ok());
   gate().set_value(7);
   EXPECT_EQ(call.wait(), 7);

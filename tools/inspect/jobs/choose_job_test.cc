@@ -67,17 +67,17 @@ TEST(ChooseJob, StoreOfTheCommandLineOrTheEnvironmentWins) {
   ASSERT_TRUE(choose_job(jobs, false, place).ok());
   EXPECT_EQ(place.store, "other:2");
   EXPECT_EQ(place.security.token_file, "");
-  Options of_environment;
+  JobPlace of_environment;
   ASSERT_TRUE(choose_job(jobs, true, of_environment).ok());
-  EXPECT_EQ(of_environment.place.store, "env://");
+  EXPECT_EQ(of_environment.store, "env://");
   of_environment.job = "a";
   ASSERT_TRUE(choose_job(jobs, true, of_environment).ok());
-  EXPECT_EQ(of_environment.place.store, "h:1");
+  EXPECT_EQ(of_environment.store, "h:1");
 }
 
 TEST(ChooseJob, OneOfSeveralIsNamed) {
   const tools::RunningJobs jobs{.jobs = {job("a", 11, "h:1"), job("b", 22, "h:2")}};
-  Options none;
+  JobPlace none;
   const absl::Status status = choose_job(jobs, false, none);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
@@ -89,7 +89,7 @@ TEST(ChooseJob, OneOfSeveralIsNamed) {
     ASSERT_TRUE(choose_job(jobs, false, place).ok());
     EXPECT_EQ(place.store, "h:2");
   }
-  Options unknown;
+  JobPlace unknown;
   unknown.job = "c";
   EXPECT_THAT(std::string(choose_job(jobs, false, unknown).message()),
               AllOf(HasSubstr("the job \"c\""), HasSubstr("--list"), HasSubstr("--store=HOST:PORT")));
@@ -100,7 +100,7 @@ TEST(ChooseJob, SeveralLaunchersOfOneJobAreOne) {
   ASSERT_TRUE(choose_job({.jobs = {job("a", 1, "h:1"), job("a", 2, "h:1")}}, false, place).ok());
   EXPECT_EQ(place.store, "h:1");
   // The same id at another store is another job.
-  Options two;
+  JobPlace two;
   EXPECT_FALSE(choose_job({.jobs = {job("a", 1, "h:1"), job("a", 2, "h:2")}}, false, two).ok());
 }
 

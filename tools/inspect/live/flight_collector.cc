@@ -82,6 +82,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
   Collected collected;
   std::vector<Work> all;
   std::map<uint64_t, Start> left = starts_;
+  const absl::Time deadline = clock_.now() + limits_.time;
   for (const proto::WorkerRecord& worker : workers) {
     Work& work = all.emplace_back();
     work.worker = worker;
@@ -105,8 +106,12 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
     }
     if (asked.empty()) break;
     const std::vector<Answer> answers = asker_.ask(questions);
+    const bool late = clock_.now() >= deadline;
     for (std::size_t i = 0; i < asked.size(); ++i) {
-      const absl::Status status = take(*asked[i], answers[i], collected);
+      absl::Status status = take(*asked[i], answers[i], collected);
+      if (status.ok() && late && !asked[i]->done)
+        status = absl::DeadlineExceededError(absl::StrCat("it has not sent all of its flight records within ",
+                                                          absl::FormatDuration(limits_.time)));
       if (status.ok()) continue;
       asked[i]->done = true;
       asked[i]->text.clear();

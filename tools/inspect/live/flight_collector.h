@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/inspect/observer.h"
@@ -38,6 +40,8 @@ class FlightCollector {
     int worker_parts = 1000;
     // How often a worker may say that it has no time.
     int refusals = 20;
+    // How long end() may take, beside the last question.
+    absl::Duration time = absl::Minutes(2);
   };
   struct Collected {
     // One for each worker, and one for each process group of each process. What was overwritten is in
@@ -48,7 +52,8 @@ class FlightCollector {
   };
 
   explicit FlightCollector(FlightAsker& asker) : FlightCollector(asker, Limits()) {}
-  FlightCollector(FlightAsker& asker, const Limits& limits) : asker_(asker), limits_(limits) {}
+  FlightCollector(FlightAsker& asker, const Limits& limits, Clock& clock = Clock::system())
+      : asker_(asker), limits_(limits), clock_(clock) {}
 
   // The period begins. Returns the workers that do not answer, as lines for the user; end() asks them again.
   std::vector<std::string> begin(const std::vector<proto::WorkerRecord>& workers);
@@ -83,6 +88,7 @@ class FlightCollector {
 
   FlightAsker& asker_;
   const Limits limits_;
+  Clock& clock_;
   // By incarnation.
   std::map<uint64_t, Start> starts_;
   // The processes whose groups have been asked for: boot and process id.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/manual_clock.h"
 
 namespace gradwire::inspect {
 namespace {
@@ -249,6 +250,23 @@ TEST(FlightCollector, HostileAnswersAreRefused) {
               2)
         << each.what;
   }
+}
+
+TEST(FlightCollector, SlowWorkerEndsWithTheTime) {
+  ManualClock clock;
+  Workers workers;
+  workers.add(1, Workers::honest(1, 5));
+  workers.add(2, [&](const proto::FlightQuestion& question) -> Observer::Answer {
+    clock.advance(absl::Seconds(2));
+    proto::AgentState state = Workers::state(2, 6);
+    state.mutable_flight()->set_next(question.from() + 1);
+    return state;
+  });
+  FlightCollector collector(workers, {.time = absl::Seconds(15)}, clock);
+  const FlightCollector::Collected collected = collector.end({record_of("a", 1), record_of("b", 2)});
+  EXPECT_THAT(collected.problems, ElementsAre(AllOf(HasSubstr("\"b\""), HasSubstr("within 15s"))));
+  EXPECT_EQ(workers.rounds, 8);
+  EXPECT_THAT(collected.files, SizeIs(2));
 }
 
 TEST(FlightCollector, BytesOfAllWorkersTogetherAreBounded) {

@@ -72,6 +72,15 @@ JobAddress address_of(const rendezvous::RoundInfo& round, const rendezvous::Addr
           .round = static_cast<int>(round.round)};
 }
 
+std::string begin_of(const rendezvous::RoundInfo& round, int workers) {
+  const std::size_t nodes = round.nodes.size();
+  return absl::StrCat("round ", round.round, " begins: ", nodes, nodes == 1 ? " node, " : " nodes, ", workers,
+                      " workers; restart ", round.restarts_used, " of ", round.max_restarts,
+                      round.ended_before ? absl::StrCat("; the previous round ended: ",
+                                                        rendezvous::describe(*round.ended_before))
+                                         : "");
+}
+
 JobMetrics::Options metrics_of(const LaunchOptions& options) {
   return {.address = options.metrics_address,
           .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure};
@@ -290,12 +299,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     }
     prepared_ = true;
   } else {
-    outputs_.print(absl::StrCat(
-        "round ", round.round, " begins: ", nodes.size(), nodes.size() == 1 ? " node, " : " nodes, ",
-        places.front().world_size, " workers; restart ", round.restarts_used, " of ", round.max_restarts,
-        round.ended_before
-            ? absl::StrCat("; the previous round ended: ", rendezvous::describe(*round.ended_before))
-            : ""));
+    outputs_.print(begin_of(round, places.front().world_size));
   }
   // A worker's group is never the foreground group of the terminal: a read from the terminal would stop the
   // worker indefinitely.
