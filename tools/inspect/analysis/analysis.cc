@@ -31,6 +31,40 @@ const char* name_of(Finding::Kind kind) {
   return "?";
 }
 
+const char* advice_of(Finding::Kind kind) {
+  switch (kind) {
+    case Finding::Kind::kDeadlock:
+      return "let one of these handlers return a Future instead of waiting, or let the inner call go to "
+             "another object or worker";
+    case Finding::Kind::kReentry:
+      return "hold no lock while a handler waits for a call that comes back to its worker";
+    case Finding::Kind::kUnresponsive:
+      return "check its process and its host: is it paused (kill -CONT continues it), out of memory, or "
+             "without CPU time?";
+    case Finding::Kind::kLost:
+      return "read the end of its log and its flight record (inspect dump), and start it again";
+    case Finding::Kind::kLateRank:
+      return "see what that worker does instead (its calls and its log), and whether all ranks call the same "
+             "operations in the same order";
+    case Finding::Kind::kSlowCall:
+      return "see what the handler does (a debugger, its log), and whether it needs less work or a deadline";
+    case Finding::Kind::kQueued:
+      return "raise RpcBackendOptions::num_worker_threads of that worker, or let its handlers return a "
+             "Future "
+             "instead of waiting";
+    case Finding::Kind::kFullWindow:
+      return "find out why that worker answers slowly, make fewer calls at a time, or raise "
+             "RpcBackendOptions::flow of the caller";
+    case Finding::Kind::kSlowTransport:
+      return "let both workers offer shm, and share /dev/shm and the network namespace if they are "
+             "containers";
+    case Finding::Kind::kLeak:
+      return "release RRefs at their holder when they are not needed any more: see which container keeps "
+             "them";
+  }
+  return "";
+}
+
 std::vector<Finding> analyze(const JobView& job, const Thresholds& thresholds) {
   const WaitGraph graph(job);
   std::vector<Finding> all;
@@ -41,6 +75,7 @@ std::vector<Finding> analyze(const JobView& job, const Thresholds& thresholds) {
     // The most of each kind.
     std::size_t same = 0;
     for (std::size_t i = 0; i < part.size(); ++i) {
+      if (part[i].advice.empty()) part[i].advice = advice_of(part[i].kind);
       same = i > 0 && part[i].kind == part[i - 1].kind ? same + 1 : 0;
       if (same < thresholds.most) all.push_back(part[i]);
     }

@@ -29,6 +29,8 @@ struct Finding {
   std::string title;
   // Further lines, such as the calls of a chain.
   std::vector<std::string> details;
+  // What to do about it: one sentence without a capital and a full stop. analyze() sets it.
+  std::string advice;
   // The incarnations that cause it, as far as they are known.
   std::vector<uint64_t> culprits;
   // How long it has lasted; zero if that is unknown.
@@ -37,6 +39,8 @@ struct Finding {
 
 // The word for a kind in JSON and in tests: "deadlock", "late_rank".
 const char* name_of(Finding::Kind kind);
+// What to do about a finding of this kind, as Finding::advice.
+const char* advice_of(Finding::Kind kind);
 
 // From which values on something is a problem.
 struct Thresholds {

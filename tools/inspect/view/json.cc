@@ -191,6 +191,7 @@ std::string json_report(const Report& report, bool for_people) {
     Json& entry = add(findings);
     set(entry, "kind", std::string(name_of(finding.kind)));
     set(entry, "title", finding.title);
+    set(entry, "advice", finding.advice);
     set(entry, "age_s", absl::ToDoubleSeconds(finding.age));
     List& culprits = list(entry, "culprits");
     for (const uint64_t culprit : finding.culprits) {

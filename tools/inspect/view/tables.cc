@@ -299,6 +299,7 @@ Table findings_table(const std::vector<Finding>& findings) {
     const uint64_t culprit = finding.culprits.empty() ? 0 : finding.culprits.front();
     table.rows.push_back({{{finding.title, 0}}, culprit});
     for (const std::string& detail : finding.details) table.rows.push_back({{{"    " + detail, 0}}, culprit});
+    if (!finding.advice.empty()) table.rows.push_back({{{"    what to do: " + finding.advice, 0}}, culprit});
   }
   return table;
 }
