@@ -73,6 +73,16 @@ class Connection {
   // count them. May be called from any thread.
   virtual uint64_t bytes_arrived() const { return 0; }
 
+  // The large buffers that found no room in the memory that is shared with the peer, so that they were sent
+  // in parts, which is slower: their bytes, and when the last one was sent, on Clock::system(). A buffer that
+  // waits and tries again counts each time. No room is left if the peer keeps many received buffers, or if
+  // the system gives no memory. Only the transport "shm" has such memory. May be called from any thread.
+  struct NoRoom {
+    uint64_t bytes = 0;
+    absl::Time last = absl::InfinitePast();
+  };
+  virtual NoRoom no_room() const { return {}; }
+
   // The process at the other end, as far as it has proved who it is. For an accepted connection it is known
   // before the accept handler is called; for the other end, before the first message arrives. May be called
   // from any thread.

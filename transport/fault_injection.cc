@@ -118,6 +118,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
 
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return inner()->allocate(size); }
   std::size_t queued_bytes() override { return inner()->queued_bytes(); }
+  NoRoom no_room() const override { return inner()->no_room(); }
   uint64_t bytes_arrived() const override { return inner()->bytes_arrived(); }
 
   security::PeerIdentity peer() const override { return inner()->peer(); }

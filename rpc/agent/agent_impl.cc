@@ -129,6 +129,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       .peers = *peers,
       .server = *server,
       .rrefs = *rrefs,
+      .store = *store_times_,
       .open_calls = [this] { return flight->open_calls(/*services=*/true); },
       .tables = [this] { return tables(); },
       .statistics = [this] { return statistics(); },
@@ -157,7 +158,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     }
     store = std::make_shared<store::PrefixStore>("rpc", store);
     if (runtime.metrics != nullptr)
-      store = std::make_shared<store::MeasuredStore>(std::move(store), runtime.metrics);
+      store = std::make_shared<store::MeasuredStore>(std::move(store), runtime.metrics, store_times_);
     // Before the group waits for its members: metrics show who is missing.
     GRADWIRE_RETURN_IF_ERROR(metrics->serve());
     GRADWIRE_RETURN_IF_ERROR(membership->join(std::move(store), rank, size));

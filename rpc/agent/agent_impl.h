@@ -16,6 +16,7 @@
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/metrics/agent_metrics.h"
 #include "gradwire/rpc/rref/service.h"
+#include "gradwire/store/measured/store_times.h"
 
 namespace gradwire::rpc {
 
@@ -74,6 +75,8 @@ class AgentImpl : public Peers::Sink {
   ReferenceHost& agent_;
   const TransportParts transport_parts_ = {std::make_shared<transport::ShmCounters>(),
                                            std::make_shared<transport::BufferPool>()};
+  // The calls to the store, without metrics none.
+  const std::shared_ptr<store::StoreTimes> store_times_ = std::make_shared<store::StoreTimes>();
   // Owned by the extensions. Set by start().
   Barriers* barriers_ = nullptr;
   std::once_flag ended_gracefully_;

@@ -125,8 +125,11 @@ TEST_F(InspectTest, AnObserverSeesAllWorkersAndChangesNothing) {
   testing::Group group(2, with_store(store_));
   const Future<void> call = group[0]->rpc_async<&wait_at_gate>("worker1");
   const std::unique_ptr<Observer> watching = observer();
-  const auto states =
-      ask_until(*watching, workers(), [](const auto& all) { return all[1].served_total() == 1; });
+  // The workers read their tables at different times.
+  const auto states = ask_until(*watching, workers(), [](const auto& all) {
+    return all[1].served_total() == 1 && all[0].peers_size() == 2 && all[0].peers(1).links_size() == 1 &&
+           all[0].peers(1).links(0).bytes_received() > 0 && all[0].pending_size() == 1;
+  });
   ASSERT_EQ(states.size(), 2u);
   EXPECT_EQ(states[0].name(), "worker0");
   EXPECT_EQ(states[1].id(), 1);
@@ -141,7 +144,15 @@ TEST_F(InspectTest, AnObserverSeesAllWorkersAndChangesNothing) {
   EXPECT_TRUE(peer.links(0).in_use());
   EXPECT_GT(peer.links(0).bytes_sent(), 0u);
   EXPECT_GT(peer.links(0).bytes_received(), 0u);
+  EXPECT_EQ(peer.links(0).no_room_us(), -1);
   EXPECT_EQ(peer.window_calls(), 1u);
+  EXPECT_GT(states[0].store().calls(), 0u);
+  EXPECT_EQ(states[0].store().open_us(), -1);
+  EXPECT_FALSE(states[0].store().description().empty());
+  const Exchange exchange = watching->last_exchange(states[0].incarnation());
+  EXPECT_LE(exchange.asked, absl::FromUnixMicros(states[0].wall_us() + 1));
+  EXPECT_GE(exchange.answered, absl::FromUnixMicros(states[0].wall_us()));
+  EXPECT_EQ(watching->last_exchange(1).asked, absl::InfinitePast());
   ASSERT_EQ(states[0].pending_size(), 1);
   ASSERT_EQ(states[1].served_size(), 1);
   EXPECT_THAT(states[0].pending(0).callee(), HasSubstr("wait_at_gate"));

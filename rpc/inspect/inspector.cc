@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/process/host.h"
@@ -66,11 +67,13 @@ proto::AgentState Inspector::state(uint32_t most) const {
   proto::AgentState state;
   read_process(state);
   state.set_read_at_us(absl::ToInt64Microseconds(began - absl::UnixEpoch()));
+  state.set_wall_us(absl::ToUnixMicros(absl::Now()));
   state.set_uptime_us(absl::ToInt64Microseconds(began - started_));
-  read_peers(parts_.peers, parts_.runtime.options.flow, most, state);
+  read_peers(parts_.peers, parts_.runtime.options.flow, most, began, state);
   read_calls(parts_.open_calls(), parts_.server.turn_waits(), most, began, state);
   read_rrefs(parts_.rrefs.driver(), most, began, state);
   read_numbers(state);
+  read_store(began, state);
   read_groups(most, state);
   for (const auto& extension : parts_.runtime.extensions) extension->inspect(most, state);
   state.set_reading_us(absl::ToInt64Microseconds(Clock::system().now() - began));
@@ -124,6 +127,19 @@ void Inspector::read_numbers(proto::AgentState& state) const {
     if (calls.counts[bucket] == 0) continue;
     add(numbers, absl::StrCat(kCallBucket, bucket).c_str(), static_cast<int64_t>(calls.counts[bucket]));
   }
+}
+
+void Inspector::read_store(absl::Time now, proto::AgentState& state) const {
+  const store::StoreTimes::View view = parts_.store.view(now);
+  if (view.store.empty()) return;
+  proto::StoreState& out = *state.mutable_store();
+  out.set_description(std::string(cut_name(view.store)));
+  out.set_calls(static_cast<uint32_t>(view.calls));
+  out.set_mean_us(absl::ToInt64Microseconds(view.mean));
+  out.set_slowest_us(absl::ToInt64Microseconds(view.slowest));
+  out.set_slowest_operation(view.slowest_operation);
+  out.set_open_us(view.open_operation.empty() ? -1 : absl::ToInt64Microseconds(view.open));
+  out.set_open_operation(view.open_operation);
 }
 
 }  // namespace gradwire::rpc

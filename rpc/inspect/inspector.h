@@ -13,6 +13,7 @@
 #include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/inspect/observers.h"
 #include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/store/measured/store_times.h"
 
 namespace gradwire::rpc {
 
@@ -30,6 +31,8 @@ class Inspector : public ObserverSink {
     Peers& peers;
     Server& server;
     RRefService& rrefs;
+    // The calls to the store of the group, if the agent counts them.
+    const store::StoreTimes& store;
     // The calls that are open, services included.
     std::function<OpenCalls()> open_calls;
     std::function<AgentTables()> tables;
@@ -48,6 +51,7 @@ class Inspector : public ObserverSink {
  private:
   void read_process(proto::AgentState& state) const;
   void read_numbers(proto::AgentState& state) const;
+  void read_store(absl::Time now, proto::AgentState& state) const;
 
   const Parts parts_;
   const absl::Time started_;

@@ -31,7 +31,11 @@ absl::Status check_answer(const proto::AgentState& state, uint64_t incarnation) 
   see(state.groups());
   see(state.autograd().contexts());
   see(state.autograd().passes());
-  for (const proto::PassSummary& pass : state.autograd().passes()) see(pass.waits_for());
+  for (const proto::PassSummary& pass : state.autograd().passes()) {
+    see(pass.waits_for());
+    see(pass.awaited());
+    see(pass.reached());
+  }
   for (const proto::PeerState& peer : state.peers()) {
     see(peer.links());
     see(peer.given_up());
@@ -126,6 +130,12 @@ std::vector<Observer::Answer> Observer::ask_each(const std::vector<Question>& qu
     answers.push_back(std::move(answer));
   }
   return answers;
+}
+
+Exchange Observer::last_exchange(uint64_t incarnation) const {
+  const auto found = connections_.find(incarnation);
+  return found == connections_.end() || found->second == nullptr ? Exchange()
+                                                                 : found->second->last_exchange();
 }
 
 }  // namespace gradwire::rpc

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/inspect/exchange.h"
 #include "gradwire/security/security_options.h"
 #include "gradwire/transport/transport.h"
 
@@ -47,6 +48,8 @@ class Observer {
   //   Aborted             Another worker listens at the address.
   //   InvalidArgument     The answer violates the protocol.
   std::vector<Answer> ask(const std::vector<proto::WorkerRecord>& workers, absl::Duration timeout);
+  // When the last answer of this worker was asked for, and when it came. InfinitePast() without a connection.
+  Exchange last_exchange(uint64_t incarnation) const;
 
   // A question for one worker. An answer to one for the flight records has a part of at most 768 KiB.
   struct Question {

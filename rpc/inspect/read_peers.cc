@@ -31,7 +31,7 @@ proto::PeerState::State state_of(WorkerState state) {
   return proto::PeerState::ALIVE;
 }
 
-void read_links(const Peer::View& view, proto::PeerState& out) {
+void read_links(const Peer::View& view, absl::Time now, proto::PeerState& out) {
   for (std::size_t i = 0; i < std::min(view.links.size(), kMostLinks); ++i) {
     const Link& link = *view.links[i];
     proto::LinkState& entry = *out.add_links();
@@ -44,10 +44,15 @@ void read_links(const Peer::View& view, proto::PeerState& out) {
     entry.set_messages_sent(link.departed());
     entry.set_queued_bytes(link.queued_bytes());
     entry.set_number(link.number());
+    entry.set_no_room_bytes(traffic.no_room.bytes);
+    entry.set_no_room_us(traffic.no_room.bytes == 0
+                             ? -1
+                             : std::max<int64_t>(0, absl::ToInt64Microseconds(now - traffic.no_room.last)));
   }
 }
 
-proto::PeerState read_peer(const Peer& peer, const proto::WorkerRecord& self, const FlowOptions& flow) {
+proto::PeerState read_peer(const Peer& peer, const proto::WorkerRecord& self, const FlowOptions& flow,
+                           absl::Time now) {
   proto::PeerState out;
   out.set_name(peer.worker.name);
   out.set_id(peer.worker.id);
@@ -56,7 +61,7 @@ proto::PeerState read_peer(const Peer& peer, const proto::WorkerRecord& self, co
   out.set_state(state_of(view.state));
   if (!view.lost_reason.ok()) out.set_reason(std::string(cut_name(view.lost_reason.message())));
   out.set_same_host(!peer.record.network().empty() && peer.record.network() == network_id());
-  read_links(view, out);
+  read_links(view, now, out);
   for (const auto& [transport, reason] : view.given_up) {
     proto::GivenUpTransport& entry = *out.add_given_up();
     entry.set_transport(transport);
@@ -82,14 +87,15 @@ proto::PeerState read_peer(const Peer& peer, const proto::WorkerRecord& self, co
 
 }  // namespace
 
-void read_peers(const Peers& peers, const FlowOptions& flow, uint32_t most, proto::AgentState& state) {
+void read_peers(const Peers& peers, const FlowOptions& flow, uint32_t most, absl::Time now,
+                proto::AgentState& state) {
   std::vector<proto::PeerState> all;
   // Not known before this worker is a member.
   const std::shared_ptr<Peer> own = peers.peer(state.incarnation());
   const proto::WorkerRecord self = own == nullptr ? proto::WorkerRecord() : own->record;
   for (const Worker& worker : peers.workers()) {
     if (const std::shared_ptr<Peer> peer = peers.peer(worker.incarnation)) {
-      all.push_back(read_peer(*peer, self, flow));
+      all.push_back(read_peer(*peer, self, flow, now));
     }
   }
   state.set_peers_total(all.size());

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
@@ -49,6 +50,7 @@ void WorkerConnection::ask(uint64_t number, std::string body) {
     MutexLock lock(mutex_);
     question_ = number;
     body_ = std::move(body);
+    asked_ = absl::Now();
     answer_.reset();
     unsent_ = !greeted_;
     if (unsent_ || !ended_.ok()) return;
@@ -71,6 +73,11 @@ absl::StatusOr<proto::AgentState> WorkerConnection::wait(uint64_t number, absl::
   if (question_ != number) return absl::CancelledError("another question was asked");
   if (answer_) return *std::exchange(answer_, std::nullopt);
   return ended_;
+}
+
+Exchange WorkerConnection::last_exchange() const {
+  MutexLock lock(mutex_);
+  return last_exchange_;
 }
 
 bool WorkerConnection::ended() const {
@@ -131,6 +138,7 @@ absl::Status WorkerConnection::receive_answer_locked(const proto::Response& resp
     return absl::InvalidArgumentError("cannot parse the state of the worker");
   }
   answer_ = std::move(state);
+  last_exchange_ = {asked_, absl::Now()};
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/inspect/exchange.h"
 #include "gradwire/transport/transport.h"
 
 namespace gradwire::rpc {
@@ -30,6 +31,9 @@ class WorkerConnection : public transport::ConnectionListener {
   void ask(uint64_t number, std::string body);
   // Waits for the answer to this question. Errors: as Observer::ask().
   absl::StatusOr<proto::AgentState> wait(uint64_t number, absl::Time deadline);
+  // When the question that was answered last was asked, and when its answer came, by the wall clock of this
+  // process. InfinitePast() before the first answer.
+  Exchange last_exchange() const;
   bool ended() const;
   void close();
 
@@ -53,6 +57,8 @@ class WorkerConnection : public transport::ConnectionListener {
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
   uint64_t question_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string body_ ABSL_GUARDED_BY(mutex_);
+  absl::Time asked_ ABSL_GUARDED_BY(mutex_);
+  Exchange last_exchange_ ABSL_GUARDED_BY(mutex_);
   bool unsent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::StatusOr<proto::AgentState>> answer_ ABSL_GUARDED_BY(mutex_);
 };

@@ -41,13 +41,16 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   static constexpr uint64_t kUnreadGrain = uint64_t{1} << 20;
   // Number of messages that were sent on this link (Departures).
   uint64_t departed() const { return departed_.load(); }
-  // Bytes of these messages, and of those that have arrived.
+  // Bytes of these messages, and of those that have arrived; and Connection::no_room().
   struct Traffic {
     uint64_t sent = 0;
     uint64_t received = 0;
+    transport::Connection::NoRoom no_room;
   };
   Traffic traffic() const {
-    return {link_bytes_.load(std::memory_order_relaxed), bytes_read_.load(std::memory_order_relaxed)};
+    return {
+        link_bytes_.load(std::memory_order_relaxed), bytes_read_.load(std::memory_order_relaxed),
+        opened_.load(std::memory_order_acquire) ? connection_->no_room() : transport::Connection::NoRoom()};
   }
   // Bytes that the transport has not sent yet.
   std::size_t queued_bytes() const {

@@ -15,12 +15,20 @@ absl::StatusCode code_of(const absl::Status& status) { return status.code(); }
 
 // A call to a store is a message to another process, so the search for its metrics does not count.
 template <class Call>
-auto MeasuredStore::measured(absl::string_view operation, const Call& call) -> decltype(call()) {
+auto MeasuredStore::measured_wait(const char* operation, const Call& call) -> decltype(call()) {
   const absl::Time start = clock().now();
   auto result = call();
   registry_->histogram(metrics::Metric::kStoreCallSeconds, {operation}).record(clock().now() - start);
   registry_->counter(metrics::Metric::kStoreCalls, {operation, absl::StatusCodeToString(code_of(result))})
       .add();
+  return result;
+}
+
+template <class Call>
+auto MeasuredStore::measured(const char* operation, const Call& call) -> decltype(call()) {
+  const uint64_t number = times_->begin(operation, clock().now());
+  auto result = measured_wait(operation, call);
+  times_->end(number, clock().now());
   return result;
 }
 
@@ -61,7 +69,7 @@ absl::StatusOr<bool> MeasuredStore::do_check(const std::vector<std::string>& key
 
 absl::StatusOr<std::vector<std::string>> MeasuredStore::do_wait(const std::vector<std::string>& keys,
                                                                 absl::Time deadline) {
-  return measured("wait", [&] { return ForwardingStore::do_wait(keys, deadline); });
+  return measured_wait("wait", [&] { return ForwardingStore::do_wait(keys, deadline); });
 }
 
 absl::StatusOr<Store::Values> MeasuredStore::do_multi_get(const std::vector<std::string>& keys,
@@ -71,8 +79,8 @@ absl::StatusOr<Store::Values> MeasuredStore::do_multi_get(const std::vector<std:
 
 absl::StatusOr<std::optional<std::string>> MeasuredStore::do_watch(
     absl::string_view key, std::optional<absl::string_view> last_value, absl::Time deadline) {
-  return measured(last_value.has_value() ? "watch" : "get",
-                  [&] { return ForwardingStore::do_watch(key, last_value, deadline); });
+  return measured_wait(last_value.has_value() ? "watch" : "get",
+                       [&] { return ForwardingStore::do_watch(key, last_value, deadline); });
 }
 
 absl::Status MeasuredStore::do_queue_push(absl::string_view queue, absl::string_view value,
@@ -82,7 +90,7 @@ absl::Status MeasuredStore::do_queue_push(absl::string_view queue, absl::string_
 
 absl::StatusOr<std::optional<std::string>> MeasuredStore::do_queue_pop(absl::string_view queue,
                                                                        absl::Time deadline) {
-  return measured("queue_pop", [&] { return ForwardingStore::do_queue_pop(queue, deadline); });
+  return measured_wait("queue_pop", [&] { return ForwardingStore::do_queue_pop(queue, deadline); });
 }
 
 absl::StatusOr<int64_t> MeasuredStore::do_queue_len(absl::string_view queue, absl::Time deadline) {
@@ -92,7 +100,7 @@ absl::StatusOr<int64_t> MeasuredStore::do_queue_len(absl::string_view queue, abs
 absl::StatusOr<std::shared_ptr<Store>> MeasuredStore::do_clone(absl::Time deadline) {
   absl::StatusOr<std::shared_ptr<Store>> copy = underlying()->try_clone(deadline - clock().now());
   if (!copy.ok()) return copy.status();
-  return std::make_shared<MeasuredStore>(*std::move(copy), registry_);
+  return std::make_shared<MeasuredStore>(*std::move(copy), registry_, times_);
 }
 
 }  // namespace gradwire::store

@@ -11,7 +11,8 @@ namespace {
 class MeasuredFixture : public StoreFixture {
  public:
   std::shared_ptr<Store> connect() override {
-    return std::make_shared<MeasuredStore>(store_, std::make_shared<metrics::Registry>());
+    return std::make_shared<MeasuredStore>(store_, std::make_shared<metrics::Registry>(),
+                                           std::make_shared<StoreTimes>());
   }
 
  private:
@@ -24,7 +25,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StoreConformance, testing::Values(StoreKind{"Mea
 
 TEST(MeasuredStore, CountsByOperationAndCode) {
   const auto registry = std::make_shared<metrics::Registry>();
-  MeasuredStore store(std::make_shared<HashStore>(), registry);
+  const auto times = std::make_shared<StoreTimes>();
+  MeasuredStore store(std::make_shared<HashStore>(), registry, times);
   store.set("a", "1");
   store.multi_set({"b", "c"}, {"2", "3"});
   EXPECT_EQ(store.get("a"), "1");
@@ -42,6 +44,9 @@ TEST(MeasuredStore, CountsByOperationAndCode) {
   EXPECT_EQ(calls.value({{"operation", "watch"}, {"code", "OK"}}), 1);
   EXPECT_EQ(calls.value({{"operation", "add"}, {"code", "OK"}}), 1);
   EXPECT_EQ(families->at("gradwire_store_call_seconds").value({{"operation", "get"}}, "_count"), 2);
+  // set, multi_set and add; the others wait for keys.
+  EXPECT_EQ(times->view(absl::UnixEpoch()).calls, 3u);
+  EXPECT_EQ(times->view(absl::UnixEpoch()).open_operation, "");
 }
 
 }  // namespace

@@ -3,15 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "gradwire/base/mutex.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/registration.h"
 #include "gradwire/tests/diagnosis/diagnosis.h"
+#include "gradwire/tests/diagnosis/gate.h"
 #include "gradwire/tests/diagnosis/job.h"
 
 namespace gradwire::tests {
@@ -25,32 +23,6 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kLong = absl::Minutes(30);
 
 Destination far(const char* name) { return Destination(name).with_timeout(kLong); }
-
-// Handlers that wait here do so until the test lets them go on.
-class Gate {
- public:
-  static Gate& instance() {
-    static auto* gate = new Gate;
-    return *gate;
-  }
-  Future<void> wait() {
-    MutexLock lock(mutex_);
-    return promise_->future();
-  }
-  // Lets those go on that wait now.
-  void open() {
-    std::shared_ptr<Promise<void>> opened;
-    {
-      MutexLock lock(mutex_);
-      opened = std::exchange(promise_, std::make_shared<Promise<void>>());
-    }
-    opened->set_value();
-  }
-
- private:
-  Mutex mutex_;
-  std::shared_ptr<Promise<void>> promise_ ABSL_GUARDED_BY(mutex_) = std::make_shared<Promise<void>>();
-};
 
 Future<void> look_up() { return Gate::instance().wait(); }
 GRADWIRE_RPC(look_up)
@@ -99,7 +71,6 @@ GRADWIRE_RPC_CLASS(Sheet)
 
 TEST(Diagnosis, AHealthyJobShowsNoFinding) {
   const Job job({{"web"}, {"server"}, {"database"}});
-  Gate::instance().open();
   const RRef<Sheet> sheet = job[0]->remote<Sheet>("server");
   const RRef<Desk> desk = job[0]->remote<Desk>("database");
   EXPECT_EQ(desk.rpc_sync<&Desk::sign>(), 1);
@@ -109,6 +80,7 @@ TEST(Diagnosis, AHealthyJobShowsNoFinding) {
 }
 
 TEST(Diagnosis, ASlowHandlerAtTheEndOfAChain) {
+  Gate::instance().close();
   const Job job({{"web"}, {"server"}, {"database"}});
   Diagnosis diagnosis(job.place());
   const Future<void> answer = job[0]->rpc_async<&serve_user>(far("server"));
@@ -154,6 +126,7 @@ TEST(Diagnosis, ReferencesThatNobodyReleases) {
 }
 
 TEST(Diagnosis, AFullFlowWindow) {
+  Gate::instance().close();
   Member trainer{"trainer"};
   trainer.options.flow.max_calls = 2;
   const Job job({trainer, {"server"}});

@@ -43,22 +43,22 @@ inspect::Thresholds short_thresholds() {
           .deadlock = absl::Milliseconds(200),
           .late_rank = absl::Milliseconds(200),
           .rrefs = 100,
-          .rref_age = absl::ZeroDuration()};
+          .rref_age = absl::ZeroDuration(),
+          .hot_wait = absl::Milliseconds(200),
+          .slow_store = absl::Milliseconds(500),
+          .no_room = absl::Minutes(30)};
 }
 
 Diagnosis::Diagnosis(const std::string& place, inspect::Thresholds thresholds, absl::Duration timeout)
-    : thresholds_(thresholds) {
-  absl::StatusOr<std::unique_ptr<inspect::JobReader>> reader =
-      inspect::JobReader::open({.store = place, .timeout = timeout});
-  if (reader.ok()) {
-    reader_ = *std::move(reader);
-  } else {
-    ADD_FAILURE() << reader.status();
-  }
-}
+    : place_{.store = place, .timeout = timeout}, thresholds_(thresholds) {}
 
 bool Diagnosis::read() {
-  if (reader_ == nullptr) return false;
+  if (reader_ == nullptr) {
+    // The store may not exist yet.
+    absl::StatusOr<std::unique_ptr<inspect::JobReader>> reader = inspect::JobReader::open(place_);
+    if (!reader.ok()) return false;
+    reader_ = *std::move(reader);
+  }
   // A worker answers 20 times a second. Without a pause of its own a reading could meet one worker at the
   // right time, and another one too soon, again and again.
   absl::SleepFor(absl::Milliseconds(60));
@@ -94,8 +94,15 @@ std::string Diagnosis::expect(Finding::Kind kind, const std::vector<std::string>
   return found.title;
 }
 
-void Diagnosis::expect_healthy() {
-  EXPECT_TRUE(eventually([&] { return read() && findings_.empty(); })) << text_of(findings_);
+void Diagnosis::expect_healthy(std::size_t members) {
+  EXPECT_TRUE(eventually([&] {
+    if (!read() || !findings_.empty()) return false;
+    const auto answered = std::count_if(view_.workers.begin(), view_.workers.end(),
+                                        [](const inspect::WorkerView& each) { return each.answered(); });
+    return static_cast<std::size_t>(answered) >= members;
+  })) << view_.workers.size()
+      << " workers\n"
+      << text_of(findings_);
 }
 
 }  // namespace gradwire::tests

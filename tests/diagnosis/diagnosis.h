@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,8 +27,8 @@ class Diagnosis {
   // Waits for a finding of this kind with exactly these culprits (names), whose sentence and whose advice are
   // those that docs/observability.md has. Returns its title.
   std::string expect(inspect::Finding::Kind kind, const std::vector<std::string>& culprits);
-  // Waits until nothing is found.
-  void expect_healthy();
+  // Waits until nothing is found, and at least so many workers have answered.
+  void expect_healthy(std::size_t members = 1);
 
   // The last reading.
   const inspect::JobView& view() const { return view_; }
@@ -36,6 +37,7 @@ class Diagnosis {
   // Reads once. Returns false if a worker was asked too soon after the last time.
   bool read();
 
+  const inspect::JobPlace place_;
   const inspect::Thresholds thresholds_;
   std::unique_ptr<inspect::JobReader> reader_;
   inspect::JobView view_;

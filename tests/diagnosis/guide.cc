@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -35,10 +36,8 @@ bool matches(absl::string_view text, absl::string_view pattern) {
 }
 
 // The cell without the marks of Markdown for code.
-absl::string_view cell_text(absl::string_view cell) {
-  cell = absl::StripAsciiWhitespace(cell);
-  if (absl::ConsumePrefix(&cell, "`")) (void)absl::ConsumeSuffix(&cell, "`");
-  return cell;
+std::string cell_text(absl::string_view cell) {
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(cell), {{"`", ""}});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/init/init_url.h"
 #include "gradwire/store/init/process_place.h"
@@ -20,6 +22,17 @@ namespace gradwire::inspect {
 namespace {
 
 using Standing = rpc::JobDirectory::Standing;
+
+// Whether a process of this host is stopped, by SIGSTOP, SIGTSTP or a debugger. False if it does not exist.
+bool is_stopped(int64_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  // "PID (NAME) STATE ...". The name may have any characters.
+  const std::size_t end = line.rfind(") ");
+  if (end == std::string::npos || end + 2 >= line.size()) return false;
+  return line[end + 2] == 'T' || line[end + 2] == 't';
+}
 
 absl::StatusOr<std::string> place_of_environment() {
   const auto host = store::environment_variable("MASTER_ADDR");
@@ -118,10 +131,17 @@ absl::StatusOr<JobView> JobReader::read(std::string& warning) {
   auto answer = answers.begin();
   for (WorkerView& worker : view.workers) {
     if (!worker.is_member()) continue;
+    const uint64_t self = worker.record.incarnation();
     if (answer->ok()) {
       worker.state = **std::move(answer);
+      const rpc::Exchange exchange = observer_->last_exchange(self);
+      worker.asked = exchange.asked;
+      worker.answered_at = exchange.answered;
+      if (!boot_id().empty() && worker.state.boot() == boot_id()) processes_[self] = worker.state.pid();
     } else {
       worker.status = answer->status();
+      const auto process = processes_.find(self);
+      if (process != processes_.end() && is_stopped(process->second)) worker.stopped_pid = process->second;
     }
     ++answer;
   }

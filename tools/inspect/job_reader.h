@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ class JobReader {
   rpc::JobDirectory directory_;
   const std::unique_ptr<rpc::Observer> observer_;
   std::vector<rpc::JobDirectory::Entry> known_;
+  // The processes on this host, by incarnation.
+  std::map<uint64_t, int64_t> processes_;
 };
 
 }  // namespace gradwire::inspect

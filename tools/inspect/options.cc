@@ -53,6 +53,11 @@ only job that a launcher of this user runs on this host, with its credentials.
   --late_rank=SECONDS  a collective for which a rank is late (2)
   --leak=N             RRefs of one type and holder (1000) whose oldest is older than
   --leak_age=SECONDS   this (60)
+  --hot_queue=N        calls that wait for one serial object (8), the oldest for longer than
+  --hot_wait=SECONDS   this (1)
+  --slow_store=SECONDS the mean time of a worker's last calls to the store (0.2)
+  --no_room=SECONDS    the time since a large message found no room in shared memory (10)
+  --wrong_clock=SECONDS  the difference of a worker's wall clock from the others (1)
 
 With --once the exit status is 0 if no problem was found, 3 if one was found, and 1 if the job cannot be read.
 It is 2 for a wrong command line. "inspect dump" prints flight records that workers have written.
@@ -144,6 +149,15 @@ Table option_table(Options& options, Command command) {
           return parse_number<uint64_t>(v, 1, uint64_t{1} << 40, options.thresholds.rrefs);
         }}},
       {"leak_age", seconds(options.thresholds.rref_age)},
+      {"hot_queue",
+       {true,
+        [&](absl::string_view v) {
+          return parse_number<uint64_t>(v, 1, uint64_t{1} << 40, options.thresholds.hot_queue);
+        }}},
+      {"hot_wait", seconds(options.thresholds.hot_wait)},
+      {"slow_store", seconds(options.thresholds.slow_store)},
+      {"no_room", seconds(options.thresholds.no_room)},
+      {"wrong_clock", seconds(options.thresholds.wrong_clock)},
   });
   if (command == Command::kServe) {
     table.insert({{"listen", text(options.listen)}, {"flight", text(options.flight)}});

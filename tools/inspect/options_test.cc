@@ -22,14 +22,15 @@ TEST(Options, DefaultsAreThoseOfTheUsage) {
   EXPECT_EQ(options->place.timeout, absl::Seconds(3));
   EXPECT_EQ(options->place.name, "inspect");
   EXPECT_EQ(options->thresholds.slow_call, absl::Seconds(5));
-  for (const char* part : {"(5)", "(2)", "(1000)", "(60)", "(64)", "(3)"})
+  for (const char* part : {"(5)", "(2)", "(1000)", "(60)", "(64)", "(3)", "(8)", "(0.2)", "(10)"})
     EXPECT_THAT(usage(), HasSubstr(part));
 }
 
 TEST(Options, AllSpellings) {
   const absl::StatusOr<Options> options =
       parse_options({"--once", "--json", "--store", "host:1", "--slow-call=0.5", "--leak_age=7", "--leak=3",
-                     "--token_file=t", "--insecure", "--most=10", "--interval=0.25"});
+                     "--token_file=t", "--insecure", "--most=10", "--interval=0.25", "--hot_queue=5",
+                     "--hot_wait=2", "--slow_store=0.5", "--no_room=3", "--wrong_clock=4"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->once && options->json && options->place.security.insecure);
   EXPECT_EQ(options->place.store, "host:1");
@@ -39,6 +40,11 @@ TEST(Options, AllSpellings) {
   EXPECT_EQ(options->place.security.token_file, "t");
   EXPECT_EQ(options->place.most, 10u);
   EXPECT_EQ(options->interval, absl::Milliseconds(250));
+  EXPECT_EQ(options->thresholds.hot_queue, 5u);
+  EXPECT_EQ(options->thresholds.hot_wait, absl::Seconds(2));
+  EXPECT_EQ(options->thresholds.slow_store, absl::Milliseconds(500));
+  EXPECT_EQ(options->thresholds.no_room, absl::Seconds(3));
+  EXPECT_EQ(options->thresholds.wrong_clock, absl::Seconds(4));
 }
 
 TEST(Options, ServingThePageHasOptionsOfItsOwn) {

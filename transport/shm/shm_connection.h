@@ -71,6 +71,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   void capture(uint64_t ticket) override { sender_.capture(ticket); }
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return sender_.allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
+  NoRoom no_room() const override { return sender_.no_room(); }
   // The handshake lets only processes of allowed users pass.
   security::PeerIdentity peer() const override { return {.proof = security::PeerIdentity::Proof::kUser}; }
 

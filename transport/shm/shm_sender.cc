@@ -106,6 +106,8 @@ absl::optional<Outgoing::Block> ShmSender::block_for(ArenaOwner& arena, const Bu
   const absl::optional<ArenaBlock> block = arena.take(buffer.size());
   if (!block.has_value()) {
     counters.ring_bytes.fetch_add(buffer.size(), std::memory_order_relaxed);
+    no_room_last_.store(absl::ToUnixNanos(Clock::system().now()), std::memory_order_relaxed);
+    no_room_bytes_.fetch_add(buffer.size(), std::memory_order_relaxed);
     return absl::nullopt;
   }
   copy_.copy(block->data, buffer.data(), buffer.size());
@@ -232,6 +234,12 @@ void ShmSender::capture(uint64_t ticket) {
 std::size_t ShmSender::queued_bytes() {
   MutexLock lock(mutex_);
   return queue_.bytes();
+}
+
+Connection::NoRoom ShmSender::no_room() const {
+  const uint64_t bytes = no_room_bytes_.load(std::memory_order_relaxed);
+  if (bytes == 0) return {};
+  return {bytes, absl::FromUnixNanos(no_room_last_.load(std::memory_order_relaxed))};
 }
 
 absl::StatusOr<Buffer> ShmSender::allocate(std::size_t size) {

@@ -37,6 +37,7 @@ class ShmSender {
   void capture(uint64_t ticket);
   absl::StatusOr<Buffer> allocate(std::size_t size);
   std::size_t queued_bytes();
+  Connection::NoRoom no_room() const;
 
   // Called when the connection is established: the queue may be written. The arena is limited to
   // `max_arena_bytes`.
@@ -111,6 +112,10 @@ class ShmSender {
   // Set once, when the connection is established. It lives as long as the connection.
   std::shared_ptr<ArenaOwner> arena_storage_;
   std::atomic<ArenaOwner*> arena_{nullptr};
+  // Bytes of the large buffers that were not put into the arena, and the time of the last one, in nanoseconds
+  // since the epoch of Clock::system(). A buffer that waits in the queue and tries again counts each time.
+  std::atomic<uint64_t> no_room_bytes_{0};
+  std::atomic<int64_t> no_room_last_{0};
   // trim_in_loop() is scheduled.
   std::atomic<bool> trimming_{false};
   // The queue waits for room; and whether the loop polls for it (otherwise the reader must ring). Each side

@@ -110,6 +110,8 @@ TEST_F(ShmPair, BorrowedBuffersAreNotReadAfterSend) {
   at_server_->resume();
   EXPECT_TRUE(is_test_buffer(at_server_->wait_for_messages(1).at(0).buffers[0], 5 * kMiB, 1));
   EXPECT_EQ(counters_->arena_bytes.load(), 5 * kMiB);
+  EXPECT_EQ(to_server_->no_room().bytes, 0);
+  EXPECT_EQ(to_server_->no_room().last, absl::InfinitePast());
 }
 
 TEST_F(ShmPair, AllocatedBuffersAreSentWithoutACopy) {
@@ -232,6 +234,12 @@ TEST_F(ShmPair, MessagesProgressBothWaysWhileReceiversKeepEverything) {
   }
   EXPECT_GT(counters_->arena_bytes.load(), 0);
   EXPECT_GT(counters_->ring_bytes.load(), 0);
+  // Each end reports those that it has sent.
+  const Connection::NoRoom there = to_server_->no_room(), back = to_client_->no_room();
+  EXPECT_EQ(there.bytes + back.bytes, counters_->ring_bytes.load());
+  EXPECT_GT(there.bytes, 0);
+  EXPECT_LE(there.last, Clock::system().now());
+  EXPECT_GT(there.last, Clock::system().now() - absl::Hours(1));
 }
 
 TEST_F(ShmPair, AMessageLargerThanTheArenaArrives) {

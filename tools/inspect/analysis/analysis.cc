@@ -27,6 +27,16 @@ const char* name_of(Finding::Kind kind) {
       return "slow_transport";
     case Finding::Kind::kLeak:
       return "leak";
+    case Finding::Kind::kUnusedResult:
+      return "unused_result";
+    case Finding::Kind::kHotObject:
+      return "hot_object";
+    case Finding::Kind::kSlowStore:
+      return "slow_store";
+    case Finding::Kind::kNoRoom:
+      return "no_room";
+    case Finding::Kind::kWrongClock:
+      return "wrong_clock";
   }
   return "?";
 }
@@ -61,6 +71,24 @@ const char* advice_of(Finding::Kind kind) {
     case Finding::Kind::kLeak:
       return "release RRefs at their holder when they are not needed any more: see which container keeps "
              "them";
+    case Finding::Kind::kUnusedResult:
+      return "use BackwardMode::kSmart, which waits only for what the loss depends on, or make the call "
+             "outside "
+             "of the context";
+    case Finding::Kind::kHotObject:
+      return "shorten the methods of this class, spread the work over several objects, or let its methods "
+             "run "
+             "at the same time (GRADWIRE_RPC_CLASS)";
+    case Finding::Kind::kSlowStore:
+      return "see whether the host of the store and the network to it are overloaded: workers join, leave "
+             "and "
+             "agree about deaths as slowly as the store answers";
+    case Finding::Kind::kNoRoom:
+      return "let the receiver release the tensors that it received, or copy those that it keeps; if it "
+             "keeps "
+             "few, see whether the memory of the sender's container is used up";
+    case Finding::Kind::kWrongClock:
+      return "set the clock of that host, and keep it right with NTP";
   }
   return "";
 }
@@ -84,8 +112,12 @@ std::vector<Finding> analyze(const JobView& job, const Thresholds& thresholds) {
   add(find_workers(job, thresholds));
   add(find_late_ranks(job, thresholds));
   add(find_slow_calls(job, graph, thresholds));
+  add(find_hot_objects(job, graph, thresholds));
+  add(find_unused_results(job, thresholds));
   add(find_links(job, thresholds));
   add(find_leaks(job, thresholds));
+  add(find_slow_stores(job, thresholds));
+  add(find_wrong_clocks(job, thresholds));
   std::stable_sort(all.begin(), all.end(),
                    [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
   return all;

@@ -19,11 +19,21 @@ std::vector<Finding> find_deadlocks(const JobView& job, const WaitGraph& graph, 
 // Calls in progress that take long, one finding for each call at the end of a chain, and queues for threads.
 std::vector<Finding> find_slow_calls(const JobView& job, const WaitGraph& graph,
                                      const Thresholds& thresholds);
+// Serial objects for which many calls wait.
+std::vector<Finding> find_hot_objects(const JobView& job, const WaitGraph& graph,
+                                      const Thresholds& thresholds);
+// Backward passes in the fast mode that wait for gradients which no worker sends.
+std::vector<Finding> find_unused_results(const JobView& job, const Thresholds& thresholds);
+// Stores that answer slowly.
+std::vector<Finding> find_slow_stores(const JobView& job, const Thresholds& thresholds);
+// Wall clocks that differ from the others.
+std::vector<Finding> find_wrong_clocks(const JobView& job, const Thresholds& thresholds);
 // Workers that do not answer, and workers that died.
 std::vector<Finding> find_workers(const JobView& job, const Thresholds& thresholds);
 // Ranks that are late at a collective.
 std::vector<Finding> find_late_ranks(const JobView& job, const Thresholds& thresholds);
-// Full flow windows, and connections over tcp between workers that could share memory.
+// Full flow windows, connections over tcp between workers that could share memory, and shared memory without
+// room.
 std::vector<Finding> find_links(const JobView& job, const Thresholds& thresholds);
 // RRefs that are many and old, or whose holder is gone.
 std::vector<Finding> find_leaks(const JobView& job, const Thresholds& thresholds);

@@ -77,6 +77,12 @@ std::vector<Finding> find_workers(const JobView& job, const Thresholds&) {
         worker.status.ok()
             ? absl::StrCat("worker ", name, " answers inspect, but not all other workers")
             : absl::StrCat("worker ", name, " does not answer: ", printable(worker.status.message()));
+    if (worker.stopped_pid != 0) {
+      finding.title = absl::StrCat("paused worker: ", name, " does not answer, because its process ",
+                                   worker.stopped_pid, " is stopped");
+      finding.advice = absl::StrCat("continue it with kill -CONT ", worker.stopped_pid,
+                                    ", or end the debugger that holds it");
+    }
     if (!suspects.empty()) {
       finding.details.push_back(absl::StrCat("suspected by ", absl::StrJoin(suspects, ", ")));
     }
@@ -84,7 +90,7 @@ std::vector<Finding> find_workers(const JobView& job, const Thresholds&) {
   return findings;
 }
 
-std::vector<Finding> find_links(const JobView& job, const Thresholds&) {
+std::vector<Finding> find_links(const JobView& job, const Thresholds& thresholds) {
   std::vector<Finding> findings;
   // Pairs that were reported by one end.
   std::set<std::pair<uint64_t, uint64_t>> reported;
@@ -106,6 +112,17 @@ std::vector<Finding> find_links(const JobView& job, const Thresholds&) {
                          bytes_text(static_cast<double>(peer.window_bytes())), " of at most ",
                          bytes_text(static_cast<double>(peer.window_bytes_limit()))),
             absl::StrCat(peer.window_waits(), " calls had to wait so far")};
+        finding.culprits = {peer.incarnation()};
+      }
+      for (const proto::LinkState& link : peer.links()) {
+        const absl::Duration since = absl::Microseconds(link.no_room_us());
+        if (link.no_room_bytes() == 0 || since > thresholds.no_room) continue;
+        Finding& finding = findings.emplace_back();
+        finding.kind = Finding::Kind::kNoRoom;
+        finding.title =
+            absl::StrCat("exhausted arena: the shared memory from ", name, " to ", other_name,
+                         " has no room, so ", bytes_text(static_cast<double>(link.no_room_bytes())),
+                         " went in small parts, the last of them ", text_of(since), " ago");
         finding.culprits = {peer.incarnation()};
       }
       const WorkerView* other = job.find(peer.incarnation());

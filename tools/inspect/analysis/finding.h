@@ -22,6 +22,11 @@ struct Finding {
     kFullWindow,    // Calls that wait for room in a flow window.
     kSlowTransport,  // Two workers of one host that use tcp.
     kLeak,           // Many RRefs, or RRefs of a holder that is gone.
+    kUnusedResult,   // A backward pass in the fast mode that waits for the gradient of an unused result.
+    kHotObject,      // Many calls that wait for their turn on a serial object.
+    kSlowStore,      // A store that answers slowly.
+    kNoRoom,         // Large messages that find no room in shared memory.
+    kWrongClock,     // A worker whose wall clock differs from the others.
   };
 
   Kind kind = Kind::kSlowCall;
@@ -29,7 +34,7 @@ struct Finding {
   std::string title;
   // Further lines, such as the calls of a chain.
   std::vector<std::string> details;
-  // What to do about it: one sentence without a capital and a full stop. analyze() sets it.
+  // The advice to the user: one sentence without a capital and a full stop. analyze() sets it.
   std::string advice;
   // The incarnations that cause it, as far as they are known.
   std::vector<uint64_t> culprits;
@@ -39,7 +44,7 @@ struct Finding {
 
 // The word for a kind in JSON and in tests: "deadlock", "late_rank".
 const char* name_of(Finding::Kind kind);
-// What to do about a finding of this kind, as Finding::advice.
+// The advice for findings of this kind.
 const char* advice_of(Finding::Kind kind);
 
 // From which values on something is a problem.
@@ -55,6 +60,15 @@ struct Thresholds {
   absl::Duration rref_age = absl::Seconds(60);
   // RRefs of a holder that is gone. They are freed when all members have agreed about the loss.
   absl::Duration orphan_age = absl::Seconds(30);
+  // Calls that wait for one serial object, and the age of the oldest.
+  uint64_t hot_queue = 8;
+  absl::Duration hot_wait = absl::Seconds(1);
+  // The mean time of a worker's last calls to the store.
+  absl::Duration slow_store = absl::Milliseconds(200);
+  // The time for which large messages that found no room in shared memory are reported.
+  absl::Duration no_room = absl::Seconds(10);
+  // The difference of a worker's wall clock from the others.
+  absl::Duration wrong_clock = absl::Seconds(1);
   // The most findings of each kind.
   std::size_t most = 10;
 };

@@ -21,6 +21,12 @@ struct WorkerView {
   // Why it did not describe its state; OK if it did.
   absl::Status status;
   proto::AgentState state;
+  // When the worker was asked for it, and when the answer came, by the wall clock of the observer.
+  absl::Time asked = absl::InfinitePast();
+  absl::Time answered_at = absl::InfinitePast();
+  // The worker did not answer, but its process runs on the host of the observer and is stopped by a signal or
+  // a debugger: its process id. 0 otherwise.
+  int64_t stopped_pid = 0;
 
   bool is_member() const { return standing == Standing::kMember; }
   bool answered() const { return is_member() && status.ok(); }

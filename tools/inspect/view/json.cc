@@ -80,6 +80,7 @@ void write_peers(const Report& report, const WorkerView& worker, List& out) {
       set(entry, "bytes_sent", static_cast<double>(link.bytes_sent()));
       set(entry, "bytes_received", static_cast<double>(link.bytes_received()));
       set(entry, "queued_bytes", static_cast<double>(link.queued_bytes()));
+      set(entry, "no_room_bytes", static_cast<double>(link.no_room_bytes()));
     }
     for (const proto::GivenUpTransport& given_up : peer.given_up()) {
       set(object(json, "given_up"), printable(given_up.transport()).c_str(), given_up.reason());
@@ -122,6 +123,16 @@ void write_memory(const JobView& job, const proto::AgentState& state, Json& json
   write_numbers(state.statistics(), object(json, "statistics"));
 }
 
+void write_store(const proto::StoreState& store, Json& json) {
+  set(json, "description", store.description());
+  set(json, "calls", static_cast<double>(store.calls()));
+  set_seconds(json, "mean_s", store.mean_us());
+  set_seconds(json, "slowest_s", store.slowest_us());
+  set(json, "slowest_operation", store.slowest_operation());
+  set_seconds(json, "open_s", store.open_us());
+  set(json, "open_operation", store.open_operation());
+}
+
 void write_layers(const JobView& job, const proto::AgentState& state, Json& json) {
   set(json, "contexts_total", static_cast<double>(state.autograd().contexts_total()));
   List& passes = list(json, "passes");
@@ -132,6 +143,7 @@ void write_layers(const JobView& job, const proto::AgentState& state, Json& json
     set_seconds(entry, "age_s", pass.age_us());
     set_seconds(entry, "left_s", pass.left_us());
     set_flag(entry, "running", pass.running());
+    set_flag(entry, "fast", pass.fast());
     for (const uint64_t other : pass.waits_for()) {
       list(entry, "waits_for").add_values()->set_string_value(printable(name_of(job, other)));
     }
@@ -174,6 +186,7 @@ void write_worker(const Report& report, const WorkerView& worker, Json& json) {
     set_seconds(entry, "oldest_s", function.oldest_us());
   }
   write_peers(report, worker, list(json, "peers"));
+  if (state.has_store()) write_store(state.store(), object(json, "store"));
   write_memory(report.job, state, json);
   write_layers(report.job, state, json);
 }
