@@ -39,7 +39,8 @@ std::vector<GradientRoute> read_route(const proto::Graph& graph) {
 // 3. Allocate the number and store the node under it, in one critical section and before the message is
 //    sent. So the node can be found when a MARK or RUN names the message.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
-                const std::vector<at::Tensor>& tensors, proto::Graph& graph) {
+                const std::vector<at::Tensor>& tensors, proto::Graph& graph,
+                const rpc::CallIdentity& answered) {
   torch::autograd::edge_list edges;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined() || !tensors[i].requires_grad() || !is_differentiable(tensors[i])) continue;
@@ -63,7 +64,7 @@ void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
   MutexLock lock(context.mutex);
   graph.set_message(++context.messages);
   auto node = std::shared_ptr<SendNode>(
-      new SendNode(context.id, graph.message(), receiver, std::move(edges), may_continue),
+      new SendNode(context.id, graph.message(), receiver, std::move(edges), may_continue, answered),
       torch::autograd::deleteNode);
   context.send_nodes.emplace(graph.message(), std::move(node));
 }

@@ -10,6 +10,7 @@
 #include "gradwire/autograd/context/context_state.h"
 #include "gradwire/codec/device.h"
 #include "gradwire/proto/value.pb.h"
+#include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/worker.h"
 
 // Functions that join the graphs of two workers where a message goes from one to the other.
@@ -17,9 +18,10 @@ namespace gradwire::autograd {
 
 // Plants a send node for those of `tensors` that require grad, and describes them in `graph`. Must be called
 // before worker `self` sends a message with these tensors to `receiver`. Does nothing if no tensor requires
-// grad.
+// grad. `answered`: the call whose answer the message is, if it is one.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
-                const std::vector<at::Tensor>& tensors, proto::Graph& graph);
+                const std::vector<at::Tensor>& tensors, proto::Graph& graph,
+                const rpc::CallIdentity& answered = {});
 
 using SendNodes = std::vector<std::shared_ptr<SendNode>>;
 // Returns the send nodes of these messages, in order. NotFound if a message has no send node.

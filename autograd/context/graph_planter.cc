@@ -23,7 +23,7 @@ namespace gradwire::autograd {
 
 absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
                                             proto::Payload& payload) {
-  GRADWIRE_RETURN_IF_ERROR(outgoing(to, tensors, payload));
+  GRADWIRE_RETURN_IF_ERROR(outgoing(to, tensors, payload, {}));
   if (payload.has_graph()) {
     write_position(*ActiveContextSlot::get(), *payload.mutable_graph()->mutable_position());
   }
@@ -32,10 +32,12 @@ absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSe
 
 absl::Status GraphPlanter::outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
                                            proto::Payload& payload) {
-  return outgoing(to, tensors, payload);
+  const std::shared_ptr<const rpc::CallContext> call = rpc::CallContext::current();
+  return outgoing(to, tensors, payload, call == nullptr ? rpc::CallIdentity() : call->identity());
 }
 
-absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) {
+absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload,
+                                    const rpc::CallIdentity& answered) {
   const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
   if (active == nullptr || active->ended()) return absl::OkStatus();
   if (active->self != agent_.self().incarnation) {
@@ -53,7 +55,7 @@ absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tenso
   rpc::to_proto(context->id, *graph.mutable_context());
   if (tensors != nullptr && at::GradMode::is_enabled()) {
     plant_send(*context, agent_.self().incarnation, to.incarnation,
-               static_cast<rpc::TorchTensors*>(tensors)->tensors, graph);
+               static_cast<rpc::TorchTensors*>(tensors)->tensors, graph, answered);
   }
   // The receiver must learn that the context is admitted, from this message or from an ADMITTED. admitted()
   // sets the flag and then reads the recorded receivers; this function has recorded the receiver above and

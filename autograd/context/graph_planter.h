@@ -6,6 +6,7 @@
 #include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/worker.h"
 
 namespace gradwire::autograd {
@@ -35,7 +36,9 @@ class GraphPlanter : public rpc::GraphHook {
   void admitted(const std::shared_ptr<ContextState>& context, uint64_t from);
 
  private:
-  absl::Status outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload);
+  // `answered`: the call whose answer the message is, if it is one.
+  absl::Status outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload,
+                        const rpc::CallIdentity& answered);
   absl::Status plant(const rpc::Worker& from, const ContextState& context, rpc::TensorSet* tensors,
                      const proto::Payload& payload) const;
 

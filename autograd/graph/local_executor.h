@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "gradwire/autograd/graph/graph_messages.h"
 #include "gradwire/autograd/graph/node_inputs.h"
 #include "gradwire/autograd/graph/node_task.h"
 #include "gradwire/autograd/graph/recv_node.h"
@@ -107,6 +108,8 @@ class LocalExecutor {
   absl::Status run(Task& task) const { return run_node(task, options_); }
   // Delivers the outputs of the node to the next nodes. Must be called on the thread that has called run().
   void finished(Task& task);
+  // For observers: at most `most` messages of each kind.
+  GraphMessages messages(std::size_t most) const { return {most, sent_, recv_records_}; }
   // Returns the streams on which nodes have run so far.
   const device::StreamSet& streams() const { return streams_; }
 

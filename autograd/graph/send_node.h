@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/codec/id.h"
+#include "gradwire/rpc/call_context.h"
 
 namespace gradwire::autograd {
 
@@ -16,20 +17,22 @@ namespace gradwire::autograd {
 class SendNode : public torch::autograd::Node {
  public:
   // `may_continue`: false if it is known that no gradient of the message reaches a tensor that this worker
-  // received.
+  // received. `answered`: the call whose answer the message is, if it is one.
   SendNode(const rpc::Id& context, uint64_t message, uint64_t receiver, torch::autograd::edge_list edges,
-           bool may_continue = true)
+           bool may_continue = true, const rpc::CallIdentity& answered = {})
       : Node(std::move(edges)),
         context_(context),
         message_(message),
         receiver_(receiver),
-        may_continue_(may_continue) {}
+        may_continue_(may_continue),
+        answered_(answered) {}
 
   const rpc::Id& context() const { return context_; }
   uint64_t message() const { return message_; }
   // The incarnation of the worker that the message went to.
   uint64_t receiver() const { return receiver_; }
   bool may_continue() const { return may_continue_; }
+  const rpc::CallIdentity& answered() const { return answered_; }
 
   std::string name() const override { return "GradwireSend"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -41,6 +44,7 @@ class SendNode : public torch::autograd::Node {
   const uint64_t message_;
   const uint64_t receiver_;
   const bool may_continue_;
+  const rpc::CallIdentity answered_;
 };
 
 }  // namespace gradwire::autograd

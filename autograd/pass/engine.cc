@@ -24,7 +24,8 @@ using metrics::Metric;
 }  // namespace
 
 Engine::Engine(rpc::AgentServices& agent)
-    : metrics_(agent.metrics()),
+    : agent_(agent),
+      metrics_(agent.metrics()),
       barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
       planter_(agent, contexts_, *barrier_),

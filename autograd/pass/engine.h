@@ -67,6 +67,7 @@ class Engine : public rpc::AgentExtension {
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
 
+  rpc::AgentServices& agent_;
   // nullptr if the agent keeps no metrics.
   const std::shared_ptr<metrics::Registry> metrics_;
   const std::shared_ptr<StepBarrierDriver> barrier_;

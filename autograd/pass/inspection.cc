@@ -4,12 +4,51 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/proto/inspect.pb.h"
+#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/flight/call_recorder.h"
 
 namespace gradwire::autograd {
 namespace {
+
+// Fills the function of each awaited message that was the answer of a call, if the flight record has the
+// call.
+void name_callees(const rpc::CallRecorder& recorder,
+                  const std::vector<std::shared_ptr<const SendNode>>& awaited, proto::PassSummary& out) {
+  absl::flat_hash_map<rpc::CallIdentity, int> wanted;
+  for (std::size_t i = 0; i < awaited.size(); ++i) {
+    if (awaited[i]->answered()) wanted.emplace(awaited[i]->answered(), static_cast<int>(i));
+  }
+  for (uint64_t record = recorder.next(); record > recorder.first() && !wanted.empty(); --record) {
+    rpc::CallEvent event;
+    if (!recorder.read(record - 1, event) || event.kind != rpc::CallEvent::Kind::kServed) continue;
+    const auto found = wanted.find({event.peer, event.number});
+    if (found == wanted.end()) continue;
+    out.mutable_awaited(found->second)->set_callee(std::string(event.name_view()));
+    wanted.erase(found);
+  }
+}
+
+// The messages of a pass in the fast mode, which may wait for gradients that nobody sends.
+void describe_messages(PassPart& part, const rpc::CallRecorder& recorder, uint32_t most,
+                       proto::PassSummary& out) {
+  const GraphMessages messages = part.messages(most);
+  for (const std::shared_ptr<const SendNode>& node : messages.awaited()) {
+    proto::GraphMessage& message = *out.add_awaited();
+    message.set_peer(node->receiver());
+    message.set_message(node->message());
+  }
+  for (const auto& [sender, number] : messages.reached()) {
+    proto::GraphMessage& message = *out.add_reached();
+    message.set_peer(sender);
+    message.set_message(number);
+  }
+  out.set_reached_all(messages.all_reached());
+  name_callees(recorder, messages.awaited(), out);
+}
 
 proto::PassSummary describe(Pass& pass, const ContextState& context, absl::Time now) {
   const PassState::View view = pass.part().view();
@@ -54,7 +93,11 @@ void Engine::inspect(uint32_t most, proto::AgentState& state) const {
     entry.set_id(public_id(context->id));
     entry.set_origin(context->id.origin);
     entry.set_passes(open.size());
-    for (const std::shared_ptr<Pass>& pass : open) passes.push_back(describe(*pass, *context, now));
+    for (const std::shared_ptr<Pass>& pass : open) {
+      proto::PassSummary& summary = passes.emplace_back(describe(*pass, *context, now));
+      summary.set_fast(pass->part().calls().header().fast());
+      if (summary.fast()) describe_messages(pass->part(), agent_.recorder(), most, summary);
+    }
   }
   out.set_contexts_total(contexts.size());
   out.set_passes_total(passes.size());

@@ -57,6 +57,11 @@ PassState::View PassPart::view() {
   return state_.view();
 }
 
+GraphMessages PassPart::messages(std::size_t most) {
+  MutexLock lock(mutex_);
+  return graph_ == nullptr ? GraphMessages() : graph_->messages(most);
+}
+
 absl::Status PassPart::with_this_worker(absl::Status status) const {
   return with_worker(std::move(status), calls_.self().name);
 }

@@ -38,6 +38,8 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   // The part for observers, and when it began, on Clock::system().
   PassState::View view() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time began() const { return began_; }
+  // The messages of the graph, at most `most` of each kind; none once the part has ended.
+  GraphMessages messages(std::size_t most) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the current streams of the calling thread wait for the nodes that have run here on accelerators.
   // Must be called after the part has ended. Does not block the host. Returns the error of a lost device.
   absl::Status order_before_current_streams();
