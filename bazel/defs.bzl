@@ -170,6 +170,8 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = 
         name = name + "_src",
         srcs = [src],
         data = [d + "_src" for d in deps],
+        # Files of other packages may import this one.
+        visibility = kwargs.get("visibility"),
     )
     native.genrule(
         name = name + "_gen",

@@ -264,6 +264,19 @@ constexpr Row kRows[] = {
       "series",
       {},
       "Series that the agent keeps. Beyond a bound the values of labels become \"other\"."}},
+    {Metric::kOtlpExports,
+     {"gradwire_otlp_exports_total",
+      kCounter,
+      "exports",
+      {"result"},
+      "Exports of all metrics to an OpenTelemetry collector, by result: ok, partial (it rejected some) or "
+      "failed."}},
+    {Metric::kOtlpRejectedPoints,
+     {"gradwire_otlp_rejected_points_total",
+      kCounter,
+      "points",
+      {},
+      "Values that the collector of OpenTelemetry has rejected in exports whose result was partial."}},
 };
 static_assert(std::size(kRows) == kMetrics);
 

@@ -81,6 +81,8 @@ enum class Metric : uint8_t {
   kLaunchScrapeFailures,
   // The metrics themselves.
   kSeries,
+  kOtlpExports,
+  kOtlpRejectedPoints,
   kCount,
 };
 inline constexpr std::size_t kMetrics = static_cast<std::size_t>(Metric::kCount);

@@ -135,12 +135,11 @@ TestAuthority::Pem TestAuthority::issue(const Contents& contents) const {
   const CertificatePtr certificate = make_certificate("Worker", key.get(), contents.from, contents.until);
   X509* const issuer = keys_->certificate.get();
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(issuer));
-  if (!contents.uris.empty()) {
-    add_extension(certificate.get(), issuer, NID_subject_alt_name,
-                  absl::StrJoin(contents.uris, ",", [](std::string* text, const std::string& uri) {
-                    absl::StrAppend(text, "URI:", uri);
-                  }));
-  }
+  std::vector<std::string> names;
+  for (const std::string& uri : contents.uris) names.push_back("URI:" + uri);
+  for (const std::string& address : contents.addresses) names.push_back("IP:" + address);
+  if (!names.empty())
+    add_extension(certificate.get(), issuer, NID_subject_alt_name, absl::StrJoin(names, ","));
   if (contents.only_server) add_extension(certificate.get(), issuer, NID_ext_key_usage, "serverAuth");
   sign(certificate.get(), keys_->key.get());
   return {.certificate = to_pem(certificate.get()),

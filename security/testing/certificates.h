@@ -21,7 +21,9 @@ class TestAuthority {
   // The contents of a certificate.
   struct Contents {
     // The subject alternative names of the type URI.
-    std::vector<std::string> uris;
+    std::vector<std::string> uris = {};
+    // Those of the type IP address.
+    std::vector<std::string> addresses = {};
     // The times from which and until which it is valid, from now.
     absl::Duration from = -absl::Hours(1);
     absl::Duration until = absl::Hours(1);

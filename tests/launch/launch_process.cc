@@ -74,6 +74,8 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
   const std::string runtime = runtime_folder();
   pid_ = fork();
   if (pid_ == 0) {
+    // dup2() would keep O_CLOEXEC if it had nothing to do.
+    if (ends[1] == kEventsFd) fcntl(kEventsFd, F_SETFD, 0);
     dup2(ends[1], kEventsFd);
     dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);

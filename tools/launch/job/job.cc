@@ -83,7 +83,8 @@ std::string begin_of(const rendezvous::RoundInfo& round, int workers) {
 
 JobMetrics::Options metrics_of(const LaunchOptions& options) {
   return {.address = options.metrics_address,
-          .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure};
+          .insecure = options.metrics_insecure || options.security.kind == LaunchSecurity::Kind::kInsecure,
+          .exported = !options.otlp_endpoint.empty()};
 }
 
 }  // namespace
@@ -155,8 +156,11 @@ absl::Status LaunchJob::prepare() {
   for (const std::string& note : options_.notes) outputs_.print(note);
   GRADWIRE_RETURN_IF_ERROR(trace_.prepare());
   GRADWIRE_RETURN_IF_ERROR(metrics_.serve());
-  if (metrics_.enabled())
+  if (!metrics_.address().empty())
     outputs_.print(absl::StrCat("serving the metrics of this node's workers at ", metrics_.address()));
+  GRADWIRE_ASSIGN_OR_RETURN(export_, JobExport::start(options_.otlp_endpoint, run_id_, host_, metrics_));
+  if (export_ != nullptr)
+    outputs_.print(absl::StrCat("pushing the metrics of this node's workers to ", export_->address()));
   return absl::OkStatus();
 }
 

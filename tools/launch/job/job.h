@@ -14,6 +14,7 @@
 #include "gradwire/tools/launch/job/outputs.h"
 #include "gradwire/tools/launch/job/rendezvous_stores.h"
 #include "gradwire/tools/launch/job/wait_output.h"
+#include "gradwire/tools/launch/metrics/job_export.h"
 #include "gradwire/tools/launch/metrics/job_metrics.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/process/process_reaper.h"
@@ -85,6 +86,7 @@ class LaunchJob {
   Announcement announcement_;
   JobMetrics metrics_;
   JobTrace trace_;
+  std::unique_ptr<JobExport> export_;  // Reads metrics_. nullptr without --otlp_endpoint.
   ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;

@@ -39,7 +39,7 @@ std::vector<std::string> sockets_in(const std::string& folder) {
 }  // namespace
 
 absl::StatusOr<JobMetrics> JobMetrics::create(const Options& options) {
-  if (options.address.empty()) return JobMetrics(options, "");
+  if (options.address.empty() && !options.exported) return JobMetrics(options, "");
   const char* const set = std::getenv("TMPDIR");
   std::string parent = set != nullptr && *set != '\0' ? set : "/tmp";
   if (parent.size() > kLongestParent) parent = "/tmp";
@@ -66,7 +66,7 @@ JobMetrics::~JobMetrics() {
 }
 
 absl::Status JobMetrics::serve() {
-  if (!enabled()) return absl::OkStatus();
+  if (options_.address.empty()) return absl::OkStatus();
   GRADWIRE_ASSIGN_OR_RETURN(
       server_, transport::HttpServer::start(
                    {.address = options_.address,
@@ -85,6 +85,8 @@ void JobMetrics::begin_round(int64_t round, int restarts) {
   state_->restarts.set(restarts);
   state_->rounds.add(1);
   if (enabled()) round_folder_ = absl::StrCat(folder_, "/", round);
+  MutexLock lock(state_->mutex);
+  state_->round_since = absl::Now();
 }
 
 absl::Status JobMetrics::add_worker(int local_rank, int rank, Variables& variables) {
@@ -113,13 +115,31 @@ void JobMetrics::end_round() {
 
 std::string JobMetrics::text() const { return text_of(*state_, options_.limit); }
 
+std::string JobMetrics::text_of(State& state, absl::Duration limit) {
+  metrics::Samples samples;
+  for (const Text& worker : texts_of_workers(state, limit))
+    samples.add_text(worker.text, {"rank", absl::StrCat(worker.rank)});
+  add_own(state, samples);
+  return samples.text();
+}
+
+std::vector<JobMetrics::Text> JobMetrics::texts() const {
+  std::vector<Text> texts = texts_of_workers(*state_, options_.limit);
+  metrics::Samples own;
+  add_own(*state_, own);
+  texts.push_back({.text = own.text(), .since = state_->since});
+  return texts;
+}
+
 // A worker that has not started its agent yet, or has ended it, has no socket, and does not count as a
 // failure. One that does not answer does.
-std::string JobMetrics::text_of(State& state, absl::Duration limit) {
+std::vector<JobMetrics::Text> JobMetrics::texts_of_workers(State& state, absl::Duration limit) {
   std::vector<WorkerSockets> workers;
+  absl::Time since;
   {
     MutexLock lock(state.mutex);
     workers = state.workers;
+    since = state.round_since;
   }
   std::vector<std::string> paths;
   std::vector<int> ranks;
@@ -129,20 +149,29 @@ std::string JobMetrics::text_of(State& state, absl::Duration limit) {
       ranks.push_back(worker.rank);
     }
   }
-  metrics::Samples samples;
-  const std::vector<absl::StatusOr<std::string>> answers = scrape(paths, limit);
+  std::vector<Text> texts;
+  std::vector<absl::StatusOr<std::string>> answers = scrape(paths, limit);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (answers[i].ok()) {
-      samples.add_text(*answers[i], {"rank", absl::StrCat(ranks[i])});
+      texts.push_back({.rank = ranks[i], .text = *std::move(answers[i]), .since = since});
     } else if (!absl::IsUnavailable(answers[i].status())) {
       state.failures.add();
     }
   }
+  return texts;
+}
+
+void JobMetrics::add_own(State& state, metrics::Samples& samples) {
+  uint64_t workers = 0;
+  {
+    MutexLock lock(state.mutex);
+    workers = state.workers.size();
+  }
   samples.add(Metric::kLaunchRestarts, {}, static_cast<uint64_t>(state.restarts.value()));
   samples.add(Metric::kLaunchRounds, {}, static_cast<uint64_t>(state.rounds.value()));
-  samples.add(Metric::kLaunchWorkers, {}, uint64_t{workers.size()});
+  samples.add(Metric::kLaunchWorkers, {}, workers);
   samples.add(Metric::kLaunchScrapeFailures, {}, state.failures.value());
-  return samples.text();
+  state.registry->collect(samples);
 }
 
 }  // namespace gradwire::tools

@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gradwire/base/metrics/counter.h"
+#include "gradwire/base/metrics/registry.h"
+#include "gradwire/base/metrics/samples.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/http/http_server.h"
 
@@ -21,9 +24,11 @@ namespace gradwire::tools {
 class JobMetrics {
  public:
   struct Options {
-    // As transport::HttpOptions. Empty: there are no metrics, and no folder.
+    // As transport::HttpOptions. Empty: they are not served.
     std::string address;
     bool insecure = false;
+    // Whether texts() is used, also without an address.
+    bool exported = false;
     // How long to wait for the workers.
     absl::Duration limit = absl::Seconds(3);
   };
@@ -41,9 +46,10 @@ class JobMetrics {
   const std::string& folder() const { return folder_; }
   // Where they are served; "" before serve(), or without metrics.
   std::string address() const { return server_ == nullptr ? std::string() : server_->address(); }
-  bool enabled() const { return !options_.address.empty(); }
+  // Whether there are metrics. Otherwise there is no folder.
+  bool enabled() const { return !options_.address.empty() || options_.exported; }
 
-  // Begins to serve. Starts a thread. Errors: those of HttpServer::start().
+  // Begins to serve, if there is an address. Starts a thread. Errors: those of HttpServer::start().
   absl::Status serve();
   // Begins a round: `restarts`: of the job so far.
   void begin_round(int64_t round, int restarts);
@@ -55,6 +61,19 @@ class JobMetrics {
   // The text for Prometheus.
   std::string text() const;
 
+  // The metrics of one process.
+  struct Text {
+    // That of the worker; -1 for the launcher.
+    int rank = -1;
+    std::string text;
+    // When its counters began, or a little earlier.
+    absl::Time since;
+  };
+  // The metrics of the launcher and those of its workers, in texts of their own. Thread-safe.
+  std::vector<Text> texts() const;
+  // Counts what happens to the metrics themselves. They are among those of the launcher.
+  std::shared_ptr<metrics::Registry> registry() const { return state_->registry; }
+
  private:
   struct WorkerSockets {
     int rank = 0;
@@ -64,6 +83,10 @@ class JobMetrics {
   struct State {
     mutable Mutex mutex;
     std::vector<WorkerSockets> workers ABSL_GUARDED_BY(mutex);
+    // When the round began.
+    absl::Time round_since ABSL_GUARDED_BY(mutex) = absl::Now();
+    const absl::Time since = absl::Now();
+    const std::shared_ptr<metrics::Registry> registry = std::make_shared<metrics::Registry>();
     metrics::Gauge restarts;
     metrics::Gauge rounds;
     metrics::Counter failures;
@@ -71,6 +94,10 @@ class JobMetrics {
 
   JobMetrics(const Options& options, std::string folder)
       : options_(options), folder_(std::move(folder)), state_(std::make_unique<State>()) {}
+  // The texts of the workers that answer.
+  static std::vector<Text> texts_of_workers(State& state, absl::Duration limit);
+  // Adds the metrics of the launcher.
+  static void add_own(State& state, metrics::Samples& samples);
   static std::string text_of(State& state, absl::Duration limit);
 
   Options options_;

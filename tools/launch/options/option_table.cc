@@ -260,6 +260,10 @@ constexpr OptionRow kOptions[] = {
     {"metrics_insecure", 0, Value::kNone, "",
      "other hosts may read the metrics, without any proof: for a --metrics_address that is not loopback",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.metrics_insecure, v); }},
+    {"otlp_endpoint", 0, Value::kWanted, "URL",
+     "push the metrics of this node's workers to the OpenTelemetry collector at https://HOST:PORT or "
+     "http://HOST:PORT, by gRPC; the variables OTEL_... set the rest",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.otlp_endpoint); }},
     {"trace", 0, Value::kWanted, "DIR",
      "the workers record what they do, and at the end this node's trace.json for Perfetto is written to DIR",
      false, [](OptionDraft& d, absl::string_view v) { return parse_path(v, d.options.trace); }},

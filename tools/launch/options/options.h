@@ -67,6 +67,7 @@ struct LaunchOptions {
   // Where the launcher serves the metrics of the workers of this node; empty: nowhere.
   std::string metrics_address;
   bool metrics_insecure = false;  // Whether other hosts may reach that address.
+  std::string otlp_endpoint;      // The collector to which these metrics are pushed; empty: none.
 
   // Where the workers record what they do, and where the trace of this node is written; empty: nowhere.
   std::string trace;
