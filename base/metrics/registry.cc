@@ -1,6 +1,7 @@
 #include "gradwire/base/metrics/registry.h"
 
 #include "gradwire/base/metrics/label_table.h"
+#include "gradwire/base/text/utf8.h"
 
 namespace gradwire::metrics {
 namespace {
@@ -14,6 +15,24 @@ T& made(std::unique_ptr<T>& metric) {
   return *metric;
 }
 
+// The value as the text will show it (append_escaped), before escapes. Otherwise two series could become one
+// in the text, which readers refuse.
+std::string shown(absl::string_view value) {
+  value = value.substr(0, kLongestValue);
+  std::string text;
+  while (!value.empty()) {
+    const Utf8Character character = first_character(value);
+    const bool control = character.code < 0x20 && character.code != '\n';
+    if (!character.valid || control || character.code == 0x7f) {
+      text += '?';
+    } else {
+      text.append(value.data(), character.size);
+    }
+    value.remove_prefix(character.size);
+  }
+  return text;
+}
+
 }  // namespace
 
 Registry::Series& Registry::find_locked(Metric metric, Values values) {
@@ -22,7 +41,7 @@ Registry::Series& Registry::find_locked(Metric metric, Values values) {
   std::size_t label = 0;
   for (const absl::string_view value : values) {
     std::set<std::string>& known = entry.values[label++];
-    std::string text(value.substr(0, kLongestValue));
+    std::string text = shown(value);
     if (known.count(text) == 0) {
       if (known.size() < limits_.most_values) {
         known.insert(text);

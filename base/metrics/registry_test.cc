@@ -54,6 +54,23 @@ TEST(Families, NamesSayWhatAndInWhichUnit) {
   }
 }
 
+// A reader refuses a text with two samples of one series.
+TEST(Registry, NamesThatTheTextShowsAlikeAreOneSeries) {
+  Registry registry;
+  for (const char* name : {"a\x01", "a\x02", "a\xff", "a\x7f", "a?"})
+    registry.counter(Metric::kStoreCalls, {name, "OK"}).add();
+  // Cut inside a character.
+  registry.counter(Metric::kStoreCalls, {std::string(199, 'b') + "\u00e4", "OK"}).add();
+  registry.counter(Metric::kStoreCalls, {std::string(199, 'b') + "\u0444", "OK"}).add();
+  registry.counter(Metric::kStoreCalls, {"c\nd", "OK"}).add();
+  EXPECT_EQ(registry.series(), 3u);
+  const TextFamilies families = parsed(text_of(registry));
+  const auto& found = families.at("gradwire_store_calls_total");
+  EXPECT_EQ(found.value({{"worker", "w0"}, {"operation", "a?"}, {"code", "OK"}}), 5);
+  EXPECT_EQ(found.value({{"worker", "w0"}, {"operation", std::string(199, 'b') + "?"}, {"code", "OK"}}), 2);
+  EXPECT_EQ(found.value({{"worker", "w0"}, {"operation", "c\nd"}, {"code", "OK"}}), 1);
+}
+
 TEST(Registry, TextHasCountersGaugesAndHistograms) {
   Registry registry;
   registry.counter(Metric::kCallsMade, {"add", "ps", "OK"}).add(7);

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "gradwire/base/metrics/utf8.h"
+#include "gradwire/base/text/utf8.h"
 
 namespace gradwire::metrics {
 namespace {
@@ -35,13 +35,13 @@ bool take_label(absl::string_view& text, absl::string_view& name) {
   text.remove_prefix(length);
   if (length == 0 || !absl::ConsumePrefix(&text, "=\"")) return false;
   while (!text.empty() && text[0] != '"') {
-    const std::size_t size = utf8_length(text);
-    if (size == 0 || static_cast<unsigned char>(text[0]) < 0x20) return false;
+    const Utf8Character character = first_character(text);
+    if (!character.valid || character.code < 0x20) return false;
     if (text[0] == '\\') {
       text.remove_prefix(1);
       if (text.empty() || (text[0] != 'n' && text[0] != '\\' && text[0] != '"')) return false;
     }
-    text.remove_prefix(size);
+    text.remove_prefix(character.size);
   }
   return absl::ConsumePrefix(&text, "\"");
 }

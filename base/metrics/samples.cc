@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gradwire/base/metrics/sample_line.h"
-#include "gradwire/base/metrics/utf8.h"
+#include "gradwire/base/text/utf8.h"
 
 namespace gradwire::metrics {
 namespace {
@@ -34,19 +34,18 @@ std::vector<ProcessCollector>& process_collectors() {
 
 void append_escaped(absl::string_view value, std::string& out) {
   while (!value.empty()) {
-    std::size_t length = utf8_length(value);
-    const char first = value[0];
-    if (first == '\n') {
+    const Utf8Character character = first_character(value);
+    if (character.code == '\n') {
       out += "\\n";
-    } else if (first == '\\' || first == '"') {
+    } else if (character.code == '\\' || character.code == '"') {
       out += '\\';
-      out += first;
-    } else if (length == 0 || static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
+      out += value[0];
+    } else if (!character.valid || character.code < 0x20 || character.code == 0x7f) {
       out += '?';
     } else {
-      absl::StrAppend(&out, value.substr(0, length));
+      absl::StrAppend(&out, value.substr(0, character.size));
     }
-    value.remove_prefix(length == 0 ? 1 : length);
+    value.remove_prefix(character.size);
   }
 }
 

@@ -33,7 +33,8 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
                        [this](const proto::WorkerRecord& other, absl::Duration timeout) {
                          return peers_.check_life(other, timeout);
                        }));
-  runtime_.self = group.self;
+  // Only the id can be new. Metrics and observers read the name on other threads at this time.
+  if (runtime_.self.id != group.self.id) runtime_.self.id = group.self.id;
   for (const Worker& gone : group.gone) references_.forget(gone.incarnation);
   for (const WorkerAddress& member : group.members) references_.worker_joined(member.worker);
   absl::Status mapped;

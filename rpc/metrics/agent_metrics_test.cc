@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -177,6 +178,40 @@ TEST(AgentMetrics, AreServedOverHttp) {
   const std::string address = group[0]->metrics_address();
   group.shut_down();
   EXPECT_EQ(http_get(address, "/metrics").status, 0);
+}
+
+TEST(AgentMetrics, AreReadWhileTheGroupForms) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  RpcBackendOptions served = options;
+  // The test's own folder may have too long a name for a socket.
+  std::string folder = "/tmp/gradwire_forming_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string address = "unix:" + folder + "/a";
+  served.metrics_address = address;
+  std::shared_ptr<Agent> first;
+  std::thread starting([&] { first = Agent::start("first", 0, 2, served); });
+  std::atomic<bool> stop{false};
+  std::atomic<int> pages{0};
+  std::thread reader([&] {
+    while (!stop.load()) {
+      const auto answer = http_get(address, "/metrics");
+      if (answer.status != 200) continue;
+      EXPECT_EQ(parsed(answer.body).at("gradwire_agent_info").samples.size(), 1u);
+      ++pages;
+    }
+  });
+  while (pages.load() == 0) std::this_thread::yield();
+  const std::shared_ptr<Agent> second = Agent::start("second", 1, 2, options);
+  starting.join();
+  const int joined = pages.load();
+  while (pages.load() == joined) std::this_thread::yield();
+  stop = true;
+  reader.join();
+  first->shutdown(/*graceful=*/false);
+  second->shutdown(/*graceful=*/false);
+  // The server has removed its socket.
+  EXPECT_EQ(rmdir(folder.c_str()), 0);
 }
 
 TEST(AgentMetrics, AreNotServedUnlessAsked) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -171,6 +172,35 @@ TEST(Scrape, ErrorsSayWhatHappened) {
   EXPECT_EQ(answers[3].status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(answers[4].status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(answers[5].status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Connections that the worker has not accepted remain in its queue, which has room for five here.
+TEST(Scrape, StuckWorkerIsAFailureAlsoWhenItsQueueIsFull) {
+  auto job = JobMetrics::create({.address = "127.0.0.1:0"});
+  ASSERT_TRUE(job.ok());
+  const std::string path = job->folder() + "/stuck";
+  const Descriptor stuck = silent(path);
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(scrape({path}, absl::Milliseconds(1)).at(0).status().code(),
+              absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(Scrape, AnswerOfAWorkerThatDiedMeanwhileIsNotAPage) {
+  auto job = JobMetrics::create({.address = "127.0.0.1:0"});
+  ASSERT_TRUE(job.ok());
+  const std::string path = job->folder() + "/dying";
+  const Descriptor listening = silent(path);
+  // The length of the whole answer begins with that of the part.
+  const std::string part = "HTTP/1.1 200 OK\r\nContent-Length: 31\r\n\r\nx 1";
+  std::thread dying([&] {
+    const Descriptor connection(accept(listening.get(), nullptr, nullptr));
+    char request[256];
+    EXPECT_GT(recv(connection.get(), request, sizeof(request), 0), 0);
+    EXPECT_EQ(send(connection.get(), part.data(), part.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(part.size()));
+  });
+  EXPECT_EQ(scrape({path}, absl::Minutes(1)).at(0).status().code(), absl::StatusCode::kInternal);
+  dying.join();
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ class Scrape {
         connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
         send(socket_.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) !=
             static_cast<ssize_t>(kRequest.size())) {
-      end(absl::UnavailableError(std::strerror(errno)));
+      // A worker that is stuck does not accept connections, and the queue for them is full after a while.
+      end(errno == EAGAIN ? absl::DeadlineExceededError("it accepts no connections")
+                          : absl::UnavailableError(std::strerror(errno)));
     }
   }
 
@@ -61,10 +63,12 @@ class Scrape {
     if (socket_.valid()) end(absl::DeadlineExceededError("no answer in time"));
     if (!status_.ok()) return absl::Status(status_.code(), absl::StrCat(path_, ": ", status_.message()));
     const std::size_t body = answer_.find("\r\n\r\n");
-    const absl::string_view head = absl::string_view(answer_).substr(0, body);
+    // With the end of its last line, so that a length is not taken for one of its beginnings.
+    const absl::string_view head =
+        absl::string_view(answer_).substr(0, body == std::string::npos ? body : body + 2);
     const bool complete =
         body != std::string::npos && absl::StartsWith(head, "HTTP/1.") && absl::StrContains(head, " 200 ") &&
-        absl::StrContains(head, absl::StrCat("Content-Length: ", answer_.size() - body - 4));
+        absl::StrContains(head, absl::StrCat("Content-Length: ", answer_.size() - body - 4, "\r\n"));
     if (!complete) return absl::InternalError(absl::StrCat(path_, ": the answer is not a page"));
     answer_.erase(0, body + 4);
     return std::move(answer_);
