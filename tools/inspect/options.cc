@@ -66,8 +66,8 @@ It is 2 for a wrong command line. "inspect dump" prints flight records that work
 folders below them, or with --seconds of what a running job does in the next N seconds:
 
   --out=FILE, -o FILE  the trace (trace.json)
-  --seconds=N          how long the running job is recorded, 0.1 to 3600. --store, --job, --timeout, --name and
-                       the credentials have the same meaning as above
+  --seconds=N          how long the running job is recorded, 0.1 to 3600. --store, --job, --timeout, --name
+                       and the credentials have the same meaning as above
   --profiler=FILE      adds the events of libtorch's profiler, as it has exported them. With several workers
                        --profiler=WORKER=FILE says whose they are; repeatable
 )";
