@@ -13,7 +13,6 @@ namespace gradwire::store {
 namespace {
 
 constexpr char kCurrent[] = "current";
-constexpr char kWaiting[] = "waiting";
 constexpr char kAbsent[] = "absent";
 
 // How long the hosting process of a refused group waits until the other members have read the refusal.
@@ -120,8 +119,8 @@ absl::StatusOr<std::optional<FormationRecord::Member>> FormationRecord::find_ran
   return std::nullopt;
 }
 
-absl::Status FormationRecord::set_waiting(int rank) {
-  return store_.try_set(key("waiting", rank), kWaiting, left());
+absl::Status FormationRecord::set_waiting(int rank, const RankClaim& claim) {
+  return store_.try_set(key("waiting", rank), claim.text(), left());
 }
 
 absl::StatusOr<bool> FormationRecord::all_waiting(int first, int end) {
@@ -131,23 +130,22 @@ absl::StatusOr<bool> FormationRecord::all_waiting(int first, int end) {
   const absl::Status keys_exist = store_.try_wait(keys, absl::ZeroDuration());
   if (!keys_exist.ok())
     return absl::IsDeadlineExceeded(keys_exist) ? absl::StatusOr<bool>(false) : keys_exist;
-  for (int rank = first; rank < end; ++rank) {
-    GRADWIRE_ASSIGN_OR_RETURN(const std::optional<RankClaim> holder, find_holder(rank));
-    if (!holder.has_value()) return false;
-  }
-  return true;
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, find_missing(first, end));
+  return missing.empty();
 }
 
-absl::StatusOr<std::vector<int>> FormationRecord::find_missing(int size) {
+absl::StatusOr<std::vector<int>> FormationRecord::find_missing(int first, int end) {
   std::vector<int> missing;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = first; rank < end; ++rank) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::string waiting, read_key(key("waiting", rank)));
-    // A process that ended while it waited has left its key behind.
-    std::optional<RankClaim> holder;
+    // A process that ended while it waited has left its key behind. The key does not count for the next
+    // process with this rank, which may have claimed the rank and not yet wait.
+    std::string text;
     if (!waiting.empty()) {
-      GRADWIRE_ASSIGN_OR_RETURN(holder, find_holder(rank));
+      GRADWIRE_ASSIGN_OR_RETURN(text, read_key(key("rank", rank)));
     }
-    if (!holder.has_value()) missing.push_back(rank);
+    const std::optional<RankClaim> holder = RankClaim::read(text);
+    if (text != waiting || !holder.has_value() || holder->has_ended()) missing.push_back(rank);
   }
   return missing;
 }

@@ -36,7 +36,7 @@ struct FormationResult {
 //   NUMBER/world_size       world size of the first process that arrived
 //   NUMBER/arrivals         number of processes that arrived without a rank
 //   NUMBER/rank/R           RankClaim of the process that has rank R; empty after the rank was given back
-//   NUMBER/waiting/R        set when rank R waits for the others
+//   NUMBER/waiting/R        the claim of the process that waits for the others as rank R
 //   NUMBER/result           the FormationResult; written once
 //   NUMBER/acknowledged/R   set when rank R has read that the group was refused
 //
@@ -83,11 +83,11 @@ class FormationRecord {
   // Returns the first member, among the ranks below `size`, whose world size is `size`.
   absl::StatusOr<std::optional<Member>> find_rank_with_size(int size);
 
-  absl::Status set_waiting(int rank);
+  absl::Status set_waiting(int rank, const RankClaim& claim);
   // Whether the ranks first..end-1 all wait. Takes one request if some do not, more if all do.
   absl::StatusOr<bool> all_waiting(int first, int end);
-  // Returns the ranks below `size` that do not wait. Takes one or two requests per rank.
-  absl::StatusOr<std::vector<int>> find_missing(int size);
+  // Returns those of the ranks first..end-1 that do not wait. Takes one or two requests per rank.
+  absl::StatusOr<std::vector<int>> find_missing(int first, int end);
 
   // Notes that the rank has read that the group was refused.
   void acknowledge(int rank);

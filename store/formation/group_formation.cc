@@ -139,7 +139,7 @@ class JoinAttempt {
 
   // Waits for the group's result. This process has its rank.
   Found wait() {
-    GRADWIRE_RETURN_IF_ERROR(record_.set_waiting(rank_));
+    GRADWIRE_RETURN_IF_ERROR(record_.set_waiting(rank_, self_));
     Progress progress(request_.progress);
     while (record_.left() > absl::ZeroDuration()) {
       GRADWIRE_ASSIGN_OR_RETURN(const bool all, record_.all_waiting(0, request_.world_size));
@@ -153,7 +153,7 @@ class JoinAttempt {
         return conclude(*result);
       }
     }
-    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, record_.find_missing(request_.world_size));
+    GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> missing, record_.find_missing(0, request_.world_size));
     if (missing.empty()) return decide(FormationResult());
     return decide({did_not_arrive(missing), request_.world_size});
   }
@@ -258,13 +258,13 @@ class JoinAttempt {
   }
 
   // The state of the wait, for a report. In a log only the waiting process with the lowest rank reports it:
-  // the others would write the same. To find that out takes two requests in most cases.
+  // the others would write the same. To find that out takes three requests in most cases.
   std::optional<ProgressState> describe_wait() {
     for (int rank = 0; rank < rank_ && !request_.progress.output->can_move(); ++rank) {
       const absl::StatusOr<bool> waits = record_.all_waiting(rank, rank + 1);
       if (!waits.ok() || *waits) return std::nullopt;
     }
-    const absl::StatusOr<std::vector<int>> missing = record_.find_missing(request_.world_size);
+    const absl::StatusOr<std::vector<int>> missing = record_.find_missing(0, request_.world_size);
     if (!missing.ok() || missing->empty()) return std::nullopt;
     const int arrived = request_.world_size - static_cast<int>(missing->size());
     return ProgressState{

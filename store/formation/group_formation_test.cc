@@ -64,7 +64,7 @@ class GroupFormations : public ::testing::Test {
   void write_member(int rank, const RankClaim& claim) {
     store_.set(absl::StrCat("0/world_size"), absl::StrCat(claim.world_size));
     store_.set(absl::StrCat("0/rank/", rank), claim.text());
-    store_.set(absl::StrCat("0/waiting/", rank), "waiting");
+    store_.set(absl::StrCat("0/waiting/", rank), claim.text());
   }
 
   static RankClaim on_another_host(int world_size) {
@@ -241,6 +241,22 @@ TEST_F(GroupFormations, RankOfAProcessThatHasEndedIsTakenOver) {
   write_member(1, ended(3));
   // The world size of the process that ended does not count either.
   EXPECT_EQ(meet({{.rank = 0, .world_size = 2}, {.rank = 1, .world_size = 2}})[0].number, 0);
+}
+
+// The next process with the rank may read that the group is complete, before it waits itself. It would take
+// the group for one that is over, and wait in the next one.
+TEST_F(GroupFormations, KeyOfAProcessThatHasEndedDoesNotWaitForItsSuccessor) {
+  write_member(0, on_another_host(2));
+  write_member(1, ended(2));
+  const RankClaim next = RankClaim::make(2);
+  store_.set("0/rank/1", next.text());
+  FormationRecord record(store_, Clock::system().now() + absl::Seconds(60));
+  ASSERT_TRUE(record.open_current().ok());
+  EXPECT_FALSE(record.all_waiting(0, 2).value());
+  EXPECT_EQ(record.find_missing(0, 2).value(), std::vector<int>{1});
+  ASSERT_TRUE(record.set_waiting(1, next).ok());
+  EXPECT_TRUE(record.all_waiting(0, 2).value());
+  EXPECT_EQ(record.find_missing(0, 2).value(), std::vector<int>());
 }
 
 TEST_F(GroupFormations, GroupWithAMemberThatHasEndedIsOver) {

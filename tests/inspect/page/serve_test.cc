@@ -80,7 +80,7 @@ TEST(InspectServe, RefusesAddressesOfOtherHostsAndWrongOptions) {
   Serve other({"--store=file:///nonexistent/job", "--listen=0.0.0.0:0"});
   EXPECT_THAT(other.line(), HasSubstr("--insecure"));
   EXPECT_EQ(other.end(0), 1);
-  Serve malformed({"--listen=80"});
+  Serve malformed({"--store=file:///nonexistent/job", "--listen=80"});
   EXPECT_THAT(malformed.line(), HasSubstr("malformed address"));
   EXPECT_EQ(malformed.end(0), 2);
   Serve unknown({"--once"});
