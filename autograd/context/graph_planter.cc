@@ -32,6 +32,8 @@ absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSe
 
 absl::Status GraphPlanter::outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
                                            proto::Payload& payload) {
+  // Most answers are given without a context.
+  if (ActiveContextSlot::get() == nullptr) return absl::OkStatus();
   const std::shared_ptr<const rpc::CallContext> call = rpc::CallContext::current();
   return outgoing(to, tensors, payload, call == nullptr ? rpc::CallIdentity() : call->identity());
 }

@@ -10,6 +10,7 @@
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/flight/call_recorder.h"
+#include "gradwire/rpc/inspect/limits.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -22,7 +23,9 @@ void name_callees(const rpc::CallRecorder& recorder,
   for (std::size_t i = 0; i < awaited.size(); ++i) {
     if (awaited[i]->answered()) wanted.emplace(awaited[i]->answered(), static_cast<int>(i));
   }
-  for (uint64_t record = recorder.next(); record > recorder.first() && !wanted.empty(); --record) {
+  const uint64_t next = recorder.next();
+  const uint64_t first = std::max(recorder.first(), next - std::min<uint64_t>(next, rpc::kMostVisited));
+  for (uint64_t record = next; record > first && !wanted.empty(); --record) {
     rpc::CallEvent event;
     if (!recorder.read(record - 1, event) || event.kind != rpc::CallEvent::Kind::kServed) continue;
     const auto found = wanted.find({event.peer, event.number});
@@ -63,6 +66,7 @@ proto::PassSummary describe(Pass& pass, const ContextState& context, absl::Time 
                       : std::max<int64_t>(0, absl::ToInt64Microseconds(calls.deadline() - now)));
   out.set_running(view.running);
   out.set_remaining(view.remaining);
+  out.set_busy(view.busy);
   for (const uint64_t worker : view.awaited) out.add_waits_for(worker);
   if (const rpc::CallParent& parent = calls.parent(); parent) {
     proto::CallOrigin& origin = *out.mutable_parent();

@@ -54,7 +54,9 @@ PassPart::PassPart(PassCalls::Options calls, const ContextState& context, Ended 
 
 PassState::View PassPart::view() {
   MutexLock lock(mutex_);
-  return state_.view();
+  PassState::View view = state_.view();
+  view.busy = view.busy || running_;
+  return view;
 }
 
 GraphMessages PassPart::messages(std::size_t most) {

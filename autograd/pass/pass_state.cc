@@ -230,7 +230,7 @@ void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions
 }
 
 PassState::View PassState::view() const {
-  View view{running_, remaining_, {}};
+  View view{running_, remaining_, unanswered_shipments_ > 0, {}};
   if (ended_ || options_.self != options_.root) return view;
   if (running_) {
     std::set_difference(asked_.begin(), asked_.end(), finished_.begin(), finished_.end(),

@@ -111,6 +111,8 @@ class PassState {
     // The run has started.
     bool running = false;
     uint64_t remaining = 0;
+    // Gradients were sent whose receiver has not answered. PassPart adds whether nodes run now.
+    bool busy = false;
     // At the root: the workers that must answer before the pass can go on. Empty at the end.
     std::vector<uint64_t> awaited;
   };

@@ -64,16 +64,21 @@ void wait_until_received(const Agreement& round) {
   (void)round.store.try_wait(keys, kReceiveLimit);
 }
 
+// Fails if the store does not answer: it would not for other ranks either.
+absl::StatusOr<bool> has_arrived(const Agreement& round, int rank) {
+  // A timeout of zero only asks whether the key exists.
+  const absl::Status status = round.store.try_get(rank_key(round.key, rank), absl::ZeroDuration()).status();
+  if (status.ok()) return true;
+  if (store::is_wait_timeout(status)) return false;
+  return status;
+}
+
 // The ranks that have not arrived yet.
 absl::StatusOr<std::vector<int>> find_missing_ranks(const Agreement& round) {
   std::vector<int> ranks;
   for (int rank = 0; rank < round.size; ++rank) {
-    // A timeout of zero only asks whether the key exists. DeadlineExceeded means that it does not.
-    const absl::StatusOr<std::string> value =
-        round.store.try_get(rank_key(round.key, rank), absl::ZeroDuration());
-    if (value.ok()) continue;
-    if (value.status().code() != absl::StatusCode::kDeadlineExceeded) return value.status();
-    ranks.push_back(rank);
+    GRADWIRE_ASSIGN_OR_RETURN(const bool arrived, has_arrived(round, rank));
+    if (!arrived) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -112,13 +117,15 @@ class RoundWait {
   void finish() { progress_.finish(absl::StrCat(round_.subject, ": all ranks have arrived")); }
 
  private:
-  // In a log another rank would write the same: rank 0, or a lower one that waits for it.
   std::optional<ProgressState> describe() const {
+    // In a log another rank would write the same: rank 0, or a lower one that waits for it. That is asked
+    // first: it takes one request in most cases, and the list of missing ranks one for each rank.
+    for (int rank = 0; rank < round_.rank && !round_.progress.output->can_move(); ++rank) {
+      const absl::StatusOr<bool> arrived = has_arrived(round_, rank);
+      if (!arrived.ok() || *arrived) return std::nullopt;
+    }
     const absl::StatusOr<std::vector<int>> ranks = find_missing_ranks(round_);
     if (!ranks.ok()) return std::nullopt;
-    int lowest = 0;
-    for (const int rank : *ranks) lowest += rank == lowest ? 1 : 0;
-    if (lowest < round_.rank && !round_.progress.output->can_move()) return std::nullopt;
     const int arrived = round_.size - static_cast<int>(ranks->size());
     return ProgressState{.text = absl::StrCat(round_.subject, ": ", arrived, " of ", round_.size,
                                               " ranks have arrived, waiting for ",

@@ -155,6 +155,10 @@ absl::StatusOr<absl::Duration> time_of(const std::optional<absl::Duration>& opti
   return time;
 }
 
+bool is_insecure(const OtlpOptions& options, const EnvironmentReader& environment) {
+  return options.insecure || absl::EqualsIgnoreCase(environment("OTEL_EXPORTER_OTLP_INSECURE"), "true");
+}
+
 absl::Status read_endpoint(const OtlpOptions& options, const EnvironmentReader& environment,
                            CollectorOptions& out) {
   std::string endpoint =
@@ -170,7 +174,8 @@ absl::Status read_endpoint(const OtlpOptions& options, const EnvironmentReader& 
   if (colon == absl::string_view::npos || absl::EndsWith(rest, "]"))
     absl::StrAppend(&with_port, ":", kDefaultPort);
   const absl::StatusOr<store::Endpoint> parsed = store::parse_endpoint(with_port);
-  if (!has_scheme || !parsed.ok() || !store::check_endpoint(*parsed, 1).ok()) {
+  if (!has_scheme || absl::StrContains(endpoint, "@") || !parsed.ok() ||
+      !store::check_endpoint(*parsed, 1).ok()) {
     // A name and a password before '@' would be secret.
     return absl::InvalidArgumentError(absl::StrCat(
         "malformed endpoint of an OpenTelemetry collector: got ",
@@ -178,9 +183,7 @@ absl::Status read_endpoint(const OtlpOptions& options, const EnvironmentReader& 
         ", expected \"https://HOST:PORT\" or \"http://HOST:PORT\", without a path: OTLP is sent by gRPC"));
   }
   out.address = store::to_string(*parsed);
-  const bool insecure =
-      options.insecure || absl::EqualsIgnoreCase(environment("OTEL_EXPORTER_OTLP_INSECURE"), "true");
-  if (!out.tls && !insecure && !store::is_loopback(parsed->host)) {
+  if (!out.tls && !is_insecure(options, environment) && !store::is_loopback(parsed->host)) {
     return absl::FailedPreconditionError(
         absl::StrCat("export of metrics to ", endpoint,
                      " refused: it would cross the network without TLS; use https://, or allow it with "
@@ -248,6 +251,13 @@ absl::StatusOr<CollectorOptions> resolve(const OtlpOptions& options, const Envir
   GRADWIRE_RETURN_IF_ERROR(read_endpoint(options, environment, out));
   GRADWIRE_RETURN_IF_ERROR(read_authorities(options, environment, out));
   GRADWIRE_RETURN_IF_ERROR(read_headers(options.headers_file, environment, out));
+  if (!out.tls && !out.headers.empty() && !is_insecure(options, environment)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "export of metrics to ", out.address,
+        " with headers refused: without TLS, every user of this host who "
+        "listens there would get the keys in them; use https://, or allow it with OtlpOptions::insecure or "
+        "OTEL_EXPORTER_OTLP_INSECURE=true"));
+  }
   GRADWIRE_RETURN_IF_ERROR(read_attributes(options, environment, out));
   GRADWIRE_ASSIGN_OR_RETURN(
       out.interval, time_of(options.interval, "interval", "OTEL_METRIC_EXPORT_INTERVAL", environment));

@@ -75,6 +75,7 @@ TEST(CollectorOptions, PasswordInAnEndpointIsNotShown) {
   const std::string message = message_of({.endpoint = "https://user:hidden@collector:4317"});
   EXPECT_THAT(message, ::testing::Not(HasSubstr("hidden")));
   EXPECT_THAT(message, HasSubstr("'@'"));
+  EXPECT_THAT(message_of({.endpoint = "https://hidden@collector:4317"}), ::testing::Not(HasSubstr("hidden")));
 }
 
 TEST(CollectorOptions, PlaintextToAnotherHostNeedsConsent) {
@@ -110,6 +111,7 @@ TEST(CollectorOptions, EnvironmentFillsWhatIsNotSet) {
   const auto given = resolved({.endpoint = "http://127.0.0.1:2",
                                .interval = absl::Seconds(1),
                                .timeout = absl::Seconds(2),
+                               .insecure = true,
                                .attributes = {{"zone", "d"}}},
                               variables);
   ASSERT_TRUE(given.ok()) << given.status();
@@ -147,7 +149,10 @@ TEST(CollectorOptions, HeadersThatGrpcDoesNotAcceptAreRefusedWithoutTheirValues)
 
 TEST(CollectorOptions, HeadersComeFromAFileThatOnlyItsOwnerReads) {
   const std::string path = write("headers", "api-key=a,b\n\nx=y\n", 0600);
-  const auto options = resolved({.headers_file = path}, {{"OTEL_EXPORTER_OTLP_HEADERS", "z=z"}});
+  // Another user of this host could listen at the port.
+  EXPECT_EQ(resolved({.headers_file = path}).status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto options =
+      resolved({.endpoint = "https://a", .headers_file = path}, {{"OTEL_EXPORTER_OTLP_HEADERS", "z=z"}});
   ASSERT_TRUE(options.ok()) << options.status();
   ASSERT_EQ(options->headers.size(), 2u);
   EXPECT_EQ(options->headers[0].second.reveal(), "a,b");

@@ -120,7 +120,7 @@ TEST(MetricsExporter, StopExportsWithoutWaitingForTheInterval) {
 TEST(MetricsExporter, HeadersAreSentWithEveryRequest) {
   FakeCollector collector;
   absl::StatusOr<CollectorOptions> options =
-      resolve({.endpoint = collector.endpoint(), .interval = kLong}, [](const char* name) {
+      resolve({.endpoint = collector.endpoint(), .interval = kLong, .insecure = true}, [](const char* name) {
         return std::string(name) == "OTEL_EXPORTER_OTLP_HEADERS" ? "Api-Key=a%2Cb,x=y" : "";
       });
   ASSERT_TRUE(options.ok()) << options.status();
@@ -160,7 +160,7 @@ TEST(MetricsExporter, RefusalsAreCountedAndTheKeyIsNotLogged) {
   });
   ::testing::internal::CaptureStderr();
   absl::StatusOr<CollectorOptions> options =
-      resolve({.endpoint = collector.endpoint(), .interval = kShort}, [](const char* name) {
+      resolve({.endpoint = collector.endpoint(), .interval = kShort, .insecure = true}, [](const char* name) {
         return std::string(name) == "OTEL_EXPORTER_OTLP_HEADERS" ? "authorization=Bearer%20hidden-key" : "";
       });
   ASSERT_TRUE(options.ok()) << options.status();

@@ -28,6 +28,7 @@ struct OtlpOptions {
   // OTEL_EXPORTER_OTLP_CERTIFICATE, or else the authorities that gRPC finds in the system.
   std::string certificate_file;
   // Allows "http://" for another host: everybody in the network between can read the metrics and the headers.
+  // Allows headers without TLS also on this host: another user may listen at the port of the collector.
   // Also allowed by OTEL_EXPORTER_OTLP_INSECURE=true.
   bool insecure = false;
   // The name of the job, the attribute service.name. Empty: OTEL_SERVICE_NAME, the attribute in

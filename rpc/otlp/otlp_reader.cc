@@ -22,6 +22,8 @@ using proto::otlp::ExportMetricsServiceRequest;
 constexpr std::size_t kMostBounds = 100;
 // Bytes that a message adds around a data point or a metric: its tag and its length.
 constexpr std::size_t kFraming = 8;
+// Labels are names. A longer one would make a message that the collector refuses, with all that is in it.
+constexpr std::size_t kMaxLabelBytes = 8'192;
 
 uint64_t nanoseconds(absl::Time time) {
   return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixNanos(time)));
@@ -137,7 +139,7 @@ void OtlpReader::read_line(absl::string_view line, ExportMetricsServiceRequest& 
   if (line.empty() || line[0] == '#') return;
   bool known = false;
   const std::optional<SampleLine> sample = metrics::parse_sample(line, known);
-  if (!sample.has_value()) return;
+  if (!sample.has_value() || sample->labels.size() > kMaxLabelBytes) return;
   if (metrics::family_of(sample->metric).kind != Kind::kHistogram) {
     add_number(*sample, request);
   } else if (absl::EndsWith(sample->name, "_bucket")) {

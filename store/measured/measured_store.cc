@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<std::string>> MeasuredStore::do_wait(const std::vecto
 
 absl::StatusOr<Store::Values> MeasuredStore::do_multi_get(const std::vector<std::string>& keys,
                                                           absl::Time deadline) {
-  return measured("multi_get", [&] { return ForwardingStore::do_multi_get(keys, deadline); });
+  return measured_wait("multi_get", [&] { return ForwardingStore::do_multi_get(keys, deadline); });
 }
 
 absl::StatusOr<std::optional<std::string>> MeasuredStore::do_watch(

@@ -30,15 +30,16 @@ StoreTimes::View StoreTimes::view(absl::Time now) const {
   MutexLock lock(mutex_);
   View view;
   view.store = store_;
-  view.calls = ended_.size();
   absl::Duration all;
   for (const Call& call : ended_) {
+    if (now - (call.began + call.took) > kRecent) continue;
+    ++view.calls;
     all += call.took;
     if (call.took < view.slowest || call.took == absl::ZeroDuration()) continue;
     view.slowest = call.took;
     view.slowest_operation = call.operation;
   }
-  if (!ended_.empty()) view.mean = all / static_cast<int64_t>(ended_.size());
+  if (view.calls > 0) view.mean = all / static_cast<int64_t>(view.calls);
   if (!open_.empty()) {
     view.open = now - open_.begin()->second.began;
     view.open_operation = open_.begin()->second.operation;

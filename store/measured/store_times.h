@@ -18,6 +18,8 @@ class StoreTimes {
  public:
   // The number of calls that are kept.
   static constexpr std::size_t kKept = 32;
+  // Earlier calls say nothing about the store of today.
+  static constexpr absl::Duration kRecent = absl::Minutes(1);
 
   // A call begins. Returns its number for end(). `operation`: a literal.
   uint64_t begin(const char* operation, absl::Time now);
@@ -29,7 +31,7 @@ class StoreTimes {
   struct View {
     // Empty before set_store().
     std::string store;
-    // The calls that are kept, their mean time, and the slowest one.
+    // The calls that are kept and have ended in the last kRecent, their mean time, and the slowest one.
     std::size_t calls = 0;
     absl::Duration mean;
     absl::Duration slowest;

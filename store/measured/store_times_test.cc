@@ -25,6 +25,10 @@ TEST(StoreTimes, MeanAndSlowestOfTheLastCalls) {
   EXPECT_EQ(view.slowest, absl::Milliseconds(330));
   EXPECT_EQ(view.slowest_operation, "add");
   EXPECT_EQ(view.open_operation, "");
+  EXPECT_EQ(times.view(kStart + StoreTimes::kRecent).calls, StoreTimes::kKept);
+  // The last one has ended less than a minute ago, and the others earlier.
+  EXPECT_EQ(times.view(kStart + StoreTimes::kRecent + absl::Milliseconds(50)).mean, absl::Milliseconds(330));
+  EXPECT_EQ(times.view(kStart + absl::Hours(3)).calls, 0u);
 }
 
 TEST(StoreTimes, TheOldestOpenCall) {

@@ -251,9 +251,9 @@ TEST(InspectJob, TraceOfTheNextSecondsHasAllWorkersAndTheOpenCall) {
     std::vector<std::string> arguments = job.arguments({"--seconds=0.2", "-o", trace}, token);
     std::erase(arguments, "--interval=0.1");
     arguments.insert(arguments.begin(), "trace");
-    return run(arguments);
+    return run_inspect(arguments);
   };
-  const Result result = run_trace(right_token());
+  const InspectResult result = run_trace(right_token());
   EXPECT_EQ(result.code, 0) << result.out;
   EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("wrote ", trace)), HasSubstr(" spans of 2 workers")));
   std::stringstream text;
@@ -262,7 +262,7 @@ TEST(InspectJob, TraceOfTheNextSecondsHasAllWorkersAndTheOpenCall) {
               AllOf(HasSubstr("\"name\":\"default0 (process "), HasSubstr("\"name\":\"default1 (process "),
                     HasSubstr("sleep_on"), HasSubstr("\"result\":\"not ended\"")));
   // Without the job's token there is nothing to read.
-  const Result refused = run_trace("");
+  const InspectResult refused = run_trace("");
   EXPECT_EQ(refused.code, 1) << refused.out;
 }
 

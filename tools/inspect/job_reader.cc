@@ -137,7 +137,9 @@ absl::StatusOr<JobView> JobReader::read(std::string& warning) {
       const rpc::Exchange exchange = observer_->last_exchange(self);
       worker.asked = exchange.asked;
       worker.answered_at = exchange.answered;
-      if (!boot_id().empty() && worker.state.boot() == boot_id()) processes_[self] = worker.state.pid();
+      // In a container of this host the id would name another process.
+      if (!boot_id().empty() && worker.state.boot() == boot_id() && worker.state.host() == host_name())
+        processes_[self] = worker.state.pid();
     } else {
       worker.status = answer->status();
       const auto process = processes_.find(self);

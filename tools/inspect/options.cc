@@ -250,6 +250,7 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& arguments,
   Options options;
   GRADWIRE_RETURN_IF_ERROR(apply(option_table(options, command), arguments, /*rest=*/nullptr));
   GRADWIRE_RETURN_IF_ERROR(check_place(options.place));
+  options.insecure_page = options.place.security.insecure;
   if (options.json && !options.once) return absl::InvalidArgumentError("--json needs --once");
   return options;
 }

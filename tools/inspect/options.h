@@ -25,6 +25,9 @@ struct Options {
   // Only for `inspect serve`: where the page is served, and the flight records of the job, if it writes any.
   std::string listen = "127.0.0.1:0";
   std::string flight;
+  // Whether --insecure was given. Then other hosts may read the page, too; the description of a job, which
+  // has its own SecurityOptions, does not decide this.
+  bool insecure_page = false;
 };
 
 enum class Command { kView, kServe };

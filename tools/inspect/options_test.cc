@@ -16,7 +16,7 @@ TEST(Options, DefaultsAreThoseOfTheUsage) {
   const absl::StatusOr<Options> options = parse_options({});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_FALSE(options->once || options->list);
-  EXPECT_EQ(options->job, "");
+  EXPECT_EQ(options->place.job, "");
   EXPECT_EQ(options->place.store, "env://");
   EXPECT_EQ(options->interval, absl::Seconds(1));
   EXPECT_EQ(options->place.timeout, absl::Seconds(3));

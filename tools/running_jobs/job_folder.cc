@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -47,19 +48,42 @@ std::vector<std::string> job_folders(const std::string& folder) {
   return paths;
 }
 
+// mkdtemp() adds so many characters to kPrefix.
+constexpr std::size_t kRandomBytes = 6;
+// The files of a job.
+constexpr std::array<absl::string_view, 3> kFiles = {"/token", "/job.next", kFile};
+
+// Whether a JobFolder has made this folder: the user may have others whose names begin like it.
+bool is_job_folder(const std::string& path) {
+  const std::filesystem::path folder(path);
+  std::error_code error;
+  if (folder.filename().string().size() != kPrefix.size() + kRandomBytes) return false;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = absl::StrCat("/", entry->path().filename().string());
+    if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) return false;
+  }
+  return !error;
+}
+
+// Never removes something else than the files of a job.
+void remove_folder(const std::string& path) {
+  for (const absl::string_view file : kFiles) unlink(absl::StrCat(path, file).c_str());
+  rmdir(path.c_str());
+}
+
 // Whether no process holds the lock of the job in this folder.
 bool has_ended(int folder) { return flock(folder, LOCK_SH | LOCK_NB) == 0; }
 
 void remove_ended(const std::string& folder) {
   for (const std::string& path : job_folders(folder)) {
     const absl::StatusOr<Descriptor> opened = open_private_folder(path, /*create=*/false);
-    if (!opened.ok() || !has_ended(opened->get())) continue;
+    if (!opened.ok() || !has_ended(opened->get()) || !is_job_folder(path)) continue;
     struct stat info {};
     const bool has_file = access((path + kFile).c_str(), F_OK) == 0;
     const bool is_new =
         fstat(opened->get(), &info) == 0 && absl::Now() - absl::TimeFromTimespec(info.st_mtim) < kNew;
-    std::error_code ignored;
-    if (has_file || !is_new) std::filesystem::remove_all(path, ignored);
+    if (has_file || !is_new) remove_folder(path);
   }
 }
 
@@ -104,8 +128,7 @@ JobFolder::JobFolder(JobFolder&& other) noexcept
     : path_(std::exchange(other.path_, "")), lock_(std::move(other.lock_)) {}
 
 JobFolder::~JobFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (!path_.empty()) remove_folder(path_);
 }
 
 absl::StatusOr<std::string> JobFolder::add_token(const security::Secret& token) {

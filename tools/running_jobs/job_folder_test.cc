@@ -157,6 +157,22 @@ TEST_F(JobFolderTest, FolderThatIsBeingMadeIsNotRemoved) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST_F(JobFolderTest, FoldersOfTheUserThatOnlyLookAlikeAreKept) {
+  { JobFolder makes_the_parent = create(); }
+  const timespec old[] = {absl::ToTimespec(absl::Now() - absl::Hours(1)),
+                          absl::ToTimespec(absl::Now() - absl::Hours(1))};
+  for (const char* name : {"/job.12345", "/job.results", "/job.abcdef"}) {
+    const std::string path = folders_.paths.front() + name;
+    ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+    std::ofstream(path + "/job") << "{}";
+    std::ofstream(path + "/data") << "1";
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), old, 0), 0);
+  }
+  JobFolder next = create();
+  for (const char* name : {"/job.12345", "/job.results", "/job.abcdef"})
+    EXPECT_TRUE(std::filesystem::exists(folders_.paths.front() + name + "/data"));
+}
+
 TEST_F(JobFolderTest, FolderInWhichOthersHaveRightsIsNotUsed) {
   const std::string& path = folders_.paths.front();
   ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
@@ -175,7 +191,21 @@ TEST_F(JobFolderTest, LinkIsNotFollowed) {
   ASSERT_EQ(mkdir(elsewhere.c_str(), 0700), 0);
   ASSERT_EQ(symlink(elsewhere.c_str(), folders_.paths.front().c_str()), 0);
   EXPECT_FALSE(JobFolder::create(folders_).ok());
+  EXPECT_FALSE(JobFolder::create({.paths = {folders_.paths.front() + "/"}}).ok());
   EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
+}
+
+TEST_F(JobFolderTest, FolderThatOthersCanExchangeIsNotUsed) {
+  const std::string shared = parent_ + "/shared";
+  ASSERT_EQ(mkdir(shared.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(shared.c_str(), 0777), 0);
+  const RuntimeFolders folders{.paths = {shared + "/gradwire"}};
+  const absl::Status status = JobFolder::create(folders).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(shared));
+  // As in /tmp, where only the owner of a folder can rename it.
+  ASSERT_EQ(chmod(shared.c_str(), 01777), 0);
+  EXPECT_TRUE(JobFolder::create(folders).ok());
 }
 
 TEST_F(JobFolderTest, FileThatOthersCanReadOrThatIsMalformedIsAProblem) {

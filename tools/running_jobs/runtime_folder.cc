@@ -16,6 +16,21 @@ namespace {
 
 constexpr mode_t kAllOthers = S_IRWXG | S_IRWXO;
 
+// Users who may rename in the parent of a folder could exchange the folder after it was checked.
+absl::Status check_parent(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  struct stat info {};
+  // A parent that is missing is reported when the folder is opened.
+  if (stat(parent.c_str(), &info) != 0) return absl::OkStatus();
+  const bool trusted_owner = info.st_uid == geteuid() || info.st_uid == 0;
+  const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0;
+  if (trusted_owner && !others_write) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("other users could exchange the folder ", path,
+                                                  ", because they may write to ", parent,
+                                                  "; name another one in GRADWIRE_RUNTIME_DIR"));
+}
+
 }  // namespace
 
 RuntimeFolders RuntimeFolders::of(const Variable& variable) {
@@ -30,8 +45,11 @@ RuntimeFolders RuntimeFolders::of(const Variable& variable) {
   return {.paths = {runtime + "/gradwire", "/tmp/gradwire-" + user}};
 }
 
-// The folder is checked after it was opened. Nobody can exchange it in between.
-absl::StatusOr<Descriptor> open_private_folder(const std::string& path, bool create) {
+// The folder is checked after it was opened. Nobody can exchange it in between, or later.
+absl::StatusOr<Descriptor> open_private_folder(std::string path, bool create) {
+  // A link with a slash behind it would be followed.
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  GRADWIRE_RETURN_IF_ERROR(check_parent(path));
   if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return errno_status(absl::StrCat("cannot make the folder ", path), errno);
   }

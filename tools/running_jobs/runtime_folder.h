@@ -29,6 +29,6 @@ struct RuntimeFolders {
 // Opens a folder that belongs to this user, and that no other user can read, change or enter. With `create`
 // it is made if it is missing, in a folder that must exist. PermissionDenied, with the remedy, if it belongs
 // to another user, or if others have rights. NotFound, or Unavailable, if it cannot be opened or made.
-absl::StatusOr<Descriptor> open_private_folder(const std::string& path, bool create);
+absl::StatusOr<Descriptor> open_private_folder(std::string path, bool create);
 
 }  // namespace gradwire::tools

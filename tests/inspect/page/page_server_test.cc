@@ -212,7 +212,7 @@ TEST(PageServer, AddressesOfOtherHostsNeedConsent) {
   const absl::Status refused = PageServer::start(options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--insecure"));
-  options.place.security.insecure = true;
+  options.insecure_page = true;
   EXPECT_TRUE(PageServer::start(options).ok());
   for (const char* address : {"unix:/tmp/page", "", "80"}) {
     options.listen = address;

@@ -39,7 +39,9 @@ absl::Duration majority(const std::vector<Offset>& offsets) {
   std::vector<absl::Duration> all = {absl::ZeroDuration()};
   for (const Offset& offset : offsets) all.push_back(offset.middle());
   std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
+  // If two are in the middle: the one nearer to the clock of this process.
+  const absl::Duration lower = all[(all.size() - 1) / 2], upper = all[all.size() / 2];
+  return absl::AbsDuration(lower) < absl::AbsDuration(upper) ? lower : upper;
 }
 
 }  // namespace

@@ -46,13 +46,11 @@ std::map<CallKey, Queue> queues_of(const WorkerView& worker) {
 // reported, for each class.
 std::vector<Finding> find_hot_objects(const JobView& job, const WaitGraph& graph,
                                       const Thresholds& thresholds) {
+  std::set<const WaitGraph::Node*> members;
+  for (const auto& cycle : graph.deadlocks(thresholds.deadlock)) members.insert(cycle.begin(), cycle.end());
   std::set<CallKey> stuck;
-  for (const auto& cycle : graph.deadlocks(thresholds.deadlock)) {
-    for (const WaitGraph::Node* node : cycle) {
-      for (const auto& [key, each] : graph.nodes()) {
-        if (&each == node) stuck.insert({key.origin, key.number});
-      }
-    }
+  for (const auto& [key, node] : graph.nodes()) {
+    if (members.contains(&node)) stuck.insert({key.origin, key.number});
   }
   std::vector<Finding> findings;
   for (const WorkerView& worker : job.workers) {

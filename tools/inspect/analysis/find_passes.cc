@@ -20,6 +20,17 @@ const proto::PassSummary* part_of(const WorkerView& worker, const proto::PassSum
   return nullptr;
 }
 
+// Whether no worker does something for the pass, so that it reaches no more workers. Workers that do not
+// answer may.
+bool is_stuck(const JobView& job, const proto::PassSummary& pass) {
+  return std::all_of(job.workers.begin(), job.workers.end(), [&](const WorkerView& worker) {
+    if (!worker.is_member()) return true;
+    if (!worker.answered()) return false;
+    const proto::PassSummary* part = part_of(worker, pass);
+    return part == nullptr || !part->busy();
+  });
+}
+
 // Whether the receiver of an awaited message will never send its gradients: its part runs, and has no such
 // message in its graph.
 bool is_unused(const JobView& job, uint64_t sender, const proto::PassSummary& pass,
@@ -28,9 +39,10 @@ bool is_unused(const JobView& job, uint64_t sender, const proto::PassSummary& pa
   if (receiver == nullptr || !receiver->answered()) return false;
   const proto::PassSummary* part = part_of(*receiver, pass);
   if (part == nullptr) {
-    // It takes no part in the pass, if its list of passes is complete.
+    // It takes no part in the pass, if its list of passes is complete. In this mode a part begins with the
+    // first gradients that reach the worker, so others may still send some.
     const proto::AutogradState& passes = receiver->state.autograd();
-    return passes.passes_total() == static_cast<uint64_t>(passes.passes_size());
+    return passes.passes_total() == static_cast<uint64_t>(passes.passes_size()) && is_stuck(job, pass);
   }
   if (!part->running() || !part->reached_all()) return false;
   return std::none_of(part->reached().begin(), part->reached().end(), [&](const proto::GraphMessage& each) {

@@ -10,6 +10,8 @@ using Stage = proto::CallSummary::Stage;
 
 namespace {
 
+constexpr std::size_t kLongestChain = 256;
+
 absl::Duration left_of(int64_t left_us) {
   return left_us < 0 ? absl::InfiniteDuration() : absl::Microseconds(left_us);
 }
@@ -163,8 +165,8 @@ std::vector<std::vector<const WaitGraph::Node*>> WaitGraph::deadlocks(absl::Dura
 std::vector<const WaitGraph::Node*> WaitGraph::chain_to(const Node& node) {
   std::vector<const Node*> chain;
   for (const Node* at = &node; at != nullptr; at = at->parent) {
-    // Workers may report anything, also a cycle of parents.
-    if (std::find(chain.begin(), chain.end(), at) != chain.end()) break;
+    // Workers may report anything, also a cycle of parents, or chains that nobody reads to their end.
+    if (chain.size() >= kLongestChain || std::find(chain.begin(), chain.end(), at) != chain.end()) break;
     chain.push_back(at);
   }
   std::reverse(chain.begin(), chain.end());

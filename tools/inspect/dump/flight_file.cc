@@ -31,6 +31,8 @@ constexpr std::size_t kMaxFiles = 65'536;
 // The launcher's --trace has one folder for each round, and in it one for each worker.
 constexpr int kMaxDepth = 3;
 constexpr int kVersion = 1;
+// Names of workers and titles of groups are shorter. Each span of a trace has a copy.
+constexpr std::size_t kMaxTitle = 256;
 // Times are positive and far below the range of the type, so that differences and sums do not overflow.
 constexpr int64_t kMaxTime = int64_t{1} << 61;
 
@@ -122,7 +124,7 @@ bool read_header(const json& line, FlightFile& file) {
   const std::string source = text_of(line, "source");
   if (source != "agent" && source != "group") return false;
   file.is_group = source == "group";
-  file.title = text_of(line, file.is_group ? "title" : "worker");
+  file.title = text_of(line, file.is_group ? "title" : "worker").substr(0, kMaxTitle);
   file.incarnation = id_of(line, "incarnation");
   file.reason = text_of(line, "reason");
   file.crash = text_of(line, "dump") == "crash";
@@ -144,7 +146,7 @@ bool read_line(const json& line, FlightFile& file) {
   if (type == "worker") {
     const uint64_t incarnation = id_of(line, "incarnation");
     if (incarnation == 0) return false;
-    file.workers[incarnation] = text_of(line, "name");
+    file.workers[incarnation] = text_of(line, "name").substr(0, kMaxTitle);
     return true;
   }
   if (type == "end") file.truncated = false;
@@ -209,7 +211,8 @@ absl::Status add_flight_files(const std::string& directory, int depth, std::vect
     }
   }
   ::closedir(folder);
-  for (const std::string& each : folders) GRADWIRE_RETURN_IF_ERROR(add_flight_files(each, depth + 1, paths));
+  // A folder of another user, or one that has just been removed, does not hide the records beside it.
+  for (const std::string& each : folders) (void)add_flight_files(each, depth + 1, paths);
   return absl::OkStatus();
 }
 

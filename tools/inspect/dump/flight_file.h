@@ -95,6 +95,7 @@ absl::StatusOr<FlightFile> parse_flight_file(absl::string_view text);
 absl::StatusOr<FlightFile> read_flight_file(const std::string& path);
 
 // The files *.jsonl in a directory and in the folders below it, at most three deep; sorted; at most 65,536.
+// Folders below it that cannot be read are skipped.
 // Errors as above.
 absl::StatusOr<std::vector<std::string>> find_flight_files(const std::string& directory);
 

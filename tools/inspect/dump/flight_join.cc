@@ -92,6 +92,8 @@ std::vector<ClockOffset> clocks_of(const Calls& calls,
   std::map<std::pair<uint64_t, uint64_t>, std::vector<inspect::ClockSample>> samples;
   for (const auto& [identity, ends] : calls) {
     if (ends.made == nullptr || ends.served == nullptr || ends.made->open() || ends.served->open()) continue;
+    // After a timeout or a cancellation the end of the call is not the arrival of its answer.
+    if (ends.made->code != "OK") continue;
     const uint64_t caller = ends.made_in->incarnation;
     const uint64_t callee = ends.served_in->incarnation;
     if (caller == callee) continue;

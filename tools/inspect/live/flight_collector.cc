@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/tools/inspect/analysis/text.h"
 
 namespace gradwire::inspect {
 namespace {
@@ -71,7 +72,7 @@ std::vector<std::string> FlightCollector::begin(const std::vector<proto::WorkerR
                                            answers[i]->flight().recorded()};
     } else {
       problems.push_back(absl::StrCat(quoted(workers[i].name()),
-                                      " does not say when the period begins: ", status.message()));
+                                      " does not say when the period begins: ", printable(status.message())));
     }
   }
   return problems;
@@ -115,8 +116,8 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
       if (status.ok()) continue;
       asked[i]->done = true;
       asked[i]->text.clear();
-      collected.problems.push_back(
-          absl::StrCat(quoted(asked[i]->worker.name()), " is missing or incomplete: ", status.message()));
+      collected.problems.push_back(absl::StrCat(quoted(asked[i]->worker.name()),
+                                                " is missing or incomplete: ", printable(status.message())));
     }
   }
   sort_files(workers, collected.files);
@@ -167,7 +168,9 @@ absl::Status FlightCollector::take_calls(Work& work, const proto::AgentState& st
   collected.files.push_back(std::move(file));
   work.text.clear();
   work.question.set_group(1);
-  work.done = !state.boot().empty() && !processes_.emplace(state.boot(), state.pid()).second;
+  // Containers of one host have one boot, and often the same ids of processes.
+  work.done = !state.boot().empty() &&
+              !processes_.emplace(absl::StrCat(state.boot(), " ", state.host()), state.pid()).second;
   return absl::OkStatus();
 }
 

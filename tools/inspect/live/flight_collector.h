@@ -91,7 +91,7 @@ class FlightCollector {
   Clock& clock_;
   // By incarnation.
   std::map<uint64_t, Start> starts_;
-  // The processes whose groups have been asked for: boot and process id.
+  // The processes whose groups have been asked for: boot and host, and process id.
   std::set<std::pair<std::string, int64_t>> processes_;
   std::size_t total_bytes_ = 0;
 };

@@ -17,7 +17,8 @@ struct End {
   const TraceSpan* span = nullptr;
 };
 
-bool has_ended(const TraceSpan& span) { return !span.result.empty() && span.id != CallIdentity(); }
+// A call that has timed out, or was cancelled, has not ended with the arrival of its answer.
+bool has_ended(const TraceSpan& span) { return span.result == "OK" && span.id != CallIdentity(); }
 
 // For each pair of caller and callee, the calls of which both ends are known.
 std::map<Pair, std::vector<ClockSample>> samples_of(const std::vector<WorkerTrace>& workers) {

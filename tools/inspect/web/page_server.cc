@@ -45,9 +45,9 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::start(const Options& opt
   auto server = std::unique_ptr<PageServer>(new PageServer(options));
   GRADWIRE_ASSIGN_OR_RETURN(server->protection_, protection_of(options.place.security));
   PageServer& self = *server;
-  GRADWIRE_ASSIGN_OR_RETURN(server->server_,
-                            start_page_http(options.listen, options.place.security.insecure,
-                                            security::Secret(self.token_), [&self] { return self.data(); }));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      server->server_, start_page_http(options.listen, options.insecure_page, security::Secret(self.token_),
+                                       [&self] { return self.data(); }));
   server->reader_ = std::make_unique<BackgroundReader>(
       options, [&self](const Report* report, const std::string& status) { self.on_reading(report, status); });
   return server;

@@ -22,8 +22,8 @@ namespace gradwire::tools {
 // says nothing about a program whose workers do not meet in the store.
 //
 // A thread of its own asks the store, for the first time after Options::first: a job whose workers meet at
-// once is asked about once. Use the other methods on one thread. The destructor waits for the thread, at most
-// for Options::timeout.
+// once is asked about once. Use the other methods on one thread. The destructor waits for the call
+// in progress: for a few seconds if the store does not answer.
 class ArrivalWatch {
  public:
   struct Worker {

@@ -56,6 +56,7 @@ absl::StatusOr<Meeting> read_meeting(store::Store& store, int64_t round, int wor
   Meeting meeting;
   for (auto& [prefix, group] : groups_of(keys, world_size)) {
     if (!group.has_size || (group.arrived.empty() && !group.has_result)) continue;
+    if (left() <= absl::ZeroDuration()) return absl::DeadlineExceededError("the store is slow");
     const absl::StatusOr<std::string> size = store.try_get(prefix + "/world_size", left());
     int number = 0;
     // The key of a group that has just ended may be gone.

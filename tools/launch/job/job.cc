@@ -318,7 +318,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   ArrivalWatch::Options watch{.open = stores_->workers_opener(round),
                               .round = round.round,
                               .world_size = places.front().world_size,
-                              .progress = {.output = &wait_output_}};
+                              .progress = {.output = &arrival_output_}};
   for (const WorkerPlace& place : places) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place));
     std::vector<std::string> environment =

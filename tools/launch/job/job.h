@@ -117,8 +117,8 @@ class LaunchJob {
   WaitOutput wait_output_{outputs_};
   // Set while the launcher waits for other nodes.
   std::optional<Progress> wait_;
-  // Set while the workers of a round run, unless it has one worker.
-  std::unique_ptr<ArrivalWatch> arrivals_;
+  WaitOutput arrival_output_{outputs_, /*moves=*/false};
+  std::unique_ptr<ArrivalWatch> arrivals_;  // Set while the workers of a round run, unless it has one.
 };
 
 }  // namespace gradwire::tools

@@ -102,10 +102,12 @@ void LaunchJob::drain_output() {
 absl::StatusOr<int> LaunchJob::conclude() {
   wait_.reset();
   // The user who has sent a second signal does not wait for it.
-  if (!force_kill_) print_trace(trace_, outputs_);
+  if (!force_kill_ && trace_.enabled()) {
+    print_trace(trace_, outputs_);
+    drain_output();
+  }
   const rendezvous::Outcome& outcome = update_.outcome;
   if (interrupted_by_ != 0 || outcome.status.ok()) {
-    if (trace_.enabled()) drain_output();
     return interrupted_by_ == 0 || succeeded_ ? 0 : 128 + interrupted_by_;
   }
   // The nodes agree which failure was the first; failures on this node may be its consequences.

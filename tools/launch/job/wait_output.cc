@@ -10,7 +10,7 @@ namespace gradwire::tools {
 bool WaitOutput::enabled() const { return log_settings().progress(); }
 
 bool WaitOutput::can_move() const {
-  return log_settings().terminal && LineOutput::standard_error().can_move();
+  return moves_ && log_settings().terminal && LineOutput::standard_error().can_move();
 }
 
 // Lines that the outputs have not written yet would be written behind the moving line.

@@ -7,10 +7,11 @@ namespace gradwire::tools {
 
 // Prints what the launcher waits for: lines through its outputs, so that they are not mixed with those of
 // workers, and the moving line directly. `outputs` must outlive this object. Use on the thread of the
-// outputs, and draw no moving line while workers run: they may write to the same terminal.
+// outputs.
 class WaitOutput final : public ProgressOutput {
  public:
-  explicit WaitOutput(WorkerOutputs& outputs) : outputs_(outputs) {}
+  // `moves`: false while workers run, which may write to the same terminal. Then only lines are printed.
+  explicit WaitOutput(WorkerOutputs& outputs, bool moves = true) : outputs_(outputs), moves_(moves) {}
 
   bool enabled() const override;
   bool can_move() const override;
@@ -20,6 +21,7 @@ class WaitOutput final : public ProgressOutput {
 
  private:
   WorkerOutputs& outputs_;
+  const bool moves_;
 };
 
 }  // namespace gradwire::tools

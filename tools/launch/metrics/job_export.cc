@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/name.h"
 #include "gradwire/rpc/otlp/collector_options.h"
 #include "gradwire/rpc/otlp/otlp_reader.h"
 
@@ -21,8 +22,9 @@ std::vector<rpc::MetricsText> read(const JobMetrics& metrics, const std::string&
     std::map<std::string, std::string> attributes = {{kInstance, absl::StrCat("launch ", host)}};
     if (each.rank >= 0) {
       attributes["gradwire.rank"] = absl::StrCat(each.rank);
+      const std::optional<std::string> name = rpc::first_label_in(each.text, "worker");
       attributes[kInstance] =
-          rpc::first_label_in(each.text, "worker").value_or(absl::StrCat("rank ", each.rank));
+          name && name->size() <= kMaxNameLength ? *name : absl::StrCat("rank ", each.rank);
     }
     texts.push_back({.text = std::move(each.text), .since = each.since, .attributes = std::move(attributes)});
   }

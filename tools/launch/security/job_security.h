@@ -17,7 +17,8 @@ namespace gradwire::tools {
 // The token or the certificates of the job, for this launcher's stores and for its workers.
 //
 // A token reaches the workers by a descriptor of memory that nobody can change, which they inherit from the
-// launcher. It is in no command line, variable or file.
+// launcher. It is in no command line and no variable, and in no
+// file but that of a running job, which only the user can read (tools/running_jobs).
 //
 // Not thread-safe. Must outlive the workers.
 class JobSecurity {

@@ -1,5 +1,10 @@
 #include "gradwire/tools/launch/trace/job_trace.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <iterator>
 #include <system_error>
@@ -9,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/inspect/dump/flight_paths.h"
 #include "gradwire/tools/inspect/trace/flight_trace.h"
 #include "gradwire/tools/inspect/trace/write_trace.h"
@@ -18,13 +24,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// In a folder of another user, or one to which all may write, others could have put links in place of the
+// files.
 absl::Status make_folder(const std::string& path) {
   std::error_code error;
-  const bool made = fs::create_directories(path, error);
-  if (!error && made) fs::permissions(path, fs::perms::owner_all, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot create the folder ", path, " for --trace: ", error.message()));
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (!error && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    error = std::error_code(errno, std::generic_category());
+  const Descriptor folder(error ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat info {};
+  if (!error && (!folder.valid() || ::fstat(folder.get(), &info) != 0))
+    error = std::error_code(errno, std::generic_category());
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot create the folder ", path, " for --trace: ", error.message()));
+  }
+  if (info.st_uid == ::geteuid() && (info.st_mode & S_IWOTH) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("the folder ", path,
+                   " for --trace belongs to another user, or all users may write to it; "
+                   "choose another one"));
 }
 
 }  // namespace
@@ -34,6 +53,7 @@ absl::Status JobTrace::prepare() {
   std::error_code error;
   const fs::path absolute = fs::absolute(options_.directory, error);
   if (!error) options_.directory = absolute.lexically_normal().string();
+  while (options_.directory.size() > 1 && options_.directory.back() == '/') options_.directory.pop_back();
   return make_folder(options_.directory);
 }
 
@@ -80,6 +100,9 @@ std::vector<std::string> JobTrace::write() const {
     lines.push_back(absl::StrCat("  ", error));
   const std::string path =
       absl::StrCat(options_.directory, "/trace", nodes_ > 1 ? absl::StrCat("-node", node_) : "", ".json");
+  // That of an earlier job. If it is a link, its target stays.
+  std::error_code ignored;
+  fs::remove(path, ignored);
   const absl::StatusOr<std::vector<std::string>> written =
       inspect::write_trace(inspect::trace_of(files), path);
   if (!written.ok()) return {std::string(written.status().message())};

@@ -112,6 +112,29 @@ TEST_F(JobTraceTest, RecordsOfAnEarlierJobAreRemovedAndOtherFilesStay) {
   EXPECT_EQ(content(folder + "/notes.txt"), "mine");
 }
 
+TEST_F(JobTraceTest, FolderToWhichAllUsersWriteIsRefused) {
+  ASSERT_TRUE(std::filesystem::create_directories(directory_));
+  std::filesystem::permissions(directory_, std::filesystem::perms::all);
+  JobTrace trace({.directory = directory_});
+  const absl::Status status = trace.prepare();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(directory_));
+}
+
+// A link in its place is removed, and not what it leads to.
+TEST_F(JobTraceTest, TraceIsNotWrittenThroughALink) {
+  JobTrace trace({.directory = directory_});
+  ASSERT_TRUE(trace.prepare().ok());
+  const std::string target = absl::StrCat(::testing::TempDir(), "/target");
+  std::ofstream(target) << "precious";
+  std::filesystem::create_symlink(target, directory_ + "/trace.json");
+  write(add(trace, 0, 0), "a", 1);
+  trace.write();
+  EXPECT_EQ(content(target), "precious");
+  EXPECT_FALSE(std::filesystem::is_symlink(directory_ + "/trace.json"));
+  EXPECT_THAT(content(directory_ + "/trace.json"), HasSubstr("traceEvents"));
+}
+
 TEST_F(JobTraceTest, DirectoryThatCannotBeMadeIsAnError) {
   std::ofstream(directory_) << "a file";
   JobTrace trace({.directory = directory_ + "/below"});
