@@ -37,9 +37,11 @@ TEST(LaunchOtlp, WorkersAndLauncherArePushedAsSenders) {
                         "tests/launch/metrics/calling_worker"},
                        {{"OTEL_METRIC_EXPORT_INTERVAL", "100"},
                         {"OTEL_EXPORTER_OTLP_HEADERS", "api-key=hidden"},
+                        {"OTEL_EXPORTER_OTLP_INSECURE", "true"},
                         {"OTEL_SERVICE_NAME", "job7"}});
   launch.events(2);
   const FakeCollector::Request request = complete_request(collector);
+  ASSERT_FALSE(senders_of(request).empty());
   std::map<std::string, std::string> ranks;
   for (const auto& sender : senders_of(request)) {
     EXPECT_EQ(sender.at("service.name"), "job7");
