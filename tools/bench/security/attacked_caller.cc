@@ -95,7 +95,11 @@ Callee find_callee(const std::string& path) {
     proto::LogLine line;
     if (!line.ParseFromString(log.get(absl::StrCat("log/0/", i)))) throw Error(absl::DataLossError("log"));
     const proto::WorkerRecord& worker = line.join().worker();
-    if (worker.name() == "callee") return {worker.addresses(0).address(), worker.incarnation()};
+    if (worker.name() != "callee") continue;
+    for (const proto::Address& address : worker.addresses()) {
+      if (address.transport() == "tcp") return {address.address(), worker.incarnation()};
+    }
+    throw Error(absl::NotFoundError("the callee has no address for tcp"));
   }
 }
 
