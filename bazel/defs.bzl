@@ -100,7 +100,8 @@ def gradwire_cc_test(
       name: the target's name.
       deps: as in cc_test.
       torch: the test links libtorch, which is not instrumented. The sanitizer runs leave it out.
-      grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
+      grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see, and some of whose threads
+        may end after main().
       threads: False for a test that starts no thread. The TSan run leaves it out. The linked
         //base/testing:no_threads ends the test if it starts a thread.
       plain: True for a test without libtorch that must also run without sanitizers: it is much shorter under them, or
@@ -133,7 +134,7 @@ def gradwire_cc_test(
         tags = tags,
         env = dict(
             env,
-            TSAN_OPTIONS = "halt_on_error=1 second_deadlock_stack=1" + (" ignore_noninstrumented_modules=1" if grpc else ""),
+            TSAN_OPTIONS = "halt_on_error=1 second_deadlock_stack=1" + (" ignore_noninstrumented_modules=1 report_thread_leaks=0" if grpc else ""),
         ),
         **kwargs
     )

@@ -1,13 +1,12 @@
 #include "gradwire/rpc/otlp/collector_client.h"
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/client_unary_call.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,13 +66,11 @@ CollectorClient::Answer CollectorClient::send(const Request& request, absl::Dura
     if (cancelled_) return {.status = absl::CancelledError("the exporter stops")};
     context_ = context;
   }
-  grpc::TemplatedGenericStub<Request, Response> stub(channel_);
   Response response;
-  std::promise<grpc::Status> ended;
-  // Called once in any case: gRPC ends the call at its deadline.
-  stub.UnaryCall(context.get(), kMethod, grpc::StubOptions(), &request, &response,
-                 [&ended](grpc::Status status) { ended.set_value(std::move(status)); });
-  const grpc::Status status = ended.get_future().get();
+  // As the stubs do that gRPC generates for methods of services. It ends at the deadline of the context.
+  const grpc::internal::RpcMethod method(kMethod, grpc::internal::RpcMethod::NORMAL_RPC);
+  const grpc::Status status =
+      grpc::internal::BlockingUnaryCall(channel_.get(), method, context.get(), request, &response);
   {
     MutexLock lock(mutex_);
     context_ = nullptr;

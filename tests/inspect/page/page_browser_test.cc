@@ -37,15 +37,9 @@ constexpr char kHostile[] =
 
 absl::Time at(int64_t seconds) { return absl::UnixEpoch() + absl::Seconds(1'700'000'000 + seconds); }
 
-// A server of the page, with the state that it shows.
+// The state that a page shows, and its server.
 class Served {
  public:
-  Served() {
-    absl::StatusOr<std::unique_ptr<transport::HttpServer>> server =
-        start_page_http("127.0.0.1:0", false, security::Secret(kToken), [this] { return page_json(state_); });
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
   // Adds a reading of the job.
   void add(const JobView& job) {
     const JobView before = report_.job;
@@ -57,15 +51,21 @@ class Served {
     state_.history = &history_;
   }
   PageState& state() { return state_; }
+  // The server, which reads the state on its own thread, runs only meanwhile.
   std::string document() const {
-    return document_of(absl::StrCat("http://", server_->address(), "/?token=", kToken), kMilliseconds);
+    const absl::StatusOr<std::unique_ptr<transport::HttpServer>> server =
+        start_page_http("127.0.0.1:0", false, security::Secret(kToken), [this] { return page_json(state_); });
+    if (!server.ok()) {
+      ADD_FAILURE() << server.status();
+      return "";
+    }
+    return document_of(absl::StrCat("http://", (*server)->address(), "/?token=", kToken), kMilliseconds);
   }
 
  private:
   Report report_;
   History history_;
   PageState state_;
-  std::unique_ptr<transport::HttpServer> server_;
 };
 
 JobBuilder job(int64_t seconds, const std::vector<std::string>& names) {

@@ -73,7 +73,7 @@ TEST(LaunchOtlp, JobRunsWithoutACollector) {
   int port = 0;
   { port = FakeCollector().port(); }
   LaunchProcess launch({"--standalone", "--otlp_endpoint=http://127.0.0.1:" + std::to_string(port), "true"});
-  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
   EXPECT_NE(launch.err().find("cannot export the last metrics"), std::string::npos) << launch.err();
 }
 
