@@ -50,7 +50,8 @@ void check_histogram(const otlp::HistogramDataPoint& point) {
 }
 
 void check_sum(const otlp::Sum& sum) {
-  require(sum.is_monotonic() && sum.temporality() == otlp::TEMPORALITY_CUMULATIVE, "a counter is none");
+  require(sum.is_monotonic() && sum.temporality() == otlp::TEMPORALITY_CUMULATIVE,
+          "a counter is not a monotonic cumulative sum");
   for (const otlp::NumberDataPoint& point : sum.data_points())
     require(point.as_int() >= 0 && !(point.as_double() < 0), "a counter is negative");
 }

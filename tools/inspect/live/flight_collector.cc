@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/tools/inspect/analysis/text.h"
@@ -18,9 +17,6 @@ using Question = rpc::Observer::Question;
 
 // A record that does not exist: the answer has only numbers.
 constexpr uint64_t kNoRecord = std::numeric_limits<uint64_t>::max();
-
-// The name comes from another process, and goes to the terminal.
-std::string quoted(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name), "\""); }
 
 absl::Status older_version() {
   return absl::UnimplementedError("the worker gives no flight records: it runs an older version of Gradwire");
@@ -71,7 +67,7 @@ std::vector<std::string> FlightCollector::begin(const std::vector<proto::WorkerR
       starts_[workers[i].incarnation()] = {workers[i].name(), answers[i]->read_at_us(),
                                            answers[i]->flight().recorded()};
     } else {
-      problems.push_back(absl::StrCat(quoted(workers[i].name()),
+      problems.push_back(absl::StrCat(in_quotes(workers[i].name()),
                                       " does not say when the period begins: ", printable(status.message())));
     }
   }
@@ -95,7 +91,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
   }
   for (const auto& [incarnation, start] : left)
     collected.problems.push_back(
-        absl::StrCat(quoted(start.name), " is missing: it has left the job, or is lost"));
+        absl::StrCat(in_quotes(start.name), " is missing: it has left the job, or is lost"));
   while (true) {
     std::vector<Question> questions;
     std::vector<Work*> asked;
@@ -116,7 +112,7 @@ FlightCollector::Collected FlightCollector::end(const std::vector<proto::WorkerR
       if (status.ok()) continue;
       asked[i]->done = true;
       asked[i]->text.clear();
-      collected.problems.push_back(absl::StrCat(quoted(asked[i]->worker.name()),
+      collected.problems.push_back(absl::StrCat(in_quotes(asked[i]->worker.name()),
                                                 " is missing or incomplete: ", printable(status.message())));
     }
   }
