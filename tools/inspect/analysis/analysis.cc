@@ -60,8 +60,7 @@ const char* advice_of(Finding::Kind kind) {
       return "see what the handler does (a debugger, its log), and whether it needs less work or a deadline";
     case Finding::Kind::kQueued:
       return "raise RpcBackendOptions::num_worker_threads of that worker, or let its handlers return a "
-             "Future "
-             "instead of waiting";
+             "Future instead of waiting";
     case Finding::Kind::kFullWindow:
       return "find out why that worker answers slowly, make fewer calls at a time, or raise "
              "RpcBackendOptions::flow of the caller";
@@ -73,20 +72,16 @@ const char* advice_of(Finding::Kind kind) {
              "them";
     case Finding::Kind::kUnusedResult:
       return "use BackwardMode::kSmart, which waits only for what the loss depends on, or make the call "
-             "outside "
-             "of the context";
+             "outside of the context";
     case Finding::Kind::kHotObject:
       return "shorten the methods of this class, spread the work over several objects, or let its methods "
-             "run "
-             "at the same time (GRADWIRE_RPC_CLASS)";
+             "run at the same time (GRADWIRE_RPC_CLASS)";
     case Finding::Kind::kSlowStore:
       return "see whether the host of the store and the network to it are overloaded: workers join, leave "
-             "and "
-             "agree about deaths as slowly as the store answers";
+             "and agree about deaths as slowly as the store answers";
     case Finding::Kind::kNoRoom:
       return "let the receiver release the tensors that it received, or copy those that it keeps; if it "
-             "keeps "
-             "few, see whether the memory of the sender's container is used up";
+             "keeps few, see whether the memory of the sender's container is used up";
     case Finding::Kind::kWrongClock:
       return "set the clock of that host, and keep it right with NTP";
   }
