@@ -2,23 +2,17 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/security/secret.h"
+#include "gradwire/store/init/process_place.h"
 #include "gradwire/tools/running_jobs/running_job.h"
 
 namespace gradwire::tools {
 
-RuntimeFolders Announcement::folders_of_process() {
-  return RuntimeFolders::of([](const char* name) -> std::optional<std::string> {
-    const char* const value = std::getenv(name);
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
-  });
-}
+RuntimeFolders Announcement::folders_of_process() { return RuntimeFolders::of(&store::environment_variable); }
 
 absl::StatusOr<Announcement> Announcement::create(const RuntimeFolders& folders) {
   Announcement made;
