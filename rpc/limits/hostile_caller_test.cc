@@ -91,6 +91,11 @@ class HostileCaller : public ::testing::Test {
   uint64_t refusals() const { return callee()->statistics().calls_over_limit; }
   void expect_serving() const { EXPECT_EQ((*group_)[1]->rpc_sync<&add>("worker0", 2, 3), 5); }
 
+  // Entries of honest calls may end a little after their answers have arrived.
+  void expect_served_calls(std::size_t count) const {
+    EXPECT_TRUE(eventually([&] { return callee()->tables().served_calls == count; }));
+  }
+
   template <auto function>
   static proto::Request request_of() {
     proto::Request request;
@@ -174,7 +179,7 @@ TEST_F(HostileCaller, CallsAboveTheLimitAreRefusedAndOthersAreServed) {
   for (int i = 0; i < 20; ++i) expect_serving();
   EXPECT_EQ(refusals(), 950u);
   EXPECT_TRUE(eventually([] { return parked == 50; }));
-  EXPECT_EQ(callee()->tables().served_calls, 50u);
+  expect_served_calls(50);
   gate_.set_value(7);
   const std::vector<proto::Response> all = answers(1000);
   EXPECT_EQ(refused(all, "max_calls"), 950u);
@@ -192,7 +197,7 @@ TEST_F(HostileCaller, BytesAboveTheLimitAreRefused) {
   // Ten requests of 100 KiB and a header fit into 1 MiB.
   EXPECT_EQ(refused(answers(90), "max_call_bytes"), 90u);
   expect_serving();
-  EXPECT_EQ(callee()->tables().served_calls, 10u);
+  expect_served_calls(10);
   finish();
   group_->expect_empty();
 }
@@ -257,7 +262,7 @@ TEST_F(HostileCaller, MessagesOfTheFrameworkAboveTheLimitAreRefused) {
   }
   EXPECT_EQ(refused(answers(90), "max_messages"), 90u);
   expect_serving();
-  EXPECT_EQ(callee()->tables().served_calls, 10u);
+  expect_served_calls(10);
   EXPECT_EQ(callee()->tables().counted_callers, 1u);
   finish();
   group_->kill(2);
