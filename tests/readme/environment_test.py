@@ -15,7 +15,7 @@ CODES = {"ALREADY_EXISTS", "DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITIO
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
 GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
 PYTHON = re.compile(r'environ(?:\.get\(|\[)\s*"(GRADWIRE_\w+)"')
-# Tests look for names of macros in errors and advice.
+# Tests expect names of macros in errors and advice.
 MACRO = re.compile(r"^#define (GRADWIRE_\w+)", re.MULTILINE)
 SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-")
 
