@@ -9,6 +9,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/flight/call_origin.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 #include "gradwire/rpc/inspect/limits.h"
 
@@ -68,13 +69,7 @@ proto::PassSummary describe(Pass& pass, const ContextState& context, absl::Time 
   out.set_remaining(view.remaining);
   out.set_busy(view.busy);
   for (const uint64_t worker : view.awaited) out.add_waits_for(worker);
-  if (const rpc::CallParent& parent = calls.parent(); parent) {
-    proto::CallOrigin& origin = *out.mutable_parent();
-    origin.set_kind(parent.kind == rpc::CallParent::Kind::kCall ? proto::CallOrigin::CALL
-                                                                : proto::CallOrigin::PASS);
-    origin.set_incarnation(parent.incarnation);
-    origin.set_number(parent.number);
-  }
+  if (calls.parent()) rpc::to_proto(calls.parent(), *out.mutable_parent());
   return out;
 }
 

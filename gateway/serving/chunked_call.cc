@@ -7,6 +7,7 @@
 #include "gradwire/gateway/serving/download.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
+#include "gradwire/gateway/serving/trace.h"
 #include "gradwire/gateway/serving/upload.h"
 
 namespace gradwire::gateway {
@@ -32,6 +33,7 @@ class ChunkedCall final : public grpc::ServerBidiReactor<v1::UploadPart, v1::Dow
     }
     input_->permit = *std::move(permit);
     input_->deadline = deadline_of(*core_, context_);
+    input_->trace = trace_of(context_);
     input_->form = CallForm::kChunked;
     read();
   }

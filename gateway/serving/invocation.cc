@@ -267,6 +267,7 @@ void Invocation::send(const rpc::Worker& worker, const ServedCallee* callee) {
     if (cancelled_) return;
   }
   worker_ = printable(worker.name);
+  const rpc::TraceScope scope(input_->trace);
   rpc::OutgoingCall call(
       core_->agent->caller(),
       rpc::Destination::incarnation_of(worker).with_timeout(input_->deadline - Clock::system().now()),

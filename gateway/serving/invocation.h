@@ -14,6 +14,7 @@
 #include "gradwire/gateway/values/tensors.h"
 #include "gradwire/proto/gateway.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/trace_context.h"
 
 namespace gradwire::gateway {
 
@@ -58,6 +59,8 @@ class Invocation : public std::enable_shared_from_this<Invocation> {
     // The memory of chunked tensors of `request`, which is filled.
     absl::flat_hash_map<const v1::Tensor*, transport::Buffer> uploaded;
     absl::Time deadline;
+    // The trace to which the call belongs; nullptr if none is known.
+    std::shared_ptr<const rpc::TraceContext> trace;
     Limits::Permit permit;
     CallForm form = CallForm::kUnary;
   };

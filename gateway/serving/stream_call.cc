@@ -15,6 +15,7 @@
 #include "gradwire/gateway/serving/item_stream.h"
 #include "gradwire/gateway/serving/reply.h"
 #include "gradwire/gateway/serving/results.h"
+#include "gradwire/gateway/serving/trace.h"
 #include "gradwire/gateway/values/utf8.h"
 #include "gradwire/rpc/streams/stream_batch.h"
 
@@ -45,6 +46,7 @@ class StreamCall final : public grpc::ServerWriteReactor<v1::DownloadPart> {
     auto input = std::make_unique<Invocation::Input>();
     input->request.Swap(&request);
     input->deadline = deadline_of(*core_, context_);
+    input->trace = trace_of(context_);
     input->permit = *std::move(permit);
     input->form = CallForm::kStream;
     auto invocation = std::make_shared<Invocation>(core_, std::move(input),

@@ -6,6 +6,7 @@
 #include "gradwire/gateway/serving/cancel_action.h"
 #include "gradwire/gateway/serving/invocation.h"
 #include "gradwire/gateway/serving/reply.h"
+#include "gradwire/gateway/serving/trace.h"
 
 namespace gradwire::gateway {
 namespace {
@@ -23,6 +24,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     auto input = std::make_unique<Invocation::Input>();
     input->request.Swap(&request);
     input->deadline = deadline_of(*core, context);
+    input->trace = trace_of(context);
     input->permit = *std::move(permit);
     // This reactor lives until Finish(), which only this lambda calls.
     auto invocation = std::make_shared<Invocation>(std::move(core), std::move(input),

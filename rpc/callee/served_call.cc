@@ -17,6 +17,7 @@
 #include "gradwire/rpc/link/parts/send_ahead.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/rref/message_references.h"
+#include "gradwire/rpc/trace_context.h"
 
 // A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
 // callee. The callee calls finish() or fail(), on this thread or later on another one. Both build the answer
@@ -141,6 +142,9 @@ void ServedCall::run() {
   ExecutionSlot<CallContext>::Scope call_scope(
       std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token,
                                     CallIdentity{incoming_.from.incarnation, incoming_.request().call_id()}));
+  std::optional<TraceScope> trace_scope;
+  if (incoming_.trace != nullptr)
+    trace_scope.emplace(incoming_.trace->inside(CallContext::current()->identity()));
   const ParentScope parent_scope({});
   std::unique_ptr<StreamScope> streams;
   enter_streams(parts_.runtime, device_work_, streams);

@@ -19,6 +19,7 @@
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/rref/handle.h"
+#include "gradwire/rpc/trace_context.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/transport/message.h"
 
@@ -40,6 +41,8 @@ struct IncomingCall {
   absl::Time deadline;
   // The size of the request as it arrived.
   uint64_t bytes = 0;
+  // The trace to which the call belongs; nullptr if none is known.
+  std::shared_ptr<const TraceContext> trace;
 
   const proto::Request& request() const { return (*envelope)->request(); }
   // Whether the caller may send the same request again.

@@ -8,6 +8,7 @@
 #include "gradwire/rpc/caller/answer_by.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/trace/trace_codec.h"
 
 // The way of a request from its arrival to the executor. The thread of the transport runs on_request() for
 // one request after the other, so it must not block, and calls of one connection reach each queue in the
@@ -84,6 +85,11 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
       return;
     }
   }
+  absl::StatusOr<std::shared_ptr<const TraceContext>> trace = trace_of(request);
+  if (!trace.ok()) {
+    refuse(*link, call_id, trace.status());
+    return;
+  }
   // Receive the references before anything else can fail. From here on, destroying the handles gives the
   // references back, whatever happens to the call.
   auto references = rrefs_.receive(request.arguments(), from);
@@ -115,7 +121,8 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
                            source.token(),
                            arrived,
                            deadline,
-                           bytes};
+                           bytes,
+                           *std::move(trace)};
   auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
   const ServedCalls::Begun begun = calls_.begin(call->incoming(), source, call->trace().state, refused);
   if (begun != ServedCalls::Begun::kRun) {

@@ -15,6 +15,8 @@
 #include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/trace/trace_codec.h"
+#include "gradwire/rpc/trace_context.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -89,6 +91,8 @@ const Worker& open_request(Caller& caller, const Destination& destination, std::
     parts.device_map = destination.device_map();
     status.Update(inverse(*parts.device_map).status());
   }
+  if (const auto& trace = ExecutionSlot<TraceContext>::get(); trace != nullptr)
+    to_proto(*trace, *parts.request().mutable_trace());
   if (destination.is_ordered()) parts.request().set_order_key(order_key_of_this_thread());
   call->started = started;
   call->sent_at = call->started;

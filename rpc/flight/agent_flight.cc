@@ -65,6 +65,10 @@ class Names {
   }
   std::string of(const CallParent& parent) const {
     if (!parent) return "";
+    if (parent.kind == CallParent::Kind::kTrace) {
+      return absl::StrCat(", for trace ", absl::Hex(parent.incarnation, absl::kZeroPad16),
+                          absl::Hex(parent.number, absl::kZeroPad16));
+    }
     return absl::StrCat(", for ", parent.kind == CallParent::Kind::kCall ? "call #" : "pass #", parent.number,
                         " of ", of(parent.incarnation));
   }

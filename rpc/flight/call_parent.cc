@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "gradwire/rpc/trace_context.h"
+
 namespace gradwire::rpc {
 namespace {
 
@@ -12,7 +14,9 @@ thread_local const CallParent* innermost = nullptr;
 CallParent current_parent() {
   if (innermost != nullptr && *innermost) return *innermost;
   const auto& serving = ExecutionSlot<CallContext>::get();
-  return serving == nullptr ? CallParent() : CallParent::call(serving->identity());
+  if (serving != nullptr) return CallParent::call(serving->identity());
+  const auto& trace = ExecutionSlot<TraceContext>::get();
+  return trace == nullptr ? CallParent() : CallParent::trace(trace->trace_high, trace->trace_low);
 }
 
 ParentScope::ParentScope(const CallParent& parent)

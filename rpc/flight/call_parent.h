@@ -6,14 +6,15 @@
 
 namespace gradwire::rpc {
 
-// The work that makes a call: the served call whose handler makes it, also in its continuations, or a
-// backward pass. A call of the program itself has no parent. Only the caller knows the parent of a call.
+// The work that makes a call: the served call whose handler makes it, also in its continuations, a backward
+// pass, or else a request from outside of the job (rpc/trace_context.h). A call of the program itself has no
+// parent. Only the caller knows the parent of a call.
 struct CallParent {
-  enum class Kind : uint8_t { kNone, kCall, kPass };
+  enum class Kind : uint8_t { kNone, kCall, kPass, kTrace };
 
   Kind kind = Kind::kNone;
   // For kCall: the served call's CallIdentity. For kPass: the id of the pass, of which `incarnation` is the
-  // root.
+  // root. For kTrace: the two halves of the trace id.
   uint64_t incarnation = 0;
   uint64_t number = 0;
 
@@ -21,6 +22,7 @@ struct CallParent {
     return call ? CallParent{Kind::kCall, call.caller, call.number} : CallParent();
   }
   static CallParent pass(uint64_t root, uint64_t number) { return {Kind::kPass, root, number}; }
+  static CallParent trace(uint64_t high, uint64_t low) { return {Kind::kTrace, high, low}; }
 
   // Whether the parent is this served call.
   bool is(const CallIdentity& call) const {
@@ -30,8 +32,8 @@ struct CallParent {
   friend bool operator==(const CallParent&, const CallParent&) = default;
 };
 
-// The parent of a call that the calling thread makes now: the innermost ParentScope or else the served call
-// of CallContext::current().
+// The parent of a call that the calling thread makes now: the innermost ParentScope, or else the served call
+// of CallContext::current(), or else TraceContext::current().
 CallParent current_parent();
 
 // While the object lives, calls that the thread makes have this parent. Without one (kNone) they have the

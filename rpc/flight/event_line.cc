@@ -17,6 +17,10 @@ JsonLine agent_header(const Worker& worker, const CallRecorder& recorder, uint64
 
 void add_parent(JsonLine& line, const CallParent& parent) {
   if (!parent) return;
+  if (parent.kind == CallParent::Kind::kTrace) {
+    line.text("parent", "trace").id("trace_high", parent.incarnation).id("trace_low", parent.number);
+    return;
+  }
   line.text("parent", parent.kind == CallParent::Kind::kCall ? "call" : "pass");
   line.id("parent_worker", parent.incarnation).number("parent_number", static_cast<int64_t>(parent.number));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gradwire/rpc/flight/call_origin.h"
 #include "gradwire/rpc/inspect/limits.h"
 
 namespace gradwire::rpc {
@@ -27,12 +28,7 @@ void describe(const CallReport& call, absl::Time now, proto::CallSummary& out) {
                       ? -1
                       : std::max<int64_t>(0, absl::ToInt64Microseconds(call.deadline - now)));
   out.set_stage(static_cast<proto::CallSummary::Stage>(call.state));
-  if (!call.parent) return;
-  proto::CallOrigin& parent = *out.mutable_parent();
-  parent.set_kind(call.parent.kind == CallParent::Kind::kCall ? proto::CallOrigin::CALL
-                                                              : proto::CallOrigin::PASS);
-  parent.set_incarnation(call.parent.incarnation);
-  parent.set_number(call.parent.number);
+  if (call.parent) to_proto(call.parent, *out.mutable_parent());
 }
 
 // Moves the `most` oldest calls to the front, in order, and drops the others.

@@ -191,6 +191,32 @@ TEST_F(HostileCaller, CallsAboveTheLimitAreRefusedAndOthersAreServed) {
   group_->expect_empty();
 }
 
+TEST_F(HostileCaller, AMalformedTraceIsRefused) {
+  start({.max_calls = 50, .max_call_bytes = 1 << 20});
+  proto::CallTrace valid;
+  valid.set_trace_low(1);
+  valid.set_span(2);
+  std::vector<proto::CallTrace> malformed(5, valid);
+  malformed[0].set_trace_low(0);
+  malformed[1].set_span(0);
+  malformed[2].set_flags(2);
+  malformed[3].set_state("a=\n");
+  malformed[4].set_state(std::string(513, 'a'));
+  malformed.push_back(valid);
+  for (const proto::CallTrace& trace : malformed) {
+    proto::Request request = request_of<&large_answer>();
+    *request.mutable_trace() = trace;
+    ASSERT_TRUE(send(request));
+  }
+  for (const proto::Response& response : answers(malformed.size())) {
+    const bool is_valid = response.call_id() == malformed.size();
+    EXPECT_EQ(response.status().code(),
+              static_cast<int>(is_valid ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument));
+  }
+  EXPECT_EQ(answers_made, 1);
+  finish();
+}
+
 TEST_F(HostileCaller, BytesAboveTheLimitAreRefused) {
   start({.max_calls = 1000, .max_call_bytes = 1 << 20});
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(send(parking(100 << 10)));
