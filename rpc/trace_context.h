@@ -20,9 +20,8 @@ struct TraceContext {
   // The most bytes of `state`.
   static constexpr std::size_t kMaxState = 512;
 
-  // The trace id; not both 0.
-  uint64_t trace_high = 0;
-  uint64_t trace_low = 0;
+  uint64_t trace_high = 0;  // The first half of the trace id. The halves are not both 0.
+  uint64_t trace_low = 0;   // The second half.
   // The span that makes the calls; not 0.
   uint64_t span = 0;
   // Bit 0: the caller records the trace ("sampled").
@@ -53,6 +52,7 @@ struct TraceContext {
 //   const TraceScope scope(*TraceContext::parse(traceparent, tracestate));
 class TraceScope {
  public:
+  // Makes the trace current.
   explicit TraceScope(TraceContext context)
       : scope_(std::make_shared<const TraceContext>(std::move(context))) {}
   // Does nothing with nullptr: the trace that is current stays current.

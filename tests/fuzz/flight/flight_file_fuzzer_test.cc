@@ -26,7 +26,7 @@ std::string line(std::mt19937& random) {
                       one_of({"0xa", "0xb", "0x0", "z"}), R"(","peer":")", one_of({"0xa", "0xb"}),
                       R"(","root":"0xa","incarnation":"0xb","number":)",
                       one_of({"1", "2", "3", "-1", "1e9", "99999999999999999999"}), R"(,"name":")",
-                      one_of({"f", "", "\\u0000"}), R"(","parent":")", one_of({"call", "pass", ""}),
+                      one_of({"f", "", "\\u0000"}), R"(","parent":")", one_of({"call", "pass", "trace", ""}),
                       R"(","parent_worker":")", one_of({"0xa", "0xb"}), R"(","parent_number":)",
                       one_of({"1", "2", "3"}), R"(,"began":)", one_of({"100", "0", "2305843009213693951"}),
                       R"(,"since":)", one_of({"100", "[]"}), R"(,"started":)", one_of({"0", "110"}),

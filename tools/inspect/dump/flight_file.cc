@@ -69,6 +69,8 @@ uint64_t id_of(const json& line, const char* key) {
 
 FlightParent parent_of(const json& line) {
   const std::string kind = text_of(line, "parent");
+  if (kind == "trace")
+    return {FlightParent::Kind::kTrace, id_of(line, "trace_high"), id_of(line, "trace_low")};
   if (kind != "call" && kind != "pass") return {};
   return {kind == "call" ? FlightParent::Kind::kCall : FlightParent::Kind::kPass,
           id_of(line, "parent_worker"), static_cast<uint64_t>(number_of(line, "parent_number"))};

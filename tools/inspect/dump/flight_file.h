@@ -15,8 +15,9 @@ namespace gradwire::tools {
 
 // Identifies the work that made a call.
 struct FlightParent {
-  enum class Kind { kNone, kCall, kPass };
+  enum class Kind { kNone, kCall, kPass, kTrace };
   Kind kind = Kind::kNone;
+  // For kTrace: the two halves of the trace id.
   uint64_t worker = 0;
   uint64_t number = 0;
 };

@@ -54,6 +54,16 @@ TEST(FlightFile, LinesOfAnAgentAreRead) {
   EXPECT_EQ(file->passes[0].ended, 0);
 }
 
+TEST(FlightFile, ATraceIsAParent) {
+  const absl::StatusOr<FlightFile> file = parse_flight_file(absl::StrCat(
+      kHeader, R"({"type":"call","side":"made","caller":"0xa","peer":"0xb","number":7,"name":"f",)",
+      R"("parent":"trace","trace_high":"0x1f","trace_low":"0x2","began":100})", "\n"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->calls.at(0).parent.kind, FlightParent::Kind::kTrace);
+  EXPECT_EQ(file->calls.at(0).parent.worker, 0x1fu);
+  EXPECT_EQ(file->calls.at(0).parent.number, 2u);
+}
+
 TEST(FlightFile, LinesOfAGroupAreRead) {
   const absl::StatusOr<FlightFile> file = parse_flight_file(
       R"({"type":"flight","version":1,"source":"group","reason":"","process":1,"wall_ns":1,"clock_ns":1,)"

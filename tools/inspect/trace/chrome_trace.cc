@@ -138,6 +138,10 @@ class Writer {
     if (!span.peer.empty()) absl::StrAppend(&arguments, ",\"peer\":", json(span.peer));
     if (span.id != CallIdentity()) absl::StrAppend(&arguments, ",\"id\":", identity(span.id));
     if (span.parent != CallIdentity()) absl::StrAppend(&arguments, ",\"parent\":", identity(span.parent));
+    if (span.trace != CallIdentity()) {
+      absl::StrAppend(&arguments, ",\"trace_id\":\"", absl::Hex(span.trace.first, absl::kZeroPad16),
+                      absl::Hex(span.trace.second, absl::kZeroPad16), "\"");
+    }
     if (span.kind == SpanKind::kHandler) {
       absl::StrAppend(&arguments, ",\"waited_us\":",
                       microseconds(std::max<int64_t>(0, bounded(span.ran) - bounded(span.begin))));

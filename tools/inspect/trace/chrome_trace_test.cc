@@ -100,6 +100,14 @@ TEST(ChromeTrace, SpansHaveTheirTimesAndArguments) {
   EXPECT_EQ(trace.other().at("begin_ns").string_value(), "1000");
 }
 
+TEST(ChromeTrace, NamesTheTraceOfARequestFromOutside) {
+  std::vector<WorkerTrace> workers = nested_calls();
+  workers[0].spans[0].trace = {0xA, 0xB};
+  const Trace trace(workers);
+  EXPECT_EQ(argument(trace.events("X", "outer").at(0), "trace_id"), "000000000000000a000000000000000b");
+  EXPECT_FALSE(trace.events("X", "inner").at(0).at("args").struct_value().fields().contains("trace_id"));
+}
+
 TEST(ChromeTrace, ArrowsLeadFromCallToHandlerToNestedCallToAnswer) {
   const Trace trace(nested_calls());
   std::map<std::string, int> arrows;

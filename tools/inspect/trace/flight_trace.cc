@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "gradwire/base/stable_hash.h"
+#include "gradwire/tools/inspect/trace/spread_traces.h"
 
 namespace gradwire::inspect {
 namespace {
@@ -22,6 +23,11 @@ using tools::FlightPass;
 CallIdentity parent_of(const FlightParent& parent) {
   return parent.kind == FlightParent::Kind::kCall ? CallIdentity{parent.worker, parent.number}
                                                   : CallIdentity();
+}
+
+CallIdentity trace_of(const FlightParent& parent) {
+  return parent.kind == FlightParent::Kind::kTrace ? CallIdentity{parent.worker, parent.number}
+                                                   : CallIdentity();
 }
 
 // The period of something that began and perhaps ended before the file was written.
@@ -56,6 +62,7 @@ TraceSpan span_of(const FlightCall& call, const FlightFile& file, const Names& n
   if (!call.made && call.started > call.began) span.ran = call.started;
   span.id = {call.identity.caller, call.identity.number};
   span.parent = parent_of(call.parent);
+  span.trace = trace_of(call.parent);
   return span;
 }
 
@@ -67,6 +74,7 @@ TraceSpan span_of(const FlightPass& pass, const FlightFile& file) {
   set_period(span, pass.began, pass.ended, file);
   span.id = {pass.root, pass.number};
   span.parent = parent_of(pass.parent);
+  span.trace = trace_of(pass.parent);
   return span;
 }
 
@@ -180,6 +188,7 @@ std::vector<WorkerTrace> trace_of(const std::vector<FlightFile>& files) {
   }
   std::vector<WorkerTrace> workers = traces.take();
   for (WorkerTrace& worker : workers) keep_longest(worker.spans);
+  spread_traces(workers);
   return workers;
 }
 

@@ -59,6 +59,17 @@ TEST(FlightTrace, CallsBecomeSpansOfBothEnds) {
   EXPECT_EQ(handler.parent, CallIdentity(3, 4));
 }
 
+TEST(FlightTrace, ATraceFromOutsideGoesToTheHandler) {
+  std::vector<FlightFile> files = {file_of("a", 1), file_of("b", 2)};
+  files[0].calls = {call_of(true, 7, 1000, 4000)};
+  files[0].calls[0].parent = {tools::FlightParent::Kind::kTrace, 5, 6};
+  files[1].calls = {call_of(false, 7, 1500, 3500)};
+  const std::vector<WorkerTrace> workers = trace_of(files);
+  EXPECT_EQ(workers[0].spans.at(0).parent, CallIdentity());
+  EXPECT_EQ(workers[0].spans.at(0).trace, CallIdentity(5, 6));
+  EXPECT_EQ(workers[1].spans.at(0).trace, CallIdentity(5, 6));
+}
+
 TEST(FlightTrace, OpenCallLastsUntilItsFileWasWritten) {
   std::vector<FlightFile> files = {file_of("a", 1)};
   files[0].calls = {call_of(true, 7, 1000, 0)};

@@ -56,7 +56,11 @@ void write_calls(const JobView& job, const google::protobuf::RepeatedPtrField<pr
     set_seconds(json, "age_s", call.age_us());
     set_seconds(json, "left_s", call.left_us());
     set(json, "stage", proto::CallSummary::Stage_Name(call.stage()));
-    if (call.has_parent()) set(json, "parent", call_id(call.parent().incarnation(), call.parent().number()));
+    if (call.parent().kind() == proto::CallOrigin::TRACE) {
+      set(json, "trace_id", absl::StrCat(hex(call.parent().incarnation()), hex(call.parent().number())));
+    } else if (call.has_parent()) {
+      set(json, "parent", call_id(call.parent().incarnation(), call.parent().number()));
+    }
     if (call.has_waits_for())
       set(json, "waits_for", call_id(call.waits_for().caller(), call.waits_for().call_id()));
   }

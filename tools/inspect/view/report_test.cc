@@ -113,6 +113,23 @@ TEST(JsonReport, IsAnObjectWithWorkersAndFindings) {
   EXPECT_EQ(finding.at("details").list_value().values_size(), 2);
 }
 
+TEST(JsonReport, NamesTheTraceOfARequestFromOutside) {
+  JobBuilder builder = at_time(10, 1'000, 5);
+  builder.call("a", "b", "f", absl::Seconds(10));
+  proto::CallOrigin& parent = *builder.worker("a").state.mutable_pending(0)->mutable_parent();
+  parent.set_kind(proto::CallOrigin::TRACE);
+  parent.set_incarnation(0x1f);
+  parent.set_number(2);
+  const Report report = report_of(std::move(builder));
+  google::protobuf::Struct json;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json_report(report), &json).ok());
+  const auto& a = json.fields().at("workers").list_value().values(0).struct_value().fields();
+  const auto& pending = a.at("pending").list_value().values(0).struct_value().fields();
+  EXPECT_EQ(pending.at("trace_id").string_value(), "000000000000001f0000000000000002");
+  EXPECT_FALSE(pending.contains("parent"));
+  EXPECT_EQ(calls_table(report.job).rows.at(0).cells.back().text, "a traced request");
+}
+
 TEST(Tables, AreSortedFilteredAndCut) {
   Table table{"t", {{"name"}, {"n", true}}, {}, ""};
   for (const auto& [name, n] : {std::pair("bee", 1), std::pair("ant", 20), std::pair("cat", 3)}) {

@@ -65,6 +65,19 @@ void add_note(uint64_t total, std::size_t shown, Table& table) {
   if (total > shown) table.note = absl::StrCat("and ", total - shown, " more");
 }
 
+const char* maker_of(proto::CallOrigin::Kind kind) {
+  switch (kind) {
+    case proto::CallOrigin::CALL:
+      return "a handler";
+    case proto::CallOrigin::PASS:
+      return "a backward pass";
+    case proto::CallOrigin::TRACE:
+      return "a traced request";
+    default:
+      return "the program";
+  }
+}
+
 }  // namespace
 
 Table workers_table(const JobView& job, const Rates& rates) {
@@ -168,9 +181,7 @@ Table calls_table(const JobView& job) {
     const uint64_t self = worker.record.incarnation();
     total += worker.state.pending_total() + worker.state.served_total();
     for (const proto::CallSummary& call : worker.state.pending()) {
-      const char* const maker = call.parent().kind() == proto::CallOrigin::CALL   ? "a handler"
-                                : call.parent().kind() == proto::CallOrigin::PASS ? "a backward pass"
-                                                                                  : "the program";
+      const char* const maker = maker_of(call.parent().kind());
       table.rows.push_back(
           {{age(call.age_us()), left(call.left_us()), text(call.callee()), text(worker.record.name()),
             name_of(job, call.peer()), text(stage_of(call)), text(maker)},
