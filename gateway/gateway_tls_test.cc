@@ -1,6 +1,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gradwire/gateway/server.h"
 #include "gradwire/gateway/testing/client.h"
 #include "gradwire/rpc/testing/group.h"
@@ -80,6 +82,18 @@ TEST(GatewayTls, OnlyTheRightCertificatesAreAccepted) {
   EXPECT_TRUE(describe(server.port(), known).ok());
   options.certificate_file = "/there/is/no/such/file";
   EXPECT_THROW(Server(group[0], options), Error);
+}
+
+TEST(GatewayTls, AKeyThatOthersCanReadIsRefused) {
+  const Certificates certificates;
+  rpc::testing::Group group(1);
+  Options options;
+  options.certificate_file = certificates.path("server.pem");
+  options.key_file = certificates.path("server.key");
+  ASSERT_EQ(chmod(options.key_file.c_str(), 0644), 0);
+  const absl::Status refused = status_of([&] { Server(group[0], options); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(refused.message().find(options.key_file), std::string::npos) << refused;
 }
 
 // Calls a method whose messages this program does not have. Returns the serialised answer.

@@ -8,14 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
@@ -23,30 +22,33 @@
 #include "gradwire/gateway/serving/core.h"
 #include "gradwire/gateway/serving/service.h"
 #include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/security/checked_file.h"
 
 namespace gradwire::gateway {
 namespace {
 
 constexpr char kServiceName[] = "gradwire.gateway.v1.Gateway";
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) {
-    throw Error(
-        absl::InvalidArgumentError(absl::StrCat("cannot read the file \"", path, "\", or it is empty")));
-  }
-  return text.str();
+std::string read_file(absl::string_view what, absl::string_view option, security::FileKind::Rule rule,
+                      const std::string& path) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  const security::FileKind kind = {.what = what, .option = option, .rule = rule, .most = kMost};
+  return std::string(value_or_throw(security::read_checked_file(kind, path)).content.reveal());
 }
 
 std::shared_ptr<grpc::ServerCredentials> credentials(const Options& options) {
+  using Rule = security::FileKind::Rule;
   if (options.certificate_file.empty()) return grpc::InsecureServerCredentials();
   grpc::SslServerCredentialsOptions tls(options.client_authority_file.empty()
                                             ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
                                             : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  tls.pem_key_cert_pairs.push_back({read_file(options.key_file), read_file(options.certificate_file)});
-  if (!options.client_authority_file.empty()) tls.pem_root_certs = read_file(options.client_authority_file);
+  tls.pem_key_cert_pairs.push_back(
+      {read_file("key", "Options::key_file", Rule::kSecret, options.key_file),
+       read_file("certificate", "Options::certificate_file", Rule::kTrusted, options.certificate_file)});
+  if (!options.client_authority_file.empty()) {
+    tls.pem_root_certs = read_file("authority", "Options::client_authority_file", Rule::kTrusted,
+                                   options.client_authority_file);
+  }
   return grpc::SslServerCredentials(tls);
 }
 

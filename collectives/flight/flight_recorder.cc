@@ -16,6 +16,8 @@
 #include "gradwire/base/flight/json_line.h"
 #include "gradwire/base/flight/trace_settings.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/process/process_identity.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/collectives/flight/group_records.h"
 #include "gradwire/collectives/reduce_op.h"
 
@@ -59,9 +61,11 @@ Recorders& recorders() {
   return *instance;
 }
 
+// Processes of two hosts or containers can have the same id, and their files may come to one directory.
 std::string next_file_name() {
   static std::atomic<uint64_t> next{0};
-  return absl::StrCat("group-", getpid(), "-", next.fetch_add(1));
+  const auto identity = static_cast<uint32_t>(stable_hash(encode(this_process())));
+  return absl::StrCat("group-", getpid(), "-", absl::Hex(identity, absl::kZeroPad8), "-", next.fetch_add(1));
 }
 
 // The number of a group, from 1: that in the name of its file, plus one.

@@ -5,9 +5,7 @@
 #include <signal.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,13 +13,16 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/process/users_directory.h"
 #include "gradwire/gateway/server.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/security/checked_file.h"
 
-ABSL_FLAG(std::string, address, "127.0.0.1:7700", "HOST:PORT to listen on; port 0 chooses one");
+ABSL_FLAG(std::string, address, "127.0.0.1:7700",
+          "HOST:PORT to listen on (port 0: a free one), or unix:PATH");
 ABSL_FLAG(std::string, init_method, "env://", "how the workers of the job find each other, as in init_rpc");
 ABSL_FLAG(std::string, name, "gateway", "name of this worker in the job");
 ABSL_FLAG(int, rank, -1, "id of this worker; -1: the next free one");
@@ -31,7 +32,8 @@ ABSL_FLAG(std::string, certificate, "", "file with the certificate for TLS (PEM)
 ABSL_FLAG(std::string, key, "", "file with the private key for TLS (PEM)");
 ABSL_FLAG(std::string, client_authority, "",
           "file with the authority of clients' certificates (PEM): mutual TLS");
-ABSL_FLAG(std::string, token_file, "", "file with the token that clients must have");
+ABSL_FLAG(std::string, token_file, "",
+          "file with the token that clients must have; not the token of the job");
 ABSL_FLAG(bool, insecure, false, "listen on any address without TLS and token");
 ABSL_FLAG(std::vector<std::string>, allow, {},
           "functions that may be called, for example model::*; empty: all");
@@ -55,12 +57,15 @@ namespace {
 
 std::string read_token(const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path);
-  std::string token((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr security::FileKind kToken = {.what = "token file",
+                                         .option = "--token_file",
+                                         .rule = security::FileKind::Rule::kSecret,
+                                         .most = 4096};
+  const security::CheckedFile file = value_or_throw(security::read_checked_file(kToken, path));
+  std::string token(file.content.reveal());
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) {
-    throw Error(absl::InvalidArgumentError(absl::StrCat("cannot read a token from \"", path, "\"")));
-  }
+  if (token.empty())
+    throw Error(absl::InvalidArgumentError(absl::StrCat("the token file ", path, " is empty")));
   return token;
 }
 
@@ -112,10 +117,11 @@ void serve() {
   }
   {
     gateway::Server server(agent, std::move(options));
-    const std::string address = absl::GetFlag(FLAGS_address);
-    std::cout << "gateway: serving at " << address.substr(0, address.rfind(':')) << ":" << server.port()
-              << " as worker \"" << absl::GetFlag(FLAGS_name) << "\" of a job with "
-              << agent->get_worker_infos().size() << " workers" << std::endl;
+    std::string address = absl::GetFlag(FLAGS_address);
+    if (!absl::StartsWith(address, "unix:"))
+      address = absl::StrCat(address.substr(0, address.rfind(':')), ":", server.port());
+    std::cout << "gateway: serving at " << address << " as worker \"" << absl::GetFlag(FLAGS_name)
+              << "\" of a job with " << agent->get_worker_infos().size() << " workers" << std::endl;
     int signal = 0;
     sigwait(&signals, &signal);
   }
@@ -131,6 +137,7 @@ int main(int argc, char** argv) {
       "lets programs in any language call the workers of a Gradwire job over gRPC (docs/gateway.md)\n\n"
       "usage: gateway --init_method=tcp://HOST:PORT [--address=HOST:PORT] [flags]");
   absl::ParseCommandLine(argc, argv);
+  gradwire::return_to_users_directory();
   try {
     gradwire::tools::serve();
     return 0;

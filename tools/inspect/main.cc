@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/process/users_directory.h"
 #include "gradwire/tools/inspect/analysis/analysis.h"
 #include "gradwire/tools/inspect/background_reader.h"
 #include "gradwire/tools/inspect/dump/dump_command.h"
@@ -106,5 +107,6 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace gradwire::inspect
 
 int main(int argc, char** argv) {
+  gradwire::return_to_users_directory();
   return gradwire::inspect::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }

@@ -5,16 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/log/log_level.h"
+#include "gradwire/base/process/users_directory.h"
 #include "gradwire/base/version.h"
 #include "gradwire/security/token/token_file.h"
 #include "gradwire/tools/launch/io/fd.h"
@@ -36,16 +33,6 @@ void fill_standard_descriptors() {
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd > STDERR_FILENO) close(fd);
-}
-
-// `bazel run` starts programs in their runfiles directory. Changes to the user's directory, because paths on
-// the command line are relative to it.
-void return_to_users_directory() {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  std::error_code error;
-  const std::filesystem::path current = std::filesystem::current_path(error);
-  if (directory == nullptr || error || !absl::EndsWith(current.parent_path().string(), ".runfiles")) return;
-  std::filesystem::current_path(directory, error);
 }
 
 int fail(const absl::Status& status) {

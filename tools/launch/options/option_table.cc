@@ -173,7 +173,7 @@ constexpr OptionRow kOptions[] = {
      "a worker's standard output is a pseudo terminal, so that each line appears at once (the default); "
      "=false: lines appear when the program flushes",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.line_buffered, v); }},
-    {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0)", true,
+    {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0 with one node)", true,
      [](OptionDraft& d, absl::string_view v) {
        return parse_int(v, 0, kMaxNodes - 1, d.options.node_rank.emplace());
      }},
