@@ -12,8 +12,6 @@ namespace {
 
 // Interval between attempts to accept while the process has no free descriptors.
 constexpr absl::Duration kRetryAccept = absl::Milliseconds(100);
-// Number of connections to accept before other sockets are served.
-constexpr int kAcceptsPerTurn = 64;
 
 }  // namespace
 
@@ -37,13 +35,19 @@ void Acceptor::stop_in_loop() {
   on_socket_ = nullptr;
 }
 
-void Acceptor::on_events_in_loop(uint32_t) { accept_in_loop(); }
+void Acceptor::on_events_in_loop(uint32_t) {
+  if (!deferred_) accept_in_loop();
+}
 
 void Acceptor::accept_in_loop() {
-  for (int turn = 0; socket_.valid(); ++turn) {
-    if (turn == kAcceptsPerTurn) {
+  for (bool first = true; socket_.valid(); first = false) {
+    if (!first && loop_->turns_in_loop().spent()) {
       // epoll does not report these connections again.
-      loop_->post([self = shared_from_this()] { self->accept_in_loop(); });
+      deferred_ = true;
+      loop_->turns_in_loop().defer([self = shared_from_this()] {
+        self->deferred_ = false;
+        self->accept_in_loop();
+      });
       return;
     }
     sockaddr_storage peer = {};

@@ -27,6 +27,7 @@ class Acceptor : public EventHandler, public std::enable_shared_from_this<Accept
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  // Accepts one connection, and others until the time of the round is over.
   void accept_in_loop();
 
   const std::shared_ptr<EventLoop> loop_;
@@ -34,6 +35,8 @@ class Acceptor : public EventHandler, public std::enable_shared_from_this<Accept
   Descriptor socket_;
   uint64_t handler_id_ = 0;
   uint64_t retry_timer_ = 0;
+  // A deferred task will go on.
+  bool deferred_ = false;
   // The shortage of descriptors was logged: it is logged once, not at each retry.
   bool out_of_descriptors_ = false;
 };

@@ -33,17 +33,20 @@ thread_local std::optional<SendBatch> batch_of_tasks;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<EventLoop>> EventLoop::create() {
+absl::StatusOr<std::shared_ptr<EventLoop>> EventLoop::create(const Clock& clock) {
   GRADWIRE_ASSIGN_OR_RETURN(Epoll events, Epoll::create());
   GRADWIRE_ASSIGN_OR_RETURN(Epoll sleep, Epoll::create());
-  std::shared_ptr<EventLoop> loop(new EventLoop(std::move(events), std::move(sleep)));
+  std::shared_ptr<EventLoop> loop(new EventLoop(std::move(events), std::move(sleep), clock));
   GRADWIRE_RETURN_IF_ERROR(loop->events_.add(loop->posted_signal_.fd(), EPOLLIN, kSignalId));
   GRADWIRE_RETURN_IF_ERROR(loop->sleep_.start());
   return loop;
 }
 
-EventLoop::EventLoop(Epoll events, Epoll sleep)
-    : scratch_(kScratchBytes), events_(std::move(events)), sleep_(std::move(sleep), events_.fd(), driven_) {}
+EventLoop::EventLoop(Epoll events, Epoll sleep, const Clock& clock)
+    : turns_(clock),
+      scratch_(kScratchBytes),
+      events_(std::move(events)),
+      sleep_(std::move(sleep), events_.fd(), driven_) {}
 
 bool EventLoop::post(Task task) {
   {
@@ -108,9 +111,11 @@ bool EventLoop::try_enter() {
 // Memory is polled in each round, because that is cheap. Descriptors and timers are polled in each round only
 // if descriptors were busy recently or no memory is polled, since that costs a system call. If a doorbell has
 // woken the thread, its message is usually found in memory: handle the message first, and read the doorbell
-// in the next round.
+// in the next round. Deferred work comes last, so that it does not delay what has arrived. While there is
+// some, each round polls the descriptors.
 Poller::Found EventLoop::poll() {
   ++rounds_;
+  turns_.begin_round();
   Found found = kNothing;
   if (has_posted_.load(std::memory_order_relaxed) && run_posted_in_loop()) found = kWork;
   if (const Pollable* const pollable = memory_.poll_in_loop()) {
@@ -118,19 +123,14 @@ Poller::Found EventLoop::poll() {
     data_round_ = rounds_;
   }
   const bool quiet = rounds_ - data_round_ > kRoundsBetweenDescriptors;
-  if (descriptor_rounds_ > 0 || memory_.empty() ||
+  if (descriptor_rounds_ > 0 || memory_.empty() || turns_.waiting() ||
       rounds_ % (quiet ? kRoundsWhenQuiet : kRoundsBetweenDescriptors) == 0 ||
       (sleep_.descriptors_due() && found == kNothing)) {
     sleep_.clear_descriptors_due();
     found = std::max(found, poll_descriptors_in_loop());
-    if (!timers_.empty()) {
-      const absl::Time now = Clock::system().now();
-      while (Task task = timers_.take_due(now)) {
-        task();
-        found = std::max(found, kWork);
-      }
-    }
+    if (!timers_.empty() && run_due_in_loop(Clock::system().now(), turns_)) found = std::max(found, kWork);
   }
+  if (turns_.waiting() && turns_.run_deferred()) found = std::max(found, kWork);
   if (ending_) finish_in_loop();
   return found;
 }
@@ -192,6 +192,8 @@ void EventLoop::leave() {
     pending = has_posted_.load() || memory_.has_data_in_loop();
   }
   memory_.deactivate_idle_in_loop();
+  // This thread has an aim of its own, so deferred work is left to the sleeping thread, too.
+  pending = pending || turns_.waiting();
   // Wake the sleeping thread if data is left, or if a timer is due before it would wake.
   // sleep_.leave() comes last: it clears driven_, so that another thread may drive from then on.
   if (sleep_.leave(timers_.next()) || pending) wake();
@@ -219,6 +221,7 @@ void EventLoop::finish_in_loop() {
   handlers_.clear();
   memory_.clear();
   timers_ = {};
+  turns_.clear();
   ending_ = false;
   wake();
 }

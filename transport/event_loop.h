@@ -10,12 +10,15 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/io/epoll.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/poller.h"
 #include "gradwire/base/threads/timed_tasks.h"
 #include "gradwire/transport/loop_sleep.h"
 #include "gradwire/transport/polled_memory.h"
+#include "gradwire/transport/turns/loop_timers.h"
+#include "gradwire/transport/turns/turns.h"
 
 namespace gradwire::transport {
 
@@ -39,12 +42,13 @@ class EventHandler {
 // States: open -> ended (end_in_loop). Methods with the suffix _in_loop may be called only on the thread that
 // drives, which is also the thread that runs handlers and tasks. The loop shares the ownership of registered
 // handlers until they are removed.
-class EventLoop : public Poller {
+class EventLoop : public Poller, public LoopTimers {
  public:
   using Task = TimedTasks::Task;
 
-  // Unavailable if the system has no free descriptors. A loop uses four.
-  static absl::StatusOr<std::shared_ptr<EventLoop>> create();
+  // Unavailable if the system has no free descriptors. A loop uses four. `clock`: for the time of a round; it
+  // must outlive the loop.
+  static absl::StatusOr<std::shared_ptr<EventLoop>> create(const Clock& clock = Clock::system());
 
   // Runs `task` later. After the loop has ended, returns false and never runs the task.
   bool post(Task task);
@@ -70,10 +74,8 @@ class EventLoop : public Poller {
   // Stops to poll `pollable`. REQUIRES: activate() is not called with it any more.
   void forget_in_loop(const Pollable& pollable) { memory_.forget_in_loop(pollable); }
 
-  // Runs `task` at the time `when` of Clock::system(). For InfiniteFuture it returns 0 and never runs the
-  // task.
-  uint64_t schedule_in_loop(absl::Time when, Task task) { return timers_.add(when, std::move(task)); }
-  void cancel_in_loop(uint64_t timer) { (void)timers_.take(timer); }
+  // The time that handlers may use in this round, and the work that they leave for later ones.
+  Turns& turns_in_loop() { return turns_; }
 
   // Scratch memory for a handler that reads more bytes than it has a buffer for. Its contents are valid
   // during the call of the handler.
@@ -91,7 +93,7 @@ class EventLoop : public Poller {
   void wake() override { sleep_.wake(); }
 
  private:
-  EventLoop(Epoll events, Epoll sleep);
+  EventLoop(Epoll events, Epoll sleep, const Clock& clock);
 
   bool run_posted_in_loop();
   Found poll_descriptors_in_loop();
@@ -100,7 +102,7 @@ class EventLoop : public Poller {
   // These are accessed only by the driver.
   absl::flat_hash_map<uint64_t, std::shared_ptr<EventHandler>> handlers_;
   uint64_t next_id_ = 2;
-  TimedTasks timers_;
+  Turns turns_;
   bool ending_ = false;
   std::vector<char> scratch_;
   uint32_t rounds_ = 0;

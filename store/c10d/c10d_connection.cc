@@ -10,12 +10,7 @@
 #include "gradwire/base/clock.h"
 
 namespace gradwire::store {
-namespace {
-
-// After so many reads other handlers of the loop get a turn.
-constexpr int kReadsPerTurn = 16;
-
-}  // namespace
+namespace {}  // namespace
 
 void C10dConnection::start_in_loop(Handlers handlers) {
   handlers_ = std::move(handlers);
@@ -26,23 +21,33 @@ void C10dConnection::start_in_loop(Handlers handlers) {
   }
   handler_id_ = *id;
   // The bytes behind the greeting may have arrived before the socket was watched.
-  loop_->post([self = shared_from_this()] { self->read_in_loop(); });
+  defer_read_in_loop();
+}
+
+void C10dConnection::defer_read_in_loop() {
+  deferred_ = true;
+  loop_->turns_in_loop().defer([self = shared_from_this()] {
+    self->deferred_ = false;
+    self->read_in_loop();
+  });
 }
 
 void C10dConnection::on_events_in_loop(uint32_t) {
   const std::shared_ptr<C10dConnection> self = shared_from_this();
   write_in_loop();
-  read_in_loop();
+  if (!deferred_) read_in_loop();
 }
 
 void C10dConnection::read_in_loop() {
   const std::shared_ptr<C10dConnection> self = shared_from_this();
-  for (int reads = 0; socket_.valid() && !closing_; ++reads) {
-    if (reads == kReadsPerTurn) {
-      loop_->post([self] { self->read_in_loop(); });
+  transport::Turns& turns = loop_->turns_in_loop();
+  for (bool first = true; socket_.valid() && !closing_; first = false) {
+    if (!first && turns.spent()) {
+      defer_read_in_loop();
       return;
     }
-    const absl::Span<char> scratch = loop_->scratch_in_loop();
+    const absl::Span<char> scratch = loop_->scratch_in_loop().first(read_size_.bytes());
+    const absl::Time begin = turns.now();
     const ssize_t got = ::recv(socket_.get(), scratch.data(), scratch.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -51,6 +56,7 @@ void C10dConnection::read_in_loop() {
       return;
     }
     handlers_.on_bytes(absl::string_view(scratch.data(), static_cast<std::size_t>(got)));
+    read_size_.on_handled(static_cast<std::size_t>(got), turns.now() - begin);
   }
 }
 

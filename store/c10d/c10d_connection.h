@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/turns/read_size.h"
 
 namespace gradwire::store {
 
@@ -38,7 +39,9 @@ class C10dConnection : public transport::EventHandler, public std::enable_shared
 
  private:
   void on_events_in_loop(uint32_t events) override;
+  // Handles what has arrived, until the time of the loop's round is over (turns.h). A later round goes on.
   void read_in_loop();
+  void defer_read_in_loop();
   void write_in_loop();
   void finish_in_loop();
 
@@ -48,6 +51,10 @@ class C10dConnection : public transport::EventHandler, public std::enable_shared
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
   bool closing_ = false;
+  // A deferred task will read.
+  bool deferred_ = false;
+  // Requests are short, so many of them fit into one read.
+  transport::ReadSize read_size_{1 << 10, 16 << 10, 64 << 10};
   // The first sent_ bytes of unsent_ have been sent.
   std::string unsent_;
   std::size_t sent_ = 0;

@@ -8,9 +8,8 @@
 namespace gradwire::transport {
 namespace {
 
-// Number of packets and messages of one connection that are handled before other connections are served.
-constexpr int kPacketsPerTurn = 64;
-constexpr int kMessagesPerTurn = 32;
+// The clock is read once for so many records: it costs a part of the time of a short one.
+constexpr int kRecordsPerQuestion = 4;
 
 }  // namespace
 
@@ -32,7 +31,8 @@ void ShmReceiver::end_in_loop() {
 // ring, so an empty socket only means that the ring should be polled.
 void ShmReceiver::read_socket_in_loop() {
   ControlPacket packet;
-  for (int turn = 0; turn < kPacketsPerTurn; ++turn) {
+  Turns& turns = connection_.loop().turns_in_loop();
+  for (bool first = true; first || !turns.spent(); first = false) {
     absl::Status status;
     switch (socket_.receive(packet)) {
       case ControlSocket::Receipt::kPacket:
@@ -55,8 +55,8 @@ void ShmReceiver::read_socket_in_loop() {
       return;
     }
   }
-  // Continue in a task, so that other connections are served. epoll does not report this edge again.
-  connection_.loop().post([this, connection = connection_.shared_from_this()] { read_socket_in_loop(); });
+  // epoll does not report this edge again.
+  turns.defer([this, connection = connection_.shared_from_this()] { read_socket_in_loop(); });
 }
 
 absl::Status ShmReceiver::take_packet_in_loop(ControlPacket& packet) {
@@ -97,22 +97,23 @@ absl::Status ShmReceiver::catch_up_in_loop() {
 void ShmReceiver::peer_gone_in_loop() {
   // A process that shares the memory could still write to the ring. Valid data ends after one pass around the
   // ring.
-  if (ring_.has_value()) read_ring_in_loop(INT32_MAX);
+  if (ring_.has_value()) read_ring_in_loop(/*all=*/true);
   connection_.lost_in_loop(reader_.in_message() ? "the peer closed the connection in the middle of a message"
                                                 : "the peer closed the connection");
 }
 
-bool ShmReceiver::poll_ring_in_loop() { return read_ring_in_loop(kMessagesPerTurn); }
-
-// Reads at most `messages` messages, and at most one pass around the ring.
-bool ShmReceiver::read_ring_in_loop(int messages) {
-  bool any = false;
+// Reads at most one pass around the ring. Unless `all`, it stops when the time of the loop's round is over.
+// The loop polls the ring again in each round.
+bool ShmReceiver::read_ring_in_loop(bool all) {
+  Turns& turns = connection_.loop().turns_in_loop();
   auto catch_up = [this] { return catch_up_in_loop(); };
   const uint64_t lines = ring_->line_count();
-  for (uint64_t seen = 0; messages > 0 && seen < lines && ring_.has_value();) {
+  int records = 0;
+  for (uint64_t seen = 0; seen < lines && ring_.has_value();) {
     const uint64_t word = ring_->peek();
     if (word == 0) break;
-    any = true;
+    if (!all && records > 0 && records % kRecordsPerQuestion == 0 && turns.spent()) break;
+    ++records;
     // Use this copy of the word only: a hostile peer may change the word in the ring at any time.
     const RecordWord record = RecordWord::decode(word);
     seen += lines_of(record.length);
@@ -135,13 +136,12 @@ bool ShmReceiver::read_ring_in_loop(int messages) {
       socket_.ring();
     }
     if (!*complete) continue;
-    --messages;
     Message message = reader_.take();
     if (!message.buffers.empty()) context_.trim_pool();
     // The listener may close the connection, which resets ring_: the loop checks it.
     if (!connection_.close_called()) connection_.listener().on_message(connection_, std::move(message));
   }
-  return any;
+  return records > 0;
 }
 
 }  // namespace gradwire::transport

@@ -29,14 +29,13 @@ class ShmReceiver {
   // Stops reading and drops an incomplete message.
   void end_in_loop();
 
-  // Reads the received packets. After a limited number it posts a task for the rest, so that other
-  // connections are served in between.
+  // Reads the received packets until the time of the loop's round is over (turns.h). A later round goes on.
   void read_socket_in_loop();
   // Called when the peer is gone: reads the data that it wrote before, then closes the connection.
   void peer_gone_in_loop();
 
   // The methods of Pollable for the ring. REQUIRES: started, not ended.
-  bool poll_ring_in_loop();
+  bool poll_ring_in_loop() { return read_ring_in_loop(/*all=*/false); }
   void arm_in_loop() { ring_->arm(); }
   void disarm_in_loop() { ring_->disarm(); }
   bool has_data_in_loop() { return ring_->peek() != 0; }
@@ -44,7 +43,7 @@ class ShmReceiver {
  private:
   absl::Status take_packet_in_loop(ControlPacket& packet);
   absl::Status catch_up_in_loop();
-  bool read_ring_in_loop(int messages);
+  bool read_ring_in_loop(bool all);
 
   LoopConnection& connection_;
   ShmContext& context_;

@@ -138,6 +138,20 @@ std::size_t Arrival::wanted_bytes() const {
 }
 
 void Arrival::on_events_in_loop(uint32_t) {
+  if (deferred_) return;
+  Turns& turns = context_->loop->turns_in_loop();
+  if (!turns.spent()) {
+    read_in_loop();
+    return;
+  }
+  deferred_ = true;
+  turns.defer([self = shared_from_this()] {
+    self->deferred_ = false;
+    self->read_in_loop();
+  });
+}
+
+void Arrival::read_in_loop() {
   const std::shared_ptr<Arrival> self = shared_from_this();
   while (socket_.valid()) {
     char bytes[Preface::kBytes];

@@ -49,7 +49,9 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
 
  private:
   void start_in_loop(Descriptor socket);
+  // Reads what has arrived, in a later round if the time of the loop's round is over (turns.h).
   void on_events_in_loop(uint32_t events) override;
+  void read_in_loop();
   void preface_arrived_in_loop();
   void begin_connection_in_loop(const Preface& preface);
   void become_connection_in_loop(const Preface& preface, SecuredSocket socket);
@@ -77,6 +79,8 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
   std::string received_;
+  // A deferred task will read.
+  bool deferred_ = false;
 
   // Stages 2 and 3.
   std::shared_ptr<TcpHandshake> handshake_;

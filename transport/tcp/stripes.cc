@@ -19,8 +19,6 @@ namespace {
 
 // Maximum time to connect all stripes.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
-// Number of reads of one stripe before other sockets are served.
-constexpr int kReadsPerTurn = 16;
 
 // Whether a stripe of the opener has not sent all that comes before its shares.
 bool are_connecting(const std::vector<std::shared_ptr<Stripe>>& stripes) {
@@ -305,7 +303,8 @@ void TcpStripes::read_due_in_loop() {
 }
 
 void TcpStripes::read_in_loop(Stripe& stripe) {
-  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+  Turns& turns = connection_.loop().turns_in_loop();
+  for (bool first = true; first || !turns.spent(); first = false) {
     if (!stripe.socket.valid() || stripe.ended) return;
     switch (stripe.read_in_loop(bytes_arrived_)) {
       case Stripe::Progress::kMore:
@@ -320,7 +319,7 @@ void TcpStripes::read_in_loop(Stripe& stripe) {
         return;
     }
   }
-  connection_.loop().post([this, connection = connection_.shared_from_this(), number = stripe.number()] {
+  turns.defer([this, connection = connection_.shared_from_this(), number = stripe.number()] {
     if (number <= static_cast<int>(stripes_.size()))
       read_in_loop(*stripes_[static_cast<std::size_t>(number - 1)]);
   });

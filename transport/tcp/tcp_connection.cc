@@ -155,12 +155,8 @@ void TcpConnection::drained_in_loop() {
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
-// Messages that arrived before the loss are still delivered. The read usually finds the end and closes the
-// connection itself; then fail_in_loop() has no effect.
-void TcpConnection::lost_in_loop(absl::string_view cause) {
-  receiver_.read_in_loop(true);
-  fail_in_loop(absl::UnavailableError(cause));
-}
+// Messages that arrived before the loss are still delivered.
+void TcpConnection::lost_in_loop(absl::string_view cause) { receiver_.read_to_end_in_loop(cause); }
 
 // The sender must have stopped using the socket before its descriptor is closed: a new socket could get the
 // same number, and data of this connection would go to it.

@@ -16,7 +16,8 @@ namespace gradwire::transport {
 
 // Drives the handshake of one end of a connection (security/secure_stream.h), after the preface.
 //
-//   1. advance_in_loop(): the handshake goes on as far as the socket allows.
+//   1. advance_in_loop(): the handshake goes on as far as the socket allows. A step may take much time,
+//      and the peer has not proved who it is: if the time of the loop's round is over, it waits.
 //   2. on_events_in_loop(): the socket has bytes or room. Continue with step 1.
 //   3. finish_in_loop(): `done` gets the socket and what is known of the peer.
 //
@@ -39,6 +40,7 @@ class TcpHandshake : public EventHandler, public std::enable_shared_from_this<Tc
  private:
   void on_events_in_loop(uint32_t) override { advance_in_loop(); }
   void advance_in_loop();
+  void step_in_loop();
   void finish_in_loop(const absl::Status& status);
 
   EventLoop& loop_;
@@ -47,6 +49,8 @@ class TcpHandshake : public EventHandler, public std::enable_shared_from_this<Tc
   Done done_;
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
+  // A deferred task will do the next step.
+  bool deferred_ = false;
 };
 
 }  // namespace gradwire::transport

@@ -266,10 +266,7 @@ void TcpSender::await_write_locked(std::size_t lane) {
 
 void TcpSender::write_queued() {
   for (int turn = 0; turn < kWritesPerTurn; ++turn) {
-    bool more = false;
-    const std::size_t lanes = lane_count_.load(std::memory_order_acquire);
-    for (std::size_t lane = 0; lane < lanes; ++lane) more = write_once(lane) || more;
-    if (!more) return;
+    if (!write_each_lane()) return;
   }
   // Too much at once: let the loop go on, so that this thread may return to its caller. One task is enough
   // for all threads: with one for each send() the loop would do little else.
@@ -277,8 +274,15 @@ void TcpSender::write_queued() {
   connection_.loop().post([this, connection = connection_.shared_from_this()] {
     // Before the write: what is appended from now on has a task again.
     write_posted_.store(false);
-    write_queued();
+    write_in_loop();
   });
+}
+
+bool TcpSender::write_each_lane() {
+  bool more = false;
+  const std::size_t lanes = lane_count_.load(std::memory_order_acquire);
+  for (std::size_t lane = 0; lane < lanes; ++lane) more = write_once(lane) || more;
+  return more;
 }
 
 // Writes without the lock held, so that other threads can send meanwhile. `writing` reserves the lane for
@@ -369,7 +373,21 @@ void TcpSender::writable_in_loop(std::size_t index) {
     // A thread that is writing will continue.
     if (lane.writing || lane.queue.empty()) return;
   }
-  write_queued();
+  write_in_loop();
+}
+
+// A peer that reads fast could otherwise keep the loop busy for long.
+void TcpSender::write_in_loop() {
+  Turns& turns = connection_.loop().turns_in_loop();
+  while (write_each_lane()) {
+    if (!turns.spent()) continue;
+    if (write_posted_.exchange(true)) return;
+    turns.defer([this, connection = connection_.shared_from_this()] {
+      write_posted_.store(false);
+      write_in_loop();
+    });
+    return;
+  }
 }
 
 }  // namespace gradwire::transport

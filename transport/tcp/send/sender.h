@@ -88,6 +88,10 @@ class TcpSender : public SendBatch::Member {
   void push_shares_locked(uint64_t ticket, const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns false if the connection is closed because no memory is left.
   bool capture_lane(std::size_t lane, uint64_t ticket);
+  // As write_queued(), for the loop: until the time of its round is over (turns.h). A later round goes on.
+  void write_in_loop();
+  // Writes once to each socket. Returns whether there may be more to write.
+  bool write_each_lane();
   // Writes once to this socket. Returns whether there may be more to write.
   bool write_once(std::size_t lane);
   // Stops all writing.

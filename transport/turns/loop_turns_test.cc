@@ -1,0 +1,151 @@
+// How an event loop, its acceptor and its timers share rounds. The clock moves only when a unit of work has
+// been done, and the test drives the loop round by round.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/clock.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/manual_clock.h"
+#include "gradwire/transport/acceptor.h"
+#include "gradwire/transport/event_loop.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr absl::Duration kUnit = absl::Microseconds(10);
+// Units of work in one round. The time begins with the first question, which follows the first unit.
+const int kUnits = Turns::kRound / kUnit + 1;
+
+class LoopTurns : public testing::Test {
+ protected:
+  void SetUp() override {
+    loop_ = *EventLoop::create(clock_);
+    ASSERT_TRUE(loop_->try_enter());
+  }
+  void TearDown() override {
+    loop_->leave();
+    end(*loop_);
+  }
+
+  ManualClock clock_;
+  std::shared_ptr<EventLoop> loop_;
+};
+
+class Ringing : public EventHandler {
+ public:
+  explicit Ringing(std::function<void()> action) : action_(std::move(action)) {}
+  void on_events_in_loop(uint32_t) override { action_(); }
+
+ private:
+  const std::function<void()> action_;
+};
+
+TEST_F(LoopTurns, EventsAreServedBeforeDeferredWorkAndOneDeferredTaskRunsInASpentRound) {
+  std::string ran;
+  std::function<void(char)> serve = [&](char peer) {
+    do {
+      ran += peer;
+      clock_.advance(kUnit);
+    } while (!loop_->turns_in_loop().spent());
+    loop_->turns_in_loop().defer([&serve, peer] { serve(peer); });
+  };
+  for (const char peer : std::string("ab")) loop_->turns_in_loop().defer([&serve, peer] { serve(peer); });
+  Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const auto handler = std::make_shared<Ringing>([&] { ran += '!'; });
+  const uint64_t id = *loop_->add_in_loop(event.get(), handler, /*both_ways=*/false);
+  EXPECT_EQ(loop_->poll(), Poller::kWork);
+  EXPECT_EQ(ran, std::string(kUnits, 'a'));
+  ran.clear();
+  const uint64_t one = 1;
+  ASSERT_EQ(::write(event.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  EXPECT_NE(loop_->poll(), Poller::kNothing);
+  EXPECT_EQ(ran, "!" + std::string(kUnits, 'b'));
+  loop_->remove_in_loop(event.get(), id);
+  loop_->turns_in_loop().clear();
+}
+
+TEST_F(LoopTurns, TimersThatAreDueAtTheSameTimeAreSpreadOverRounds) {
+  int ran = 0;
+  const absl::Time due = Clock::system().now();
+  for (int i = 0; i < 3 * kUnits; ++i) {
+    loop_->schedule_in_loop(due, [&] {
+      ++ran;
+      clock_.advance(kUnit);
+    });
+  }
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_NE(loop_->poll(), Poller::kNothing);
+    EXPECT_EQ(ran, round * kUnits);
+  }
+  EXPECT_EQ(loop_->poll(), Poller::kNothing);
+}
+
+TEST_F(LoopTurns, DeferredTasksRunThoughTheirDriverLeaves) {
+  bool ran = false;
+  loop_->turns_in_loop().defer([&] { ran = true; });
+  loop_->leave();
+  // The sleeping thread is woken for it, and drives.
+  loop_->sleep(absl::InfiniteDuration());
+  ASSERT_TRUE(loop_->try_enter());
+  loop_->poll();
+  EXPECT_TRUE(ran);
+}
+
+TEST_F(LoopTurns, TheEndOfALoopDropsDeferredTasks) {
+  const auto owned = std::make_shared<int>(0);
+  loop_->turns_in_loop().defer([owned] {});
+  loop_->turns_in_loop().begin_round();
+  // A task that runs in the last round defers another one.
+  loop_->turns_in_loop().defer([this, owned] { loop_->turns_in_loop().defer([owned] {}); });
+  loop_->end_in_loop();
+  loop_->poll();
+  EXPECT_TRUE(loop_->ended());
+  EXPECT_EQ(owned.use_count(), 1);
+}
+
+TEST_F(LoopTurns, AnAcceptorTakesAsManyConnectionsAsFitIntoARound) {
+  const int kConnections = 3 * kUnits + 1;
+  Descriptor listening(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listening.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listening.get(), kConnections), 0);
+  ASSERT_EQ(::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  std::vector<Descriptor> clients;
+  for (int i = 0; i < kConnections; ++i) {
+    clients.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(clients.back().get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  }
+  int accepted = 0;
+  const auto acceptor = std::make_shared<Acceptor>(loop_, std::move(listening),
+                                                   [&](Descriptor, const sockaddr_storage&, socklen_t) {
+                                                     ++accepted;
+                                                     clock_.advance(kUnit);
+                                                   });
+  acceptor->start_in_loop();
+  // The first round takes its time for the event, and one more connection for the deferred task.
+  loop_->poll();
+  EXPECT_EQ(accepted, kUnits + 1);
+  for (int before = accepted; accepted < kConnections; before = accepted) {
+    loop_->poll();
+    EXPECT_LE(accepted - before, kUnits);
+    ASSERT_GT(accepted, before);
+  }
+  acceptor->stop_in_loop();
+}
+
+}  // namespace
+}  // namespace gradwire::transport
