@@ -77,35 +77,19 @@ ServedCalls::ServedCalls(AgentRuntime& runtime)
           {runtime.options.caller_limits.max_calls, runtime.options.caller_limits.max_call_bytes}),
       services_of_callers_(
           {runtime.options.caller_limits.max_messages, runtime.options.caller_limits.max_messages_bytes}),
-      unread_(runtime.options.caller_limits.max_unread_bytes,
-              runtime.options.caller_limits.max_calls + runtime.options.caller_limits.max_messages) {}
+      slow_readers_(runtime.options.caller_limits) {}
 
-// Most requests find nothing unread, and take no lock here.
 absl::Status ServedCalls::check_reader(const Worker& from, Link& link) {
-  const CallerLimits& limits = runtime_.options.caller_limits;
-  const uint64_t unread = link.unread_bytes();
-  if (unread <= limits.max_unread_bytes && unread_links_.load(std::memory_order_relaxed) == 0)
-    return absl::OkStatus();
-  UnreadAnswers::Verdict verdict;
-  {
-    MutexLock lock(mutex_);
-    // A link that has ended must not get an entry: cancel_link() has come before.
-    if (link.closed()) return absl::OkStatus();
-    verdict = unread_.on_request(link.number(), unread);
-    unread_links_.store(unread_.links(), std::memory_order_relaxed);
-  }
+  const UnreadAnswers::Verdict verdict = slow_readers_.on_request(from.incarnation, link);
   if (verdict == UnreadAnswers::Verdict::kServe) return absl::OkStatus();
-  absl::Status refused =
-      refuse(from, {"bytes of answers that it has not read", "max_unread_bytes", limits.max_unread_bytes});
+  absl::Status refused = refuse(from, unread_limit());
   // The peer does not read, so nothing is sent before the connection is closed.
   if (verdict == UnreadAnswers::Verdict::kClose) link.part(goodbye(refused), refused, absl::ZeroDuration());
   return refused;
 }
 
 absl::Status ServedCalls::check_reader_again(const Worker& from, Link& link) {
-  const uint64_t limit = runtime_.options.caller_limits.max_unread_bytes;
-  if (link.unread_bytes() <= limit) return absl::OkStatus();
-  return refuse(from, {"bytes of answers that it has not read", "max_unread_bytes", limit});
+  return slow_readers_.may_run(from.incarnation, link) ? absl::OkStatus() : refuse(from, unread_limit());
 }
 
 absl::Status ServedCalls::refuse(const Worker& from, const CallerLimit& limit) {
@@ -307,11 +291,12 @@ void ServedCalls::expire_answers() {
 }
 
 void ServedCalls::count(AgentTables& tables) const {
+  const std::size_t unread = slow_readers_.links();
   MutexLock lock(mutex_);
   tables.served_calls = calls_.size() + answers_in_progress_;
   tables.kept_answers = repeats_.answers();
   tables.orphaned_calls = orphans_.size();
-  tables.counted_callers = calls_of_callers_.callers() + services_of_callers_.callers() + unread_.links();
+  tables.counted_callers = unread + calls_of_callers_.callers() + services_of_callers_.callers();
   tables.repeat_callers = repeats_.callers();
   tables.remembered_answers = repeats_.remembered();
 }
@@ -367,11 +352,10 @@ void ServedCalls::cancel(const Worker& from, uint64_t link, uint64_t call_id, co
 }
 
 void ServedCalls::cancel_link(uint64_t link, const absl::Status& reason, bool caller_is_lost) {
+  slow_readers_.forget(link);
   std::vector<CancellationSource> sources;
   {
     MutexLock lock(mutex_);
-    unread_.forget(link);
-    unread_links_.store(unread_.links(), std::memory_order_relaxed);
     for (auto& [key, running] : calls_) {
       if (key.first != link) continue;
       // A caller that lost only its connection can repeat a repeatable call. It gets the answer of no other

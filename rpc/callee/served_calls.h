@@ -14,6 +14,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/callee/deduplicator.h"
+#include "gradwire/rpc/callee/slow_readers.h"
 #include "gradwire/rpc/flight/call_report.h"
 #include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/agent_tables.h"
@@ -134,6 +135,10 @@ class ServedCalls {
   // Counts a call of another worker, if there is room; otherwise returns the limit that it exceeds.
   std::optional<CallerLimit> enter_locked(const IncomingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status refuse(const Worker& from, const CallerLimit& limit);
+  CallerLimit unread_limit() const {
+    return {"bytes of answers that it has not read", "max_unread_bytes",
+            runtime_.options.caller_limits.max_unread_bytes};
+  }
   // Call when the link of a running repeatable call has closed.
   void orphan_locked(const CallKey& key, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Calls::iterator find_orphan_locked(const Worker& from, uint64_t call_id)
@@ -157,11 +162,10 @@ class ServedCalls {
   // The calls and services of each caller, against its limits.
   CallerBudget calls_of_callers_ ABSL_GUARDED_BY(mutex_);
   CallerBudget services_of_callers_ ABSL_GUARDED_BY(mutex_);
-  UnreadAnswers unread_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> served_{0};
-  // Number of links in unread_.
-  std::atomic<std::size_t> unread_links_{0};
+  // Synchronised by itself.
+  SlowReaders slow_readers_;
 };
 
 }  // namespace gradwire::rpc

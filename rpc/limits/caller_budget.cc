@@ -68,12 +68,14 @@ CallerBudget::Bounds CallerBudget::used(uint64_t caller) const {
   return found == used_.end() ? Bounds() : found->second;
 }
 
-UnreadAnswers::Verdict UnreadAnswers::on_request(uint64_t link, uint64_t unread) {
+UnreadAnswers::Verdict UnreadAnswers::on_request(uint64_t caller, uint64_t unread) {
   if (fits(unread)) {
-    refused_.erase(link);
+    refused_.erase(caller);
     return Verdict::kServe;
   }
-  return ++refused_[link] > most_refused_ ? Verdict::kClose : Verdict::kRefuse;
+  const bool too_many = ++refused_[caller] > most_refused_;
+  // The errors themselves wait, too. Written so that it cannot overflow.
+  return too_many || unread - max_bytes_ > max_bytes_ ? Verdict::kClose : Verdict::kRefuse;
 }
 
 }  // namespace gradwire::rpc

@@ -42,35 +42,35 @@ class CallerBudget {
   absl::flat_hash_map<uint64_t, Bounds> used_;
 };
 
-// Decides what a callee does with the requests that arrive on connections whose peers do not read its
-// answers.
+// Decides what a callee does with the requests of callers that do not read its answers.
 //
-// While more bytes than the limit wait for the peer, each request is answered with a short error. A peer that
-// keeps to the protocol reads such an error behind all answers before it, so it cannot get many: the number
-// of its unanswered requests is limited. A peer that gets more does not read, and its connection must end.
+// While more bytes than the limit wait for a caller, over all of its connections, each of its requests is
+// answered with a short error. A caller that keeps to the protocol reads such an error behind the answers
+// before it, so it cannot get many: the number of its unanswered requests is limited. A caller that gets
+// more, or for which twice the limit waits, does not read. Then the connection of its request must end.
 //
 // A pure state machine. Not thread-safe.
 class UnreadAnswers {
  public:
   enum class Verdict { kServe, kRefuse, kClose };
 
-  // `most_refused`: maximum number of requests that a peer may send on one connection above the limit.
+  // `most_refused`: maximum number of requests that a caller may send while it is above the limit.
   UnreadAnswers(uint64_t max_bytes, uint64_t most_refused)
       : max_bytes_(max_bytes), most_refused_(most_refused) {}
 
-  // A request has arrived on the connection with this number while `unread` bytes wait.
-  Verdict on_request(uint64_t link, uint64_t unread);
-  // The connection has ended.
-  void forget(uint64_t link) { refused_.erase(link); }
+  // A request of this caller has arrived while `unread` bytes wait for it.
+  Verdict on_request(uint64_t caller, uint64_t unread);
+  // Nothing more waits for the caller, or not more than the limit.
+  void forget(uint64_t caller) { refused_.erase(caller); }
 
   bool fits(uint64_t unread) const { return unread <= max_bytes_; }
-  // Number of connections above the limit.
-  std::size_t links() const { return refused_.size(); }
+  // Number of callers above the limit.
+  std::size_t callers() const { return refused_.size(); }
 
  private:
   const uint64_t max_bytes_;
   const uint64_t most_refused_;
-  // The number of requests since the connection is above the limit.
+  // The number of requests since the caller is above the limit.
   absl::flat_hash_map<uint64_t, uint64_t> refused_;
 };
 

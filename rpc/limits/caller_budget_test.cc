@@ -74,19 +74,27 @@ TEST(UnreadAnswers, APeerThatReadsIsServedAgain) {
     EXPECT_EQ(answers.on_request(1, 101), UnreadAnswers::Verdict::kRefuse);
     EXPECT_EQ(answers.on_request(1, 99), UnreadAnswers::Verdict::kServe);
   }
-  EXPECT_EQ(answers.links(), 0u);
+  EXPECT_EQ(answers.callers(), 0u);
+}
+
+TEST(UnreadAnswers, APeerForWhichTwiceTheLimitWaitsIsClosed) {
+  UnreadAnswers answers(/*max_bytes=*/100, /*most_refused=*/1000);
+  EXPECT_EQ(answers.on_request(1, 200), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 201), UnreadAnswers::Verdict::kClose);
+  UnreadAnswers unlimited(std::numeric_limits<uint64_t>::max() - 1, 1000);
+  EXPECT_EQ(unlimited.on_request(1, std::numeric_limits<uint64_t>::max()), UnreadAnswers::Verdict::kRefuse);
 }
 
 TEST(UnreadAnswers, APeerThatGoesOnWithoutReadingIsClosed) {
   UnreadAnswers answers(/*max_bytes=*/100, /*most_refused=*/2);
   EXPECT_EQ(answers.on_request(1, 101), UnreadAnswers::Verdict::kRefuse);
   EXPECT_EQ(answers.on_request(1, 102), UnreadAnswers::Verdict::kRefuse);
-  EXPECT_EQ(answers.on_request(2, 500), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(2, 150), UnreadAnswers::Verdict::kRefuse);
   EXPECT_EQ(answers.on_request(1, 103), UnreadAnswers::Verdict::kClose);
-  EXPECT_EQ(answers.links(), 2u);
+  EXPECT_EQ(answers.callers(), 2u);
   answers.forget(1);
   answers.forget(2);
-  EXPECT_EQ(answers.links(), 0u);
+  EXPECT_EQ(answers.callers(), 0u);
 }
 
 TEST(CallerLimits, DefaultsAgreeWithTheFlowWindow) {

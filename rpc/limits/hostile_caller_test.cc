@@ -17,6 +17,7 @@
 #include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/peer.h"
 #include "gradwire/rpc/registration.h"
 #include "gradwire/rpc/rref/reference_codec.h"
 #include "gradwire/rpc/testing/group.h"
@@ -81,9 +82,13 @@ class HostileCaller : public ::testing::Test {
     EXPECT_EQ((*group_)[2]->rpc_sync<&add>("worker0", 2, 3), 5);
     expect_serving();
     links_ = callee()->tables().links;
+    open_impostor(1000);
+  }
+  // Opens the hostile connection with this number.
+  void open_impostor(uint64_t number) {
     impostor_ = std::make_unique<Impostor>(tcp_address_of(*store_, 0, 3));
     impostor_->open();
-    impostor_->send(hello_of(*(*group_)[2], *callee(), 1000).SerializeAsString());
+    impostor_->send(hello_of(*(*group_)[2], *callee(), number).SerializeAsString());
     EXPECT_EQ(impostor_->listener().wait_for_messages(1).size(), 1u);
   }
 
@@ -167,6 +172,8 @@ class HostileCaller : public ::testing::Test {
   Promise<int64_t> gate_;
   std::unique_ptr<testing::Group> group_;
   std::unique_ptr<Impostor> impostor_;
+  // Another connection in the name of the same worker.
+  std::unique_ptr<Impostor> other_;
   uint64_t calls_ = 0;
   // Connections of the callee besides the hostile one.
   std::size_t links_ = 0;
@@ -378,6 +385,64 @@ TEST_F(HostileCaller, APeerThatGoesOnWithoutReadingLosesItsConnection) {
   EXPECT_LT(answers_made * kAnswerBytes, int64_t{64} << 20);
   impostor_->listener().resume();
   (void)impostor_->listener().wait_closed();
+  group_->expect_empty();
+}
+
+// The first connection of worker 2 does not read. The second one does.
+TEST_F(HostileCaller, UnreadAnswersCountForAllConnectionsOfACaller) {
+  start({.max_calls = 1000, .max_call_bytes = 1 << 20, .max_unread_bytes = uint64_t{4} << 20});
+  impostor_->listener().hold_back();
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(send(request_of<&large_answer>()));
+  EXPECT_TRUE(
+      eventually([&] { return answers_made + refusals() == 1000 && callee()->tables().served_calls == 0; }));
+  const uint64_t before = refusals();
+  std::swap(impostor_, other_);
+  open_impostor(1001);
+  const int made = answers_made;
+  ASSERT_TRUE(send(request_of<&large_answer>()));
+  EXPECT_EQ(refused(answers(1), "max_unread_bytes"), 1u);
+  EXPECT_EQ(refusals(), before + 1);
+  EXPECT_EQ(answers_made, made);
+  // Another caller is served.
+  expect_serving();
+  std::swap(impostor_, other_);
+  impostor_->listener().resume();
+  EXPECT_EQ(answers(1000).size(), 1000u);
+  std::swap(impostor_, other_);
+  ASSERT_TRUE(send(request_of<&large_answer>()));
+  EXPECT_EQ(refused(answers(2), "max_unread_bytes"), 1u);
+  EXPECT_EQ(answers_made, made + 1);
+  other_->close();
+  finish();
+  group_->expect_empty();
+}
+
+TEST_F(HostileCaller, ACallerHasALimitedNumberOfConnections) {
+  start({.max_calls = 1000, .max_call_bytes = 1 << 20});
+  // Worker 2 itself has one, and the impostor another one.
+  std::vector<std::unique_ptr<Impostor>> others;
+  uint64_t number = 1001;
+  for (; others.size() + 2 < Peer::kMostConnections; ++number) {
+    others.push_back(std::move(impostor_));
+    open_impostor(number);
+  }
+  Impostor refused(tcp_address_of(*store_, 0, 3));
+  refused.open();
+  refused.send(hello_of(*(*group_)[2], *callee(), number).SerializeAsString());
+  const std::vector<transport::Message> received = refused.listener().wait_for_messages(1);
+  ASSERT_EQ(received.size(), 1u);
+  proto::Envelope goodbye;
+  ASSERT_TRUE(goodbye.ParseFromString(received[0].header));
+  EXPECT_EQ(goodbye.goodbye().reason().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  (void)refused.listener().wait_closed();
+  // An old one ends, and makes room.
+  others.front()->close();
+  EXPECT_TRUE(eventually([&] { return callee()->tables().links == links_ + Peer::kMostConnections - 2; }));
+  others.front() = std::move(impostor_);
+  open_impostor(number + 1);
+  expect_serving();
+  for (const std::unique_ptr<Impostor>& other : others) other->close();
+  finish();
   group_->expect_empty();
 }
 

@@ -63,12 +63,17 @@ absl::StatusOr<bool> Peer::admit(const std::shared_ptr<Link>& link, uint64_t num
   MutexLock lock(mutex_);
   // Aborted lets the other side know that the loss is final.
   if (!lost_reason_.ok()) return absl::AbortedError(lost_reason_.message());
+  auto found = find_locked(*link);
+  if (found == connections_.end() && connections_.size() >= kMostConnections) {
+    return absl::ResourceExhaustedError(absl::StrCat("worker \"", worker.name, "\" has ", connections_.size(),
+                                                     " connections already, expected fewer than ",
+                                                     kMostConnections, "; it must close some of them first"));
+  }
   if (!arrivals_.open(number, std::move(read))) {
     return absl::UnavailableError(
         absl::StrCat("connection ", number, " of worker \"", worker.name,
                      "\" is stale: it has ended at that worker, or its number was used before"));
   }
-  auto found = find_locked(*link);
   // A connection that was made here is in the list since add(). An accepted one enters it now.
   if (found == connections_.end()) found = connections_.insert(found, {.link = link});
   found->introduced = true;

@@ -30,6 +30,10 @@ class Link;
 struct Peer {
   using Links = std::vector<std::shared_ptr<Link>>;
 
+  // Maximum number of connections with a peer. A worker needs one, and a second one while both ends connect
+  // at the same time. Others may have broken without a sign, and remain until a timeout.
+  static constexpr std::size_t kMostConnections = 64;
+
   // `is_self`: the peer is this worker; calls to it come back to this worker.
   Peer(const WorkerAddress& address, bool is_self)
       : worker(address.worker), record(address.record), is_self(is_self) {}
@@ -59,8 +63,8 @@ struct Peer {
   absl::Status greeted(const std::shared_ptr<Link>& link);
   // Accepts the worker's Hello, in which the connection has this number. `read` counts the messages that are
   // read on it. `reached`: the connection proves that the link's transport reaches the peer. Returns whether
-  // the connection replaces a broken one. Errors: Aborted if the peer is lost; Unavailable if the connection
-  // has ended at the peer, or the number was used before.
+  // the connection replaces a broken one. Errors: Aborted if the peer is lost; ResourceExhausted if it has
+  // kMostConnections; Unavailable if the connection has ended at the peer, or the number was used before.
   absl::StatusOr<bool> admit(const std::shared_ptr<Link>& link, uint64_t number,
                              std::shared_ptr<const Arrivals::Counter> read, bool reached);
   // The state after a connection has ended.
