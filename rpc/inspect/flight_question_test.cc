@@ -111,6 +111,21 @@ TEST_F(FlightQuestionTest, LargeRecordComesInPartsWithEachCallOnce) {
   EXPECT_GT(parts, 1);
 }
 
+TEST_F(FlightQuestionTest, AQuestionForTheFutureVisitsABoundedNumberOfRecords) {
+  testing::Group group(1, with_records(1 << 15));
+  // Each call to itself has two records.
+  for (std::size_t i = 0; i < kMostVisited / 2 + 10; ++i) (void)group[0]->rpc_sync<&early>("worker0", 1);
+  proto::FlightQuestion question;
+  question.set_since_us(std::numeric_limits<int64_t>::max());
+  proto::FlightPart part = ask(question).flight();
+  EXPECT_THAT(part.lines(), Not(HasSubstr("::early\"")));
+  EXPECT_EQ(part.next(), kMostVisited);
+  question.set_from(part.next());
+  part = ask(question).flight();
+  EXPECT_EQ(part.lines(), "");
+  EXPECT_EQ(part.next(), 0u);
+}
+
 TEST_F(FlightQuestionTest, OverwrittenRecordsOfThePeriodAreCounted) {
   testing::Group group(1, with_records(16));
   for (int i = 0; i < 100; ++i) (void)group[0]->rpc_sync<&early>("worker0", i);

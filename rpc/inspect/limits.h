@@ -19,7 +19,8 @@ inline constexpr std::size_t kMaxInspectedName = 256;
 inline constexpr std::size_t kMaxInspectionBytes = std::size_t{1} << 20;
 // FlightPart.lines.
 inline constexpr std::size_t kMaxFlightBytes = std::size_t{768} << 10;
-// The most table entries that one reading visits, so that it holds the lock of the table for a short time.
+// The most entries of a table, or records of a ring, that one reading visits: it holds the lock of the table,
+// and delays other messages, for a short time.
 inline constexpr std::size_t kMostVisited = 20'000;
 
 // The effective InspectRequest.most.

@@ -57,7 +57,7 @@ absl::Status Observers::admit(From from, const std::string& name, absl::Time now
       leave = std::move(oldest->second.leave);
       entries_.erase(oldest);
     }
-    entries_[from.link] = {now, false, std::move(from.leave)};
+    entries_[from.link] = {now, absl::ZeroDuration(), std::move(from.leave)};
   }
   if (leave != nullptr) leave();
   return absl::OkStatus();
@@ -71,14 +71,23 @@ absl::StatusOr<std::string> Observers::ask(uint64_t link, const std::string& bod
       return absl::ResourceExhaustedError("this observer had to make room for another one");
     }
     Entry& entry = found->second;
-    if (entry.answered && now - entry.active < kPause) {
-      return absl::ResourceExhaustedError(absl::StrCat("an observer asks too often: wait ",
-                                                       absl::FormatDuration(kPause), " after an answer"));
+    if (now - entry.active < entry.pause) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "an observer asks too often: wait ", absl::FormatDuration(entry.pause), " after an answer"));
     }
     entry.active = now;
-    entry.answered = true;
+    entry.pause = kPause;
   }
-  return sink_->inspect(body);
+  const absl::Time begin = clock_.now();
+  absl::StatusOr<std::string> answer = sink_->inspect(body);
+  const absl::Duration taken = clock_.now() - begin;
+  MutexLock lock(mutex_);
+  // The link may have ended meanwhile.
+  if (auto found = entries_.find(link); found != entries_.end()) {
+    found->second.active = now + taken;
+    found->second.pause = std::max(kPause, taken);
+  }
+  return answer;
 }
 
 void Observers::remove(uint64_t link) {

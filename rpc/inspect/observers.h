@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/worker.h"
@@ -43,8 +44,12 @@ class Observers {
   static constexpr std::size_t kMaxQueuedBytes = std::size_t{8} << 20;
   // An observer that was silent for this long makes room for another one.
   static constexpr absl::Duration kIdle = absl::Seconds(30);
-  // Minimum time between two answers to one observer.
+  // Minimum time between two answers to one observer. It is longer after an answer that has taken longer: an
+  // observer may use half of the time of the thread that answers it.
   static constexpr absl::Duration kPause = absl::Milliseconds(50);
+
+  // The clock measures how long answers take. It must outlive this object.
+  explicit Observers(const Clock& clock = Clock::system()) : clock_(clock) {}
 
   // Until this is called, all observers are refused. `sink` must outlive this object. Call it before admit().
   void serve(ObserverSink& sink, std::size_t limit) {
@@ -66,6 +71,7 @@ class Observers {
   // Errors: those of the sink; ResourceExhausted if it comes too soon after the last one.
   absl::StatusOr<std::string> ask(uint64_t link, const std::string& body, absl::Time now);
 
+  const Clock& clock_;
   // Set once.
   ObserverSink* sink_ = nullptr;
   std::size_t limit_ = 0;
@@ -74,7 +80,8 @@ class Observers {
   struct Entry {
     // The time of the last answer, or of the admission.
     absl::Time active;
-    bool answered = false;
+    // The time after `active` in which the next question comes too soon.
+    absl::Duration pause;
     std::function<void()> leave;
   };
   absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/manual_clock.h"
 #include "gradwire/codec/codec_containers.h"
 
 namespace gradwire::rpc {
@@ -19,6 +20,7 @@ class ObserversTest : public ::testing::Test, public ObserverSink {
   }
   absl::StatusOr<std::string> inspect(const std::string& body) override {
     ++asked_;
+    clock_.advance(takes_);
     if (body == "malformed") return absl::InvalidArgumentError("malformed");
     return "state for " + body;
   }
@@ -50,7 +52,10 @@ class ObserversTest : public ::testing::Test, public ObserverSink {
   }
 
   const Worker self_{"self", 1, 7};
-  Observers observers_;
+  ManualClock clock_;
+  Observers observers_{clock_};
+  // The time that an answer takes.
+  absl::Duration takes_;
   int asked_ = 0;
   std::vector<uint64_t> left_;
 };
@@ -99,6 +104,23 @@ TEST_F(ObserversTest, QuestionsWithoutAPauseAreNotAnswered) {
   EXPECT_EQ(asked_, 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ask(1, kStart + Observers::kPause, "malformed")));
   EXPECT_EQ(asked_, 2);
+}
+
+TEST_F(ObserversTest, ThePauseIsAsLongAsTheAnswerTook) {
+  observers_.serve(*this, 1);
+  ASSERT_TRUE(admit(1).ok());
+  takes_ = absl::Milliseconds(200);
+  EXPECT_TRUE(ask(1, kStart).ok());
+  const absl::Time answered = kStart + takes_;
+  const absl::Status refused = ask(1, answered + takes_ - absl::Nanoseconds(1));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("wait 200ms"), std::string::npos) << refused;
+  EXPECT_EQ(asked_, 1);
+  takes_ = absl::Milliseconds(1);
+  EXPECT_TRUE(ask(1, answered + absl::Milliseconds(200)).ok());
+  const absl::Time again = answered + absl::Milliseconds(201);
+  EXPECT_FALSE(ask(1, again + Observers::kPause - absl::Nanoseconds(1)).ok());
+  EXPECT_TRUE(ask(1, again + Observers::kPause).ok());
 }
 
 TEST_F(ObserversTest, OneThatDoesNotReadItsAnswersIsSentAway) {

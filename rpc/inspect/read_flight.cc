@@ -29,8 +29,9 @@ int64_t since_of(const proto::FlightQuestion& question) {
 void add(std::string& lines, JsonLine line) { absl::StrAppend(&lines, line.end(), "\n"); }
 
 // 1. The first part has the header and the workers.
-// 2. Then all events follow from the wanted one on, until the part is full. Those that had ended before the
-//    period are left out.
+// 2. Then all events follow from the wanted one on, until the part is full or kMostVisited were visited.
+// Those
+//    that had ended before the period are left out.
 void read_events(const AgentRuntime& runtime, const Peers& peers, const proto::FlightQuestion& question,
                  proto::FlightPart& part) {
   const CallRecorder& recorder = *runtime.recorder;
@@ -48,7 +49,10 @@ void read_events(const AgentRuntime& runtime, const Peers& peers, const proto::F
   const uint64_t wanted = std::max(question.from(), question.begun());
   part.set_missing(first - std::min(first, wanted));
   uint64_t record = std::max(question.from(), first);
-  for (; record < end && lines.size() + JsonLine::kSize < kMaxFlightBytes; ++record) {
+  // A question for a period that has not begun, for example, leaves out all records: it must not visit them
+  // all at once.
+  const uint64_t stop = end - std::min(end, record) > kMostVisited ? record + kMostVisited : end;
+  for (; record < stop && lines.size() + JsonLine::kSize < kMaxFlightBytes; ++record) {
     CallEvent event;
     if (!recorder.read(record, event) || (event.over() && event.ended < since)) continue;
     add(lines, event_line(event, runtime.self.incarnation));
