@@ -24,11 +24,17 @@
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/monotonic_time.h"
+#include "gradwire/security/local_peer/tcp_peer_user.h"
 #include "gradwire/transport/http/http_host.h"
 #include "gradwire/transport/http/http_socket.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/admission/admission.h"
 
 namespace gradwire::transport {
 namespace {
+
+constexpr int kAcceptsPerRound = 16;
+constexpr int64_t kRetryAcceptMs = 100;
 
 // The host of HttpOptions::address, as a browser writes it; empty for a socket of the file system.
 std::string asked_host(absl::string_view address) {
@@ -40,6 +46,14 @@ std::string asked_host(absl::string_view address) {
 absl::string_view value_of(MHD_Connection* connection, MHD_ValueKind kind, const char* name) {
   const char* const value = MHD_lookup_connection_value(connection, kind, name);
   return value == nullptr ? absl::string_view() : absl::string_view(value);
+}
+
+// The user or the host to which the connection belongs: each gets a share of the places.
+std::string owner_of(int socket, const SocketAddress& peer) {
+  if (peer.storage.ss_family == AF_UNIX) return "this user";
+  // An error also means that the peer is on another host, or has gone.
+  const absl::StatusOr<uid_t> user = security::tcp_peer_user(socket);
+  return user.ok() ? absl::StrCat("user ", *user) : host_to_string(peer);
 }
 
 void log_for_library(void* /*unused*/, const char* format, va_list arguments) {
@@ -59,22 +73,22 @@ class HttpServer::Core {
       : options_(options),
         asked_host_(asked_host(options.address)),
         pages_(std::move(pages)),
-        socket_(std::move(socket)) {}
+        socket_(std::move(socket)),
+        admission_({.arrivals = options.max_connections,
+                    .arrivals_per_host = options.max_connections,
+                    .connections_per_host = 0}) {}
   ~Core() { stop(); }
 
   absl::Status start() {
     wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_.valid())
       return absl::UnavailableError(absl::StrCat("cannot create an eventfd: ", std::strerror(errno)));
-    // The daemon closes its own copy of the socket. Whether it does so if it cannot start is not documented.
-    const int copy = fcntl(socket_.socket.get(), F_DUPFD_CLOEXEC, 0);
-    if (copy < 0)
-      return absl::UnavailableError(absl::StrCat("cannot copy a descriptor: ", std::strerror(errno)));
     daemon_ = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Core::answer, this,
-        MHD_OPTION_EXTERNAL_LOGGER, &log_for_library, nullptr, MHD_OPTION_LISTEN_SOCKET, copy,
-        MHD_OPTION_CONNECTION_LIMIT, options_.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        options_.max_request_bytes, MHD_OPTION_NOTIFY_CONNECTION, &Core::notify, this, MHD_OPTION_END);
+        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Core::answer,
+        this, MHD_OPTION_EXTERNAL_LOGGER, &log_for_library, nullptr, MHD_OPTION_CONNECTION_LIMIT,
+        // Connections that have lost their places are counted until the library has noticed.
+        2 * options_.max_connections + 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, options_.max_request_bytes,
+        MHD_OPTION_NOTIFY_CONNECTION, &Core::notify, this, MHD_OPTION_END);
     if (daemon_ == nullptr)
       return absl::UnavailableError(absl::StrCat("cannot start an HTTP server at ", socket_.address));
     thread_ = std::thread([this] { serve(); });
@@ -100,12 +114,15 @@ class HttpServer::Core {
   struct Client {
     int fd = -1;
     int64_t deadline = 0;
+    Admission::Id place = 0;
   };
 
   void serve() {
     const MHD_DaemonInfo* const info = MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD);
-    pollfd descriptors[] = {{wake_.get(), POLLIN, 0}, {info->epoll_fd, POLLIN, 0}};
+    pollfd descriptors[] = {
+        {wake_.get(), POLLIN, 0}, {info->epoll_fd, POLLIN, 0}, {socket_.socket.get(), POLLIN, 0}};
     while ((descriptors[0].revents & POLLIN) == 0) {
+      accept_connections();
       // A client that is slow is ended by the end of its socket, which the library then notices.
       const int64_t now = monotonic_nanoseconds();
       int64_t next = -1;
@@ -123,7 +140,46 @@ class HttpServer::Core {
         const auto wanted = static_cast<int64_t>(std::min<MHD_UNSIGNED_LONG_LONG>(library, 60'000));
         wait_ms = wait_ms < 0 ? wanted : std::min(wait_ms, wanted);
       }
-      (void)poll(descriptors, 2, static_cast<int>(std::min<int64_t>(wait_ms, 60'000)));
+      // Without free descriptors a connection stays in the backlog: try again after a while.
+      if (std::exchange(cannot_accept_, false)) {
+        descriptors[2].events = 0;
+        wait_ms = wait_ms < 0 ? kRetryAcceptMs : std::min(wait_ms, kRetryAcceptMs);
+      } else {
+        descriptors[2].events = POLLIN;
+      }
+      (void)poll(descriptors, 3, static_cast<int>(std::min<int64_t>(wait_ms, 60'000)));
+    }
+  }
+
+  // A crowd of new connections must not keep this thread from answering: others wait for the next round.
+  void accept_connections() {
+    for (int accepted = 0; accepted < kAcceptsPerRound; ++accepted) {
+      SocketAddress peer;
+      peer.length = sizeof(peer.storage);
+      const int socket =
+          accept4(socket_.socket.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (socket < 0) {
+        cannot_accept_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        return;
+      }
+      const Admission::Outcome outcome =
+          admission_.arrive(owner_of(socket, peer), absl::FromUnixNanos(monotonic_nanoseconds()));
+      if (outcome.replaced != 0) end_connection(outcome.replaced);
+      if (outcome.admitted == 0) {
+        close(socket);
+        continue;
+      }
+      // The library closes the socket, also after an error. It calls on_connection() inside.
+      admitted_ = outcome.admitted;
+      if (MHD_add_connection(daemon_, socket, peer.get(), peer.length) != MHD_YES)
+        admission_.leave(admitted_);
+    }
+  }
+  // The library notices the end of the socket.
+  void end_connection(Admission::Id place) {
+    admission_.leave(place);
+    for (const auto& [connection, client] : clients_) {
+      if (client.place == place) shutdown(client.fd, SHUT_RDWR);
     }
   }
 
@@ -133,14 +189,17 @@ class HttpServer::Core {
   }
   void on_connection(MHD_Connection* connection, MHD_ConnectionNotificationCode event) {
     if (event == MHD_CONNECTION_NOTIFY_CLOSED) {
-      clients_.erase(connection);
+      const auto found = clients_.find(connection);
+      if (found == clients_.end()) return;
+      admission_.leave(found->second.place);
+      clients_.erase(found);
       return;
     }
     const MHD_ConnectionInfo* const info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info == nullptr) return;
-    clients_[connection] = {info->connect_fd,
-                            monotonic_nanoseconds() + absl::ToInt64Nanoseconds(options_.time_limit)};
+    clients_[connection] = {
+        info->connect_fd, monotonic_nanoseconds() + absl::ToInt64Nanoseconds(options_.time_limit), admitted_};
   }
 
   static MHD_Result answer(void* self, MHD_Connection* connection, const char* path, const char* method,
@@ -212,6 +271,12 @@ class HttpServer::Core {
 
   // Used by the server's thread, and by stop() after its end.
   absl::flat_hash_map<MHD_Connection*, Client> clients_;
+  // The places of the clients.
+  Admission admission_;
+  // The place of the connection that the library is being given.
+  Admission::Id admitted_ = 0;
+  // The process has no free descriptors.
+  bool cannot_accept_ = false;
 };
 
 HttpServer::HttpServer(std::unique_ptr<Core> core) : core_(std::move(core)) {}

@@ -24,7 +24,9 @@ struct HttpOptions {
   bool insecure = false;
   // How the user gives this consent, for the message of an error.
   std::string consent = "insecure";
-  // Connections at a time. More of them wait until others have ended.
+  // Connections at a time. When there are so many, a new one takes the place of another one, or is closed
+  // (transport/tcp/admission/admission.h). Users of this host share the places, and so do other hosts. So
+  // nobody who keeps connections open keeps others out.
   unsigned max_connections = 16;
   // Maximum time from the beginning of a connection to its end, however fast its bytes come or go.
   absl::Duration time_limit = absl::Seconds(10);

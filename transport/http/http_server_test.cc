@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/testing/eventually.h"
 #include "gradwire/transport/http/testing/http_client.h"
 #include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
@@ -231,6 +232,15 @@ TEST(HttpServer, ManyConnectionsWaitForTheirTurn) {
   int status = 0;
   for (int i = 0; i < 1'000 && status != 200; ++i) status = http_get(server->address(), "/metrics").status;
   EXPECT_EQ(status, 200);
+}
+
+// Without the places of silent connections, the request would wait for an hour.
+TEST(HttpServer, SilentConnectionsMakeRoom) {
+  const auto server = start({.max_connections = 4, .time_limit = absl::Hours(1)});
+  std::vector<Descriptor> silent;
+  for (int i = 0; i < 32; ++i) silent.push_back(connect_to(server->address()));
+  // They may keep their places for a moment, and until then others are closed at once.
+  EXPECT_TRUE(eventually([&] { return http_get(server->address(), "/metrics").status == 200; }));
 }
 
 TEST(HttpServer, StopEndsConnectionsAndLeavesNothing) {
