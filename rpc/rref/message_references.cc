@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/limits/limit_refusals.h"
 #include "gradwire/rpc/rref/service.h"
 
 // Sends and receives RRefs in the payloads of calls.
@@ -29,8 +31,6 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
     return absl::FailedPreconditionError(
         "cannot send an RRef that belongs to another agent, or to an agent that has been shut down");
   }
-  // A peer could fetch one reference again and again, and never give it back.
-  if (handle->is_owner()) GRADWIRE_RETURN_IF_ERROR(check_hold(receiver));
   proto::Reference& reference = *payload.add_references();
   to_proto(handle->rref(), *reference.mutable_rref());
   reference.set_owner(handle->owner().incarnation);
@@ -48,9 +48,22 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   References::Shared shared =
       handle->is_owner() ? References::Shared::kRegistered : References::Shared::kRefused;
   // The child is entered before the message leaves. Otherwise the receiver's confirmation could come first.
+  // A peer could fetch one reference again and again, and never give it back. Its references are counted in
+  // the same critical section: answers are made by several threads.
+  const bool limited =
+      handle->is_owner() && limit_.refusals != nullptr && receiver.incarnation != agent_.self().incarnation;
+  bool full = false;
   driver_->apply([&](Tables& tables, Actions&) {
+    full = limited && tables.references.owner().count_forks_of(receiver.incarnation) >= limit_.references;
+    if (full) return;
     shared = tables.references.share(handle->rref(), handle->fork(), child, receiver.incarnation);
   });
+  if (full) {
+    payload.mutable_references()->RemoveLast();
+    return limit_.refusals->refuse(receiver, agent_.self(),
+                                   {"references to values", "max_references", limit_.references},
+                                   Clock::system().now());
+  }
   if (shared == References::Shared::kRefused) {
     payload.mutable_references()->RemoveLast();
     return absl::UnavailableError(absl::StrCat("cannot send an RRef to worker \"", receiver.name,
