@@ -181,6 +181,9 @@ struct RpcBackendOptions {
   bool metrics_insecure = false;
   // The flight record of this worker.
   FlightRecordOptions flight;
+  // Messages of more bytes than this say in the log how far they are, when they take longer than 10 s
+  // (docs/observability.md). 0: the value of GRADWIRE_LOG_TRANSFERS_OVER, and without it none does.
+  uint64_t log_transfers_over = 0;
   // For the tests of this library (rpc/agent/agent_hooks.h). Programs leave it empty.
   std::shared_ptr<const AgentHooks> hooks;
 

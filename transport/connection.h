@@ -25,6 +25,12 @@ class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
   virtual void on_message(Connection& connection, Message message) = 0;
+  // The header of a message has arrived, and some of its buffers have not. `bytes`: the size of the message,
+  // as Message::byte_size(); `arrived`: how many of them have arrived, apart from those on stripes. Called at
+  // most once for a message; on_message() follows unless the connection ends. Only the transport "tcp" calls
+  // this: the others deliver a message about when it begins to arrive.
+  virtual void on_arriving(Connection& /*connection*/, const std::string& /*header*/, uint64_t /*bytes*/,
+                           uint64_t /*arrived*/) {}
   // Maximum size of the next message, if that is less than the transport's limits. The transports "shm" and
   // "tcp" call this before they allocate memory for a message, on the thread of the other calls.
   virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }

@@ -1,6 +1,7 @@
 #include "gradwire/rpc/agent/agent_impl.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <set>
 #include <thread>
@@ -20,6 +21,8 @@
 #include "gradwire/rpc/limits/caller_budget.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/transfers/transfer_settings.h"
+#include "gradwire/rpc/transfers/transfer_watch.h"
 #include "gradwire/security/environment.h"
 #include "gradwire/store/init_method.h"
 #include "gradwire/store/measured/measured_store.h"
@@ -104,10 +107,15 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
         "heartbeat: suspect_after must be at least three times the interval, and dead_after must not be less "
         "than suspect_after");
   }
+  GRADWIRE_ASSIGN_OR_RETURN(
+      const uint64_t watch_over,
+      transfers_over(runtime.options.log_transfers_over, std::getenv("GRADWIRE_LOG_TRANSFERS_OVER")));
+  const auto transfers = std::make_shared<TransferWatch>(
+      *runtime.timers, TransferWatch::Options{.self = name, .over = watch_over});
   const auto observers = std::make_shared<Observers>();
   peers = std::make_unique<Peers>(std::move(transports), *this, *runtime.timers,
                                   Peers::Options{runtime.executor, runtime.options.connect_timeout, heartbeat,
-                                                 runtime.options.limits, observers});
+                                                 runtime.options.limits, observers, transfers});
   rrefs = std::make_shared<RRefService>(
       agent_, *peers, HoldLimit{runtime.options.caller_limits.max_references, &runtime.refusals});
   auto meetings = std::make_unique<Barriers>(agent_);
@@ -248,6 +256,10 @@ void AgentImpl::on_response(const Worker& from, EnvelopePtr envelope,
                             std::vector<transport::Buffer> buffers) {
   keep_handed_over((*envelope)->response().result(), from, buffers);
   caller->answer(from, std::move(envelope), std::move(buffers));
+}
+
+std::string AgentImpl::callee_of(const Worker& peer, uint64_t call_id) {
+  return caller->pending().callee(call_id, peer.incarnation);
 }
 
 void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {

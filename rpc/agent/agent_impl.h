@@ -39,6 +39,7 @@ class AgentImpl : public Peers::Sink {
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                   std::vector<transport::Buffer> buffers) override;
   void on_response(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers) override;
+  std::string callee_of(const Worker& peer, uint64_t call_id) override;
   void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) override;
   void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) override;
   void on_link_restored(const Worker& peer) override;

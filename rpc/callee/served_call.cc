@@ -18,6 +18,7 @@
 #include "gradwire/rpc/metrics/call_metrics.h"
 #include "gradwire/rpc/rref/message_references.h"
 #include "gradwire/rpc/trace_context.h"
+#include "gradwire/rpc/transfers/transfer_name.h"
 
 // A call from the thread that runs it to its answer. run() decodes the arguments and passes the call to its
 // callee. The callee calls finish() or fail(), on this thread or later on another one. Both build the answer
@@ -300,7 +301,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
   const absl::Time now = Clock::system().now();
   // Before the send, so that the record is complete when the caller has the answer.
   recorder.ended(trace_.record, now, static_cast<absl::StatusCode>(envelope.response().status().code()));
-  absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded));
+  absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded), &incoming_.request());
   if (!ticket.ok()) {
     // The connection has ended.
     recorder.ended(trace_.record, now, ticket.status().code());

@@ -10,6 +10,7 @@
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/transfers/transfer_name.h"
 
 // A call that is not repeatable is in the table from begin() to end(). A repeatable call leaves the table
 // earlier, in keep_answer(). The three tables for repeatable calls change in the same critical section:
@@ -28,25 +29,6 @@ uint64_t bytes_of(const EnvelopePtr& envelope, const std::vector<transport::Buff
   uint64_t bytes = envelope->wire_bytes();
   for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
   return bytes;
-}
-
-std::string callee_of(const proto::Request& request) {
-  switch (request.callee_case()) {
-    case proto::Request::kFunction:
-      return request.function();
-    case proto::Request::kMethod:
-      return request.method();
-    case proto::Request::kConstructor:
-      return request.constructor();
-    case proto::Request::kOperator:
-      return request.operator_();
-    case proto::Request::kScript:
-      return request.script();
-    case proto::Request::kFetch:
-      return "to_here";
-    default:
-      return "nothing";
-  }
 }
 
 struct ServedCalls::Repeatable {
@@ -191,7 +173,7 @@ ServedCalls::Begun ServedCalls::begin_repeatable(const IncomingCall& call, const
     proto::Envelope envelope = kept.envelope;
     envelope.mutable_response()->set_call_id(request.call_id());
     // If this link breaks as well, the caller repeats its request again.
-    (void)link->send(envelope, kept.buffers);
+    (void)link->send(envelope, kept.buffers, &request);
   }
   if (exceeded) {
     refused = refuse(from, *exceeded);

@@ -58,9 +58,6 @@ absl::Time deadline_of(const proto::Request& request, absl::Time arrived);
 // The size of a message as it arrived.
 uint64_t bytes_of(const EnvelopePtr& envelope, const std::vector<transport::Buffer>& buffers);
 
-// The name of the callee of a request, for messages: the registered name, "aten::add", "to_here".
-std::string callee_of(const proto::Request& request);
-
 // The calls that one agent is running for other workers, and the answers that it keeps for repeated calls
 // (proto/rpc.proto, "Repeated calls"). The Deduplicator finds out which requests are repetitions.
 // Thread-safe. The agent keeps this object alive while calls are running.

@@ -163,6 +163,12 @@ PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time no
   return expired;
 }
 
+std::string PendingCalls::callee(uint64_t id, uint64_t incarnation) const {
+  MutexLock lock(mutex_);
+  const auto call = calls_.find(id);
+  return call == calls_.end() || call->second->incarnation != incarnation ? "" : call->second->callee;
+}
+
 bool PendingCalls::contains(uint64_t id) const {
   MutexLock lock(mutex_);
   return calls_.contains(id);

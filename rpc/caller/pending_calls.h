@@ -144,6 +144,8 @@ class PendingCalls {
   // this link.
   bool detach(uint64_t id, const Link& link);
 
+  // The callee of a call to this worker; "" if the call is not in the table.
+  std::string callee(uint64_t id, uint64_t incarnation) const;
   bool contains(uint64_t id) const;
   std::size_t size() const;
   // The calls that wait for a credit are not in the table yet.

@@ -52,10 +52,25 @@ absl::Status serve_observer(Observers& observers, const Worker& self, LinkSender
   return reply.ok() ? link.send(*reply, {}).status() : reply.status();
 }
 
+// Whether an incoming connection proves that its transport reaches the peer's listener: true within one host,
+// and for a connection that comes from the host where the peer listens.
+bool proves_reachable(const std::string& transport, const transport::Connection& connection,
+                      const Peer& peer) {
+  if (transport == "shm") return true;
+  const std::string from = connection.peer_address();
+  const std::string host = from.substr(0, from.rfind(':'));
+  for (const proto::Address& address : peer.record.addresses()) {
+    if (address.transport() == transport && !host.empty() && absl::StrContains(address.address(), host))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Link::Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::string transport)
-    : LinkSender(context.timers, context.bytes_sent, number),
+    : LinkSender(context.timers, context.bytes_sent, number, context.transfers,
+                 peer == nullptr ? "unknown" : peer->worker.name),
       context_(context),
       transport_(std::move(transport)),
       made_here_(peer != nullptr),
@@ -145,6 +160,14 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
     if (deliver(*peer, envelope, message.buffers)) return;
   }
   handle(std::move(envelope), std::move(message.buffers));
+}
+
+// Messages behind a Hello that is held are not parsed, here either.
+void Link::on_arriving(transport::Connection&, const std::string& header, uint64_t bytes, uint64_t arrived) {
+  const Peer* const peer = transfers_->watches(bytes) ? active_.load(std::memory_order_acquire) : nullptr;
+  if (peer == nullptr) return;
+  watch_receiving(*transfers_, {peer->worker.name, number(), bytes}, header, {connection_, arrived},
+                  [&](uint64_t call_id) { return context_.sink.callee_of(peer->worker, call_id); });
 }
 
 // The group may change between the first decision and wait_for_group(), and then no release() follows. So the
@@ -356,8 +379,10 @@ absl::Status Link::admit(const proto::Hello& hello) {
   // 1. The peer accepts the connection, unless the worker has been lost meanwhile.
   const std::shared_ptr<Peer> peer = context_.group.peer(hello.incarnation());
   if (peer == nullptr) return declared_dead(hello.name(), context_.self.name);
-  GRADWIRE_ASSIGN_OR_RETURN(const bool restored, peer->admit(self, hello.connection(), read_,
-                                                             made_here_ || proves_reachable(*peer)));
+  if (!made_here_) peer_name_ = peer->worker.name;
+  GRADWIRE_ASSIGN_OR_RETURN(const bool restored,
+                            peer->admit(self, hello.connection(), read_,
+                                        made_here_ || proves_reachable(transport_, *connection_, *peer)));
   // 2. Accept what follows the Hello.
   {
     MutexLock lock(mutex_);
@@ -375,23 +400,12 @@ absl::Status Link::admit(const proto::Hello& hello) {
   return absl::OkStatus();
 }
 
-// True for a connection within one host, and for one that comes from the host where the peer listens.
-bool Link::proves_reachable(const Peer& peer) const {
-  if (transport_ == "shm") return true;
-  const std::string from = connection_->peer_address();
-  const std::string host = from.substr(0, from.rfind(':'));
-  for (const proto::Address& address : peer.record.addresses()) {
-    if (address.transport() == transport_ && !host.empty() && absl::StrContains(address.address(), host))
-      return true;
-  }
-  return false;
-}
-
 void Link::on_closed(transport::Connection&, absl::Status reason) {
   wait_until_opened();
   // Set before the end is reported, so that a thread that sends on this link can see that its message may be
   // lost.
   closed_ = true;
+  transfers_->end_link(number());
   drop_handed_over();
   parts_.clear();
   std::shared_ptr<Peer> peer;

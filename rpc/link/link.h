@@ -55,6 +55,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
     TimerQueue& timers;
     const Limits limits;
     const std::shared_ptr<Observers> observers;
+    const std::shared_ptr<TransferWatch> transfers;
     std::atomic<bool> stopping{false};
     std::atomic<uint64_t> bytes_sent{0};
     std::atomic<uint64_t> bytes_received{0};
@@ -70,6 +71,8 @@ class Link : public LinkSender, public transport::ConnectionListener {
   void accept(const std::shared_ptr<transport::Connection>& connection);
 
   void on_message(transport::Connection& connection, transport::Message message) override;
+  void on_arriving(transport::Connection& connection, const std::string& header, uint64_t bytes,
+                   uint64_t arrived) override;
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(std::memory_order_relaxed); }
   bool introduced() const override;
   void on_closed(transport::Connection& connection, absl::Status reason) override;
@@ -105,8 +108,6 @@ class Link : public LinkSender, public transport::ConnectionListener {
   bool deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
   absl::Status admit(const proto::Hello& hello);
   void leave(const proto::Goodbye& goodbye);
-  // Whether an incoming connection proves that its transport reaches the peer's listener.
-  bool proves_reachable(const Peer& peer) const;
   // Schedules release() for the time when the timeout of the held messages is over.
   void limit_wait_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

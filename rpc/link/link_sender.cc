@@ -2,9 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace gradwire::rpc {
+namespace {
+
+// Returns how many of the first `end` bytes that a connection was given are unsent. Messages leave in the
+// order in which they were sent, so that the connection has sent what it was given, except for its queue.
+// `given` must be read before `queued`: bytes that are given to the connection between the two reads make
+// the result too large, but not too small. So does what the transport adds to the messages in its queue.
+uint64_t unsent_before(uint64_t end, uint64_t given, uint64_t queued) {
+  return end - std::min(end, given - std::min(given, queued));
+}
+
+}  // namespace
 
 void own_bytes(std::vector<transport::Buffer>& buffers) {
   for (transport::Buffer& buffer : buffers) {
@@ -16,19 +28,22 @@ void own_bytes(std::vector<transport::Buffer>& buffers) {
 }
 
 absl::StatusOr<uint64_t> LinkSender::send(const proto::Envelope& envelope,
-                                          std::vector<transport::Buffer> buffers) {
-  absl::StatusOr<uint64_t> ticket = send_now(envelope.SerializeAsString(), std::move(buffers));
+                                          std::vector<transport::Buffer> buffers,
+                                          const proto::Request* answered) {
+  absl::StatusOr<uint64_t> ticket =
+      send_now(envelope.SerializeAsString(), std::move(buffers), {&envelope, answered});
   // A relaxed load may miss a message that another thread has just deferred. Its timer sends it.
   if (has_deferred_.load(std::memory_order_relaxed)) flush_deferred();
   return ticket;
 }
 
-absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors) {
+absl::StatusOr<uint64_t> LinkSender::send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors,
+                                                  const proto::Request* answered) {
   if (tensors.handed_over != nullptr) keep(std::move(tensors.handed_over));
   const std::shared_ptr<SentAhead> ahead = std::move(tensors.ahead);
   if (ahead != nullptr) envelope.set_parts(ahead->join(number_, tensors.buffers));
   // `ahead` lives until the message has been sent.
-  return send(envelope, std::move(tensors.buffers));
+  return send(envelope, std::move(tensors.buffers), answered);
 }
 
 bool LinkSender::count_part(const PartsInFlight::Size& part, bool begins) {
@@ -87,10 +102,11 @@ void LinkSender::flush_deferred() {
     has_deferred_.store(false, std::memory_order_relaxed);
   }
   // A deferred message may be lost with the link, so errors are ignored.
-  for (std::string& header : deferred) (void)send_now(std::move(header), {});
+  for (std::string& header : deferred) (void)send_now(std::move(header), {}, {});
 }
 
-absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<transport::Buffer> buffers) {
+absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<transport::Buffer> buffers,
+                                              const About& about) {
   wait_until_opened();
   transport::Message message{std::move(header), std::move(buffers)};
   const std::size_t size = message.byte_size();
@@ -98,8 +114,17 @@ absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<tr
   if (ticket.ok()) {
     bytes_sent_.fetch_add(size, std::memory_order_relaxed);
     unread_bound_.fetch_add(size, std::memory_order_relaxed);
-    link_bytes_.fetch_add(size, std::memory_order_relaxed);
+    const uint64_t end = link_bytes_.fetch_add(size, std::memory_order_relaxed) + size;
     if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
+    if (transfers_->watches(size) && about.envelope != nullptr) {
+      watch_sending(*transfers_, {peer_name_, number_, size}, *about.envelope, about.answered,
+                    [weak = weak_from_this(), end]() -> std::optional<uint64_t> {
+                      const std::shared_ptr<LinkSender> link = weak.lock();
+                      if (link == nullptr || link->closed()) return std::nullopt;
+                      const uint64_t given = link->link_bytes_.load(std::memory_order_acquire);
+                      return unsent_before(end, given, link->connection_->queued_bytes());
+                    });
+    }
   }
   return ticket;
 }

@@ -12,6 +12,7 @@
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/link/parts/parts_in_flight.h"
+#include "gradwire/rpc/transfers/message_watch.h"
 #include "gradwire/transport/connection.h"
 
 namespace gradwire::rpc {
@@ -57,11 +58,14 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
     return opened_.load(std::memory_order_acquire) ? connection_->queued_bytes() : 0;
   }
 
-  // Sends an envelope; returns the transport's ticket. Errors: as Connection::send().
-  absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
+  // Sends an envelope; returns the transport's ticket. `answered`: the request that a Response answers, for
+  // the log; nullptr if it is not known. Errors: as Connection::send().
+  absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+                                const proto::Request* answered = nullptr);
   // As above, with encoded tensors whose bytes are complete. Tensors that were handed over are kept until the
   // receiver has taken them, or the connection has ended. Refers to buffers that were sent ahead.
-  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors);
+  absl::StatusOr<uint64_t> send_encoded(proto::Envelope& envelope, EncodedTensors&& tensors,
+                                        const proto::Request* answered = nullptr);
   // Sends an envelope for which no thread waits. It is sent behind the next message, or kDeferral later, so
   // that the peer is not woken only for it. It may be lost with the link.
   void send_deferred(const proto::Envelope& envelope);
@@ -80,13 +84,19 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   void part(std::string goodbye, const absl::Status& reason, absl::Duration flush);
 
  protected:
-  // Both must outlive it.
-  LinkSender(TimerQueue& timers, std::atomic<uint64_t>& bytes_sent, uint64_t number)
-      : timers_(timers), bytes_sent_(bytes_sent), number_(number) {}
+  // The first two must outlive it. `transfers` must not be nullptr.
+  LinkSender(TimerQueue& timers, std::atomic<uint64_t>& bytes_sent, uint64_t number,
+             std::shared_ptr<TransferWatch> transfers, std::string peer_name)
+      : timers_(timers),
+        transfers_(std::move(transfers)),
+        peer_name_(std::move(peer_name)),
+        bytes_sent_(bytes_sent),
+        number_(number) {}
   ~LinkSender() = default;
 
   // Counts a message that has arrived, here and in `all`. Only for the transport's thread.
   void count_read(std::size_t size, std::atomic<uint64_t>& all) {
+    if (transfers_->watches(size)) transfers_->received(number_);
     all.fetch_add(size, std::memory_order_relaxed);
     bytes_read_.store(bytes_read_.load(std::memory_order_relaxed) + size, std::memory_order_relaxed);
   }
@@ -101,6 +111,11 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   }
 
   TimerQueue& timers_;
+  // Large messages on their way.
+  const std::shared_ptr<TransferWatch> transfers_;
+  // The worker at the other end, for the log. On an incoming connection it is set before a request or an
+  // answer is sent.
+  std::string peer_name_;
   // Locked while the connection is being made. Arriving messages and the end of the connection are handled
   // after that. The thread that makes the connection must not wait for the transport's thread while it holds
   // this lock.
@@ -114,7 +129,13 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
  private:
   // Counts the message and hands it to the connection.
   absl::StatusOr<uint64_t> depart(transport::Message message);
-  absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers);
+  // A message, as the log describes it. A deferred message has no envelope any more.
+  struct About {
+    const proto::Envelope* envelope = nullptr;
+    const proto::Request* answered = nullptr;
+  };
+  absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers,
+                                    const About& about);
   void flush_deferred();
   void keep(std::shared_ptr<HandedOver> handed_over);
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,8 @@ class PeerSink {
                           std::vector<transport::Buffer> buffers) = 0;
   virtual void on_response(const Worker& from, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) = 0;
+  // Returns the callee of a call to the peer that is not answered, for the log; "" if it is not known.
+  virtual std::string callee_of(const Worker& /*peer*/, uint64_t /*call_id*/) { return ""; }
   virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
   // The link has ended. Messages in transit on it are lost.
   virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;

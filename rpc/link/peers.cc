@@ -22,7 +22,9 @@ Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Option
               *this,
               timers,
               options.limits,
-              options.observers == nullptr ? std::make_shared<Observers>() : options.observers},
+              options.observers == nullptr ? std::make_shared<Observers>() : options.observers,
+              options.transfers == nullptr ? std::make_shared<TransferWatch>(timers, TransferWatch::Options())
+                                           : options.transfers},
       monitor_(shared_, *this, options.heartbeat) {}
 
 Peers::~Peers() { shutdown(absl::CancelledError("the agent was destroyed"), absl::ZeroDuration()); }
@@ -307,6 +309,7 @@ void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
   }
   mutex_.unlock();
   for (const auto& transport : transports_) transport->shutdown();
+  shared_.transfers->end();
   clear_links();
   MutexLock lock(mutex_);
   waiting_.clear();

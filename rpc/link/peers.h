@@ -47,6 +47,8 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
     Limits limits;
     // nullptr: all observers are refused.
     std::shared_ptr<Observers> observers;
+    // nullptr: no message is watched.
+    std::shared_ptr<TransferWatch> transfers;
   };
   // `transports`: best first; they include loopback, for calls of this worker to itself.
   Peers(Transports transports, Sink& sink, TimerQueue& timers, const Options& options);

@@ -124,6 +124,19 @@ class FrameParser {
   std::vector<Place> take_stripe_places() { return std::exchange(stripe_places_, {}); }
   bool has_stripe_places() const { return !stripe_places_.empty(); }
 
+  // A message whose header is complete, and how many of its bytes have arrived in this stream.
+  struct Arriving {
+    const std::string& header;
+    uint64_t bytes;
+    uint64_t arrived;
+  };
+  // Whether the header of a message is complete and arriving() was not called for it.
+  bool has_arriving() const {
+    return !announced_ && !control_ && (stage_ == Stage::kBuffers || stage_ == Stage::kComplete);
+  }
+  // REQUIRES: has_arriving().
+  Arriving arriving();
+
   // Whether the stream is between two frames, so that it may end.
   bool between_frames() const { return stage_ == Stage::kPrefix && filled_ == 0; }
 
@@ -153,6 +166,7 @@ class FrameParser {
   std::size_t filled_ = 0;
   char prefix_[kFramePrefixBytes];
   bool control_ = false;
+  bool announced_ = false;
   // Number of stripes that this frame uses.
   int frame_stripes_ = 0;
   uint64_t header_bytes_ = 0;

@@ -161,11 +161,23 @@ Message FrameParser::take() {
   Message message = std::move(message_);
   message_ = Message();
   stage_ = Stage::kPrefix;
+  announced_ = false;
   filled_ = 0;
   sizes_.clear();
   buffer_index_ = 0;
   stripe_places_.clear();
   return message;
+}
+
+FrameParser::Arriving FrameParser::arriving() {
+  announced_ = true;
+  uint64_t bytes = header_bytes_;
+  uint64_t arrived = header_bytes_ + filled_;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    bytes += sizes_[i] & ~kStripedBit;
+    if (i < buffer_index_) arrived += bytes_in_stream(i);
+  }
+  return {message_.header, bytes, arrived};
 }
 
 // A striped buffer has only its first share in the stream.

@@ -350,5 +350,42 @@ TEST(CheckFrameLimits, MessagesAtTheLimitPassAndBeyondItFail) {
   }
 }
 
+TEST(FrameParser, AMessageIsAnnouncedOnceWhenItsHeaderIsComplete) {
+  const Message message = sample_message();
+  const std::string bytes = encode(message);
+  const std::size_t begin = bytes.size() - message.byte_size();  // The begin of the header.
+  BufferPool pool;
+  FrameParser parser(Limits(), pool);
+  for (int round = 0; round < 2; ++round) {
+    std::size_t announced_at = 0;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      absl::Span<const char> byte(bytes.data() + i, 1);
+      ASSERT_TRUE(parser.consume(byte).ok());
+      if (!parser.has_arriving()) continue;
+      ASSERT_EQ(announced_at, 0);
+      announced_at = i + 1;
+      const FrameParser::Arriving arriving = parser.arriving();
+      EXPECT_EQ(arriving.header, "a header");
+      EXPECT_EQ(arriving.bytes, message.byte_size());
+      EXPECT_EQ(arriving.arrived, i + 1 - begin);
+    }
+    EXPECT_EQ(announced_at, begin + message.header.size());
+    ASSERT_TRUE(parser.complete());
+    expect_sample(parser.take());
+  }
+}
+
+TEST(FrameParser, AControlFrameIsNotAnnounced) {
+  const std::string bytes = encode_control_frame("x");
+  BufferPool pool;
+  FrameParser parser(Limits(), pool);
+  for (const char& byte : bytes) {
+    absl::Span<const char> span(&byte, 1);
+    ASSERT_TRUE(parser.consume(span).ok());
+    EXPECT_FALSE(parser.has_arriving());
+  }
+  EXPECT_TRUE(parser.is_control());
+}
+
 }  // namespace
 }  // namespace gradwire::transport

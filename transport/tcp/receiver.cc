@@ -258,13 +258,17 @@ bool TcpReceiver::parse_in_loop(std::size_t in_places, absl::Span<const char>& b
       if (stripes_.shares_are_due_in_loop()) {
         // Delivering a later frame now would let it overtake this one.
         awaits_shares_ = true;
+        announce_in_loop();
         return false;
       }
       deliver_in_loop();
       delivered = true;
     }
     if (socket_ < 0) return false;
-    if (beyond.empty() || connection_.close_called()) return true;
+    if (beyond.empty() || connection_.close_called()) {
+      announce_in_loop();
+      return true;
+    }
     // These are set at the beginning of each frame: the frame before may have changed them.
     if (parser_.between_frames()) {
       if (delivered && connection_.loop().turns_in_loop().spent()) return false;
@@ -276,6 +280,12 @@ bool TcpReceiver::parse_in_loop(std::size_t in_places, absl::Span<const char>& b
   }
   connection_.fail_in_loop(status);
   return false;
+}
+
+void TcpReceiver::announce_in_loop() {
+  if (!parser_.has_arriving() || connection_.close_called()) return;
+  const FrameParser::Arriving message = parser_.arriving();
+  connection_.listener().on_arriving(connection_, message.header, message.bytes, message.arrived);
 }
 
 void TcpReceiver::deliver_in_loop() {

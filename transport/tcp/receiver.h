@@ -74,6 +74,8 @@ class TcpReceiver {
   bool accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond);
   // The same; leaves what was not handled in `beyond`.
   bool parse_in_loop(std::size_t in_places, absl::Span<const char>& beyond);
+  // Reports a message of which a part has arrived to the listener, once.
+  void announce_in_loop();
   void deliver_in_loop();
   // Called while a frame waits for its shares: records whether the stream ends after the frame. If so, the
   // time for the shares is limited.

@@ -52,7 +52,8 @@ class FakeConnection : public transport::Connection {
 class FakeLink : public LinkSender {
  public:
   FakeLink(TimerQueue& timers, std::atomic<uint64_t>& bytes, uint64_t number)
-      : LinkSender(timers, bytes, number) {
+      : LinkSender(timers, bytes, number, std::make_shared<TransferWatch>(timers, TransferWatch::Options()),
+                   "peer") {
     connection_ = connection;
     opened_ = true;
   }

@@ -1,7 +1,5 @@
 #include "gradwire/tools/inspect/analysis/text.h"
 
-#include <array>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,16 +15,6 @@ std::string text_of(absl::Duration duration) {
     return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(absl::Trunc(duration, absl::Milliseconds(100))));
   if (seconds < 3600) return absl::StrCat(seconds / 60, " min ", seconds % 60, " s");
   return absl::StrCat(seconds / 3600, " h ", seconds / 60 % 60, " min");
-}
-
-std::string bytes_text(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
 }
 
 std::string printable(absl::string_view text) {

@@ -4,13 +4,13 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/base/text/bytes_text.h"
 
 namespace gradwire::inspect {
 
 // A duration for people: "12.3 s", "450 ms", "3 min 20 s", "no limit".
 std::string text_of(absl::Duration duration);
-// A number of bytes: "512 B", "3.4 MiB".
-std::string bytes_text(double bytes);
+using gradwire::bytes_text;
 // The text with other bytes than printable ASCII escaped, so that a terminal shows it and obeys nothing in
 // it. UTF-8 is escaped too, because names have none.
 std::string printable(absl::string_view text);
