@@ -9,7 +9,10 @@
 namespace gradwire::inspect {
 
 BackgroundReader::BackgroundReader(const Options& options, OnReading on_reading)
-    : options_(options), on_reading_(std::move(on_reading)), thread_([this] { run(); }) {}
+    : options_(options),
+      on_reading_(std::move(on_reading)),
+      store_(options.place.store),
+      thread_([this] { run(); }) {}
 
 BackgroundReader::~BackgroundReader() {
   {
@@ -26,10 +29,17 @@ void BackgroundReader::latest(Report& report, std::string& status) {
   status = status_;
 }
 
-std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& before,
+void BackgroundReader::set_store(const std::string& store) {
+  MutexLock lock(mutex_);
+  store_ = store;
+  changed_.notify_all();
+}
+
+std::string BackgroundReader::read(const JobPlace& place, std::unique_ptr<JobReader>& reader, JobView& before,
                                    std::unique_ptr<Report>& report) {
+  if (place.store.empty()) return "the workers of the job have not been started";
   if (reader == nullptr) {
-    absl::StatusOr<std::unique_ptr<JobReader>> opened = JobReader::open(options_.place);
+    absl::StatusOr<std::unique_ptr<JobReader>> opened = JobReader::open(place);
     if (!opened.ok()) return std::string(opened.status().message());
     reader = *std::move(opened);
   }
@@ -45,19 +55,23 @@ std::string BackgroundReader::read(std::unique_ptr<JobReader>& reader, JobView& 
 }
 
 void BackgroundReader::run() {
+  JobPlace place = options_.place;
   std::unique_ptr<JobReader> reader;
   JobView before;
   while (true) {
     const absl::Time next = Clock::system().now() + options_.interval;
     std::unique_ptr<Report> report;
-    std::string status = read(reader, before, report);
+    std::string status = read(place, reader, before, report);
     if (on_reading_) on_reading_(report.get(), status);
     MutexLock lock(mutex_);
     status_ = std::move(status);
     if (report != nullptr) newest_ = std::move(report);
-    while (!stopping_ && Clock::system().now() < next)
+    while (!stopping_ && store_ == place.store && Clock::system().now() < next)
       changed_.wait_for(mutex_, next - Clock::system().now());
     if (stopping_) return;
+    if (store_ == place.store) continue;
+    place.store = store_;
+    reader = nullptr;
   }
 }
 

@@ -21,6 +21,7 @@ class BackgroundReader {
   // read, and with what is wrong with the reading, if anything.
   using OnReading = std::function<void(const Report* report, const std::string& status)>;
 
+  // If `options` name no store, nothing is read before set_store().
   explicit BackgroundReader(const Options& options, OnReading on_reading = {});
   ~BackgroundReader();
   BackgroundReader(const BackgroundReader&) = delete;
@@ -28,11 +29,14 @@ class BackgroundReader {
 
   // Replaces `report` if there is a newer one, and `status` by what is wrong with the reading, if anything.
   void latest(Report& report, std::string& status);
+  // The job has its store at another address from now on. Does not wait.
+  void set_store(const std::string& store);
 
  private:
   void run();
   // Reads once. Returns what is wrong; empty if nothing is. `report`: nullptr if nothing was read.
-  std::string read(std::unique_ptr<JobReader>& reader, JobView& before, std::unique_ptr<Report>& report);
+  std::string read(const JobPlace& place, std::unique_ptr<JobReader>& reader, JobView& before,
+                   std::unique_ptr<Report>& report);
 
   const Options options_;
   const OnReading on_reading_;
@@ -40,6 +44,7 @@ class BackgroundReader {
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string store_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Report> newest_ ABSL_GUARDED_BY(mutex_);
   std::string status_ ABSL_GUARDED_BY(mutex_) = "connecting";
   std::thread thread_;

@@ -193,6 +193,32 @@ TEST_F(PageServerTest, WorkersThatLeaveStayOnTheTimeLine) {
   EXPECT_TRUE(data["lives"][0]["ended"].is_null());
 }
 
+// As for the launcher, whose job has its store at another address in each round.
+TEST_F(PageServerTest, TheStoreMayMove) {
+  Options later = options();
+  later.place.store = "";
+  auto server = PageServer::start(later);
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  data_when(
+      [](const Json& json) { return json["status"] == "the workers of the job have not been started"; });
+  server_->set_store(options().place.store);
+  data_when(
+      [](const Json& json) { return !json["report"].is_null() && json["report"]["workers"].size() == 3; });
+  const auto other =
+      std::make_shared<store::TcpStore>("127.0.0.1", 0, store::TcpStoreOptions{.is_master = true});
+  rpc::RpcBackendOptions of_other;
+  of_other.store = other;
+  rpc::testing::Group next({"next"}, of_other);
+  server_->set_store(absl::StrCat("127.0.0.1:", other->port()));
+  const Json data = data_when([](const Json& json) { return json["report"]["workers"].size() == 1; });
+  EXPECT_EQ(data["report"]["workers"][0]["name"], "next");
+  // The workers of the round before are on the time line.
+  EXPECT_EQ(data["lives"].size(), 4u);
+  // A worker that is observed has an entry for its observer.
+  server_.reset();
+}
+
 TEST(PageServer, JobThatCannotBeReadIsExplained) {
   Options options;
   options.place.store = "file:///nonexistent/job";

@@ -21,13 +21,16 @@ namespace gradwire::inspect {
 class PageServer {
  public:
   // Errors: InvalidArgument for a malformed address or credentials; FailedPrecondition for an address that
-  // other hosts reach without SecurityOptions::insecure; Unavailable if it cannot be listened at. A job that
+  // other hosts reach without Options::insecure_page; Unavailable if it cannot be listened at. A job that
   // cannot be read is not an error: the page says why.
   static absl::StatusOr<std::unique_ptr<PageServer>> start(const Options& options);
   // Ends the server, then the reading; as BackgroundReader.
   ~PageServer();
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;
+
+  // The job has its store at another address from now on, for example in another round. Does not wait.
+  void set_store(const std::string& store) { reader_->set_store(store); }
 
   // The address of the page, with the token.
   std::string url() const;

@@ -87,6 +87,22 @@ JobMetrics::Options metrics_of(const LaunchOptions& options) {
           .exported = !options.otlp_endpoint.empty()};
 }
 
+JobPage::Options page_of(const LaunchOptions& options) {
+  return {.address = options.page,
+          .insecure = options.security.kind == LaunchSecurity::Kind::kInsecure,
+          .flight = environment_or("GRADWIRE_FLIGHT_DIR", "")};
+}
+
+// Prints what observes the job, and where.
+void print_addresses(const JobMetrics& metrics, const JobExport* exported, const JobPage* page,
+                     WorkerOutputs& outputs) {
+  if (!metrics.address().empty())
+    outputs.print(absl::StrCat("serving the metrics of this node's workers at ", metrics.address()));
+  if (exported != nullptr)
+    outputs.print(absl::StrCat("pushing the metrics of this node's workers to ", exported->address()));
+  if (page != nullptr) outputs.print(absl::StrCat("serving the page of the job at ", page->url()));
+}
+
 }  // namespace
 
 // The reaper is forked while the process has one thread, and no descriptors that the reaper would keep open,
@@ -156,11 +172,9 @@ absl::Status LaunchJob::prepare() {
   for (const std::string& note : options_.notes) outputs_.print(note);
   GRADWIRE_RETURN_IF_ERROR(trace_.prepare());
   GRADWIRE_RETURN_IF_ERROR(metrics_.serve());
-  if (!metrics_.address().empty())
-    outputs_.print(absl::StrCat("serving the metrics of this node's workers at ", metrics_.address()));
   GRADWIRE_ASSIGN_OR_RETURN(export_, JobExport::start(options_.otlp_endpoint, run_id_, host_, metrics_));
-  if (export_ != nullptr)
-    outputs_.print(absl::StrCat("pushing the metrics of this node's workers to ", export_->address()));
+  GRADWIRE_ASSIGN_OR_RETURN(page_, JobPage::start(page_of(options_), security_));
+  print_addresses(metrics_, export_.get(), page_.get(), outputs_);
   return absl::OkStatus();
 }
 
@@ -313,6 +327,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   if (!round.store) GRADWIRE_RETURN_IF_ERROR(stores_->prepare_round(round.round).status());
   const rendezvous::Address store = stores_->workers_store(round);
   announcement_.publish(options_, run_id_, store, security_, outputs_);
+  if (page_ != nullptr) page_->begin_round(absl::StrCat(store.host, ":", store.port));
   metrics_.begin_round(round.round, round.restarts_used);
   const JobAddress job = address_of(round, store);
   ArrivalWatch::Options watch{.open = stores_->workers_opener(round),

@@ -17,6 +17,7 @@
 #include "gradwire/tools/launch/metrics/job_export.h"
 #include "gradwire/tools/launch/metrics/job_metrics.h"
 #include "gradwire/tools/launch/options/options.h"
+#include "gradwire/tools/launch/page/job_page.h"
 #include "gradwire/tools/launch/process/process_reaper.h"
 #include "gradwire/tools/launch/process/program.h"
 #include "gradwire/tools/launch/process/signals.h"
@@ -87,6 +88,7 @@ class LaunchJob {
   JobMetrics metrics_;
   JobTrace trace_;
   std::unique_ptr<JobExport> export_;  // Reads metrics_. nullptr without --otlp_endpoint.
+  std::unique_ptr<JobPage> page_;      // nullptr without --page.
   ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;

@@ -264,6 +264,11 @@ constexpr OptionRow kOptions[] = {
      "push the metrics of this node's workers to the OpenTelemetry collector at https://HOST:PORT or "
      "http://HOST:PORT, by gRPC; the variables OTEL_... set the rest",
      false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.otlp_endpoint); }},
+    {"page", 0, Value::kWanted, "HOST:PORT",
+     "serve a page for browsers about the workers of all nodes, as inspect serve does; port 0: a free one. "
+     "The "
+     "launcher prints its address, which has a secret token",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.page); }},
     {"trace", 0, Value::kWanted, "DIR",
      "the workers record what they do, and at the end this node's trace.json for Perfetto is written to DIR",
      false, [](OptionDraft& d, absl::string_view v) { return parse_path(v, d.options.trace); }},

@@ -69,6 +69,9 @@ struct LaunchOptions {
   bool metrics_insecure = false;  // Whether other hosts may reach that address.
   std::string otlp_endpoint;      // The collector to which these metrics are pushed; empty: none.
 
+  // Where the launcher serves the page about the job; empty: nowhere.
+  std::string page;
+
   // Where the workers record what they do, and where the trace of this node is written; empty: nowhere.
   std::string trace;
   int trace_records =
