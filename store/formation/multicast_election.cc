@@ -8,6 +8,22 @@ namespace {
 // The characters "gradwire". Any program may send datagrams to the group.
 constexpr uint64_t kMagic = 0x6772616477697265;
 
+// Datagrams are not authenticated. Malformed ones and those of other groups are ignored.
+bool parse(absl::string_view datagram, absl::string_view group_name, proto::Announcement& received) {
+  return received.ParseFromArray(datagram.data(), static_cast<int>(datagram.size())) &&
+         received.magic() == kMagic && received.group_name() == group_name;
+}
+
+bool is_question(const proto::Announcement& received) {
+  return received.candidate() == 0 && received.port() == 0 && received.world_size() == 0 &&
+         !received.settled();
+}
+
+bool is_candidate(const proto::Announcement& received) {
+  return received.candidate() != 0 && received.port() >= 1 && received.port() <= 65535 &&
+         received.world_size() >= 0;
+}
+
 }  // namespace
 
 MulticastElection::MulticastElection(std::string group_name, int world_size, uint64_t candidate, int port,
@@ -29,14 +45,12 @@ std::string MulticastElection::announcement() const {
   return announcement.SerializeAsString();
 }
 
-// Datagrams are not authenticated. Malformed ones and those of other groups are ignored; the number of
-// candidates is limited, since each takes memory.
+// The number of candidates is limited, since each takes memory.
 bool MulticastElection::observe(absl::string_view datagram, const std::string& sender, absl::Time now) {
   proto::Announcement received;
-  if (!received.ParseFromArray(datagram.data(), static_cast<int>(datagram.size()))) return false;
-  if (received.magic() != kMagic || received.group_name() != group_name_) return false;
-  if (received.candidate() == 0 || received.candidate() == candidate_) return false;
-  if (received.port() < 1 || received.port() > 65535 || received.world_size() < 0) return false;
+  if (!parse(datagram, group_name_, received)) return false;
+  if (is_question(received)) return true;
+  if (!is_candidate(received) || received.candidate() == candidate_) return false;
   if (received.world_size() != world_size_) {
     contradiction_ = {sender, received.world_size()};
     return true;
@@ -70,6 +84,20 @@ std::optional<MulticastElection::Decision> MulticastElection::decide(absl::Time 
   }
   if (now - start_ < kListenTime || !lowest) return std::nullopt;
   return Decision{.self = true, .endpoint = {}, .candidate = candidate_};
+}
+
+std::string multicast_question(absl::string_view group_name) {
+  proto::Announcement question;
+  question.set_magic(kMagic);
+  question.set_group_name(std::string(group_name));
+  return question.SerializeAsString();
+}
+
+std::optional<AnnouncedMember> parse_announcement(absl::string_view datagram, const std::string& sender,
+                                                  absl::string_view group_name) {
+  proto::Announcement received;
+  if (!parse(datagram, group_name, received) || !is_candidate(received)) return std::nullopt;
+  return AnnouncedMember{received.candidate(), {sender, received.port()}, received.settled()};
 }
 
 }  // namespace gradwire::store

@@ -31,8 +31,8 @@ class MulticastElection {
 
   // The datagram that this process sends now.
   std::string announcement() const;
-  // Processes a received datagram, which may come from any program. Returns true if it came from another
-  // member.
+  // Processes a received datagram, which may come from any program. Returns true if it must be answered by an
+  // announcement: it came from another member, or is the question of an observer.
   bool observe(absl::string_view datagram, const std::string& sender, absl::Time now);
 
   struct Decision {
@@ -73,5 +73,20 @@ class MulticastElection {
   std::optional<Contradiction> contradiction_;
   bool settled_ = false;
 };
+
+// For a process that is not a member, but searches for the store of the group.
+
+// The datagram with which it asks the members to announce themselves. They do not count it as a candidate.
+std::string multicast_question(absl::string_view group_name);
+// A member of the group, as it has announced itself.
+struct AnnouncedMember {
+  uint64_t candidate = 0;
+  Endpoint endpoint;  // Its store.
+  bool settled = false;
+};
+// Parses a received datagram, which may come from any program. Nullopt if it is not the announcement of a
+// member of this group.
+std::optional<AnnouncedMember> parse_announcement(absl::string_view datagram, const std::string& sender,
+                                                  absl::string_view group_name);
 
 }  // namespace gradwire::store

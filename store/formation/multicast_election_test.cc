@@ -135,5 +135,26 @@ TEST(MulticastElection, HigherCandidateOfAnOpenGroupWaitsForTheLower) {
   EXPECT_TRUE(two.decide(later)->self);
 }
 
+// A process that only searches for the store.
+TEST(MulticastElection, QuestionsAreAnsweredButNotCounted) {
+  MulticastElection five = member(2, 5);
+  EXPECT_TRUE(five.observe(multicast_question("g"), "10.0.0.1", kStart));
+  EXPECT_FALSE(five.observe(multicast_question("other"), "10.0.0.1", kStart));
+  EXPECT_EQ(five.known(), 1);
+  EXPECT_FALSE(five.contradiction().has_value());
+  EXPECT_FALSE(five.decide(kStart).has_value());
+  EXPECT_FALSE(parse_announcement(multicast_question("g"), "10.0.0.1", "g").has_value());
+  auto found = parse_announcement(five.announcement(), "10.0.0.5", "g");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_FALSE(found->settled);
+  five.settle();
+  found = parse_announcement(five.announcement(), "10.0.0.5", "g");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE(found->settled);
+  EXPECT_EQ(to_string(found->endpoint), "10.0.0.5:1005");
+  EXPECT_FALSE(parse_announcement(five.announcement(), "10.0.0.5", "other").has_value());
+  EXPECT_FALSE(parse_announcement("garbage", "10.0.0.5", "g").has_value());
+}
+
 }  // namespace
 }  // namespace gradwire::store

@@ -51,12 +51,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     const std::string datagram = input.text(input.number(1));
     const std::string sender = std::to_string(others.size());
     gradwire::store::proto::Announcement announcement;
-    const bool counts = announcement.ParseFromString(datagram) &&
-                        announcement.magic() == 0x6772616477697265 && announcement.group_name() == "group" &&
-                        announcement.candidate() != 0 && announcement.candidate() != kSelf &&
-                        announcement.port() >= 1 && announcement.port() <= 65'535 &&
-                        announcement.world_size() >= 0;
-    require(election.observe(datagram, sender, now) == counts, "a datagram is accepted or refused wrongly");
+    const bool is_ours = announcement.ParseFromString(datagram) &&
+                         announcement.magic() == 0x6772616477697265 && announcement.group_name() == "group";
+    const bool announces = is_ours && announcement.candidate() != 0 && announcement.port() >= 1 &&
+                           announcement.port() <= 65'535 && announcement.world_size() >= 0;
+    const bool counts = announces && announcement.candidate() != kSelf;
+    const bool asks = is_ours && announcement.candidate() == 0 && announcement.port() == 0 &&
+                      announcement.world_size() == 0 && !announcement.settled();
+    require(election.observe(datagram, sender, now) == (counts || asks),
+            "a datagram is accepted or refused wrongly");
+    const auto member = gradwire::store::parse_announcement(datagram, sender, "group");
+    require(member.has_value() == announces, "an observer accepts or refuses a datagram wrongly");
+    require(!announces ||
+                (member->candidate == announcement.candidate() && member->settled == announcement.settled() &&
+                 member->endpoint.host == sender && member->endpoint.port == announcement.port()),
+            "an observer reads something else than what was announced");
     if (counts && announcement.world_size() != world_size) {
       require(election.contradiction().has_value() &&
                   election.contradiction()->world_size == announcement.world_size(),

@@ -21,7 +21,7 @@ TEST(MulticastFuzzer, SeededDatagramsElectTheHostOfTheRules) {
                               random() % 10 == 0 ? -1 : 1 + static_cast<int>(random() % 70'000),
                               absl::UnixEpoch());
       if (random() % 10 == 0) other.settle();
-      std::string datagram = other.announcement();
+      std::string datagram = random() % 8 == 0 ? multicast_question("group") : other.announcement();
       if (random() % 3 == 0) fuzzing::mutate(datagram, random);
       datagram.resize(std::min<std::size_t>(datagram.size(), 255));
       bytes.push_back(static_cast<char>(random() % 16));

@@ -14,6 +14,7 @@
 #include "gradwire/base/process/host.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/init/init_url.h"
+#include "gradwire/store/init/multicast_store.h"
 #include "gradwire/store/init/process_place.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp_store.h"
@@ -22,6 +23,9 @@ namespace gradwire::inspect {
 namespace {
 
 using Standing = rpc::JobDirectory::Standing;
+
+// The name under which agents search for one another by an init method.
+constexpr char kGroupName[] = "rpc";
 
 // Whether a process of this host is stopped, by SIGSTOP, SIGTSTP or a debugger. False if it does not exist.
 bool is_stopped(int64_t pid) {
@@ -44,6 +48,14 @@ absl::StatusOr<std::string> place_of_environment() {
   return absl::StrCat(host.value_or("localhost"), ":", *port);
 }
 
+absl::StatusOr<std::shared_ptr<store::Store>> open_tcp_store(const store::Endpoint& endpoint,
+                                                             const JobPlace& place) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<store::TcpStore> store,
+                            store::TcpStore::open(endpoint.host, endpoint.port,
+                                                  {.timeout = place.timeout, .security = place.security}));
+  return store;
+}
+
 absl::StatusOr<std::shared_ptr<store::Store>> open_store(const JobPlace& place) {
   std::string where = place.store;
   if (where == "env://") {
@@ -52,12 +64,12 @@ absl::StatusOr<std::shared_ptr<store::Store>> open_store(const JobPlace& place) 
   if (!absl::StrContains(where, "://")) where = "tcp://" + where;
   GRADWIRE_ASSIGN_OR_RETURN(const store::InitUrl url, store::parse_init_url(where));
   switch (url.kind) {
-    case store::InitUrl::Kind::kTcp: {
-      GRADWIRE_ASSIGN_OR_RETURN(
-          std::shared_ptr<store::TcpStore> tcp,
-          store::TcpStore::open(url.endpoint.host, url.endpoint.port,
-                                {.timeout = place.timeout, .security = place.security}));
-      return tcp;
+    case store::InitUrl::Kind::kTcp:
+      return open_tcp_store(url.endpoint, place);
+    case store::InitUrl::Kind::kMulticast: {
+      GRADWIRE_ASSIGN_OR_RETURN(const store::Endpoint found,
+                                store::find_multicast_store(url.endpoint, kGroupName, place.timeout));
+      return open_tcp_store(found, place);
     }
     case store::InitUrl::Kind::kFile: {
       // Opening a file that is missing would create it. Without a world size the observer does not count as a

@@ -17,7 +17,8 @@ namespace gradwire::inspect {
 
 // Where a job is, and how this process proves that it belongs to it.
 struct JobPlace {
-  // "host:port", "tcp://host:port", "file:///path" or "env://", which takes MASTER_ADDR and MASTER_PORT.
+  // "host:port", "tcp://host:port", where the host may be a multicast group, "file:///path", or "env://",
+  // which takes MASTER_ADDR and MASTER_PORT.
   std::string store = "env://";
   // The id of a job of this user's launchers, or the process id of its launcher, for choose_job()
   // (tools/inspect/jobs), which sets `store`. Empty: the only job.

@@ -32,7 +32,8 @@ only job that a launcher of this user runs on this host, with its credentials.
 
   --list               print the jobs that launchers of this user run on this host, and end
   --job=ID             take the one with this id, or with the launcher of this process id
-  --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH
+  --store=PLACE        the job's store: HOST:PORT, tcp://HOST:PORT or file:///PATH. For a job whose init
+                       method is multicast: that method
   --once               print the state as text, and end
   --json               with --once: print it as JSON
   --listen=HOST:PORT   with serve: where the page is served (127.0.0.1:0: any free port). An address that
