@@ -13,6 +13,7 @@
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/optimizer/optimizer_closure.h"
 #include "gradwire/autograd/optimizer/optimizer_file.h"
+#include "gradwire/autograd/optimizer/owners_wait.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -55,6 +56,12 @@ bool same_rates(const std::vector<double>& a, const std::vector<double>& b) {
                     [](double x, double y) { return x == y || (x != x && y != y); });
 }
 
+std::vector<std::string> names_of(const std::vector<ParameterOwner>& owners) {
+  std::vector<std::string> names;
+  for (const ParameterOwner& owner : owners) names.push_back(owner.worker.name);
+  return names;
+}
+
 std::string shape_text(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
   return absl::StrCat(c10::toString(dtype), "[", absl::StrJoin(sizes, ", "), "]");
 }
@@ -72,6 +79,8 @@ auto OptimizerShards::call_all(absl::string_view function, const A&... arguments
     calls.push_back(shard.with_timeout(settings_.timeout).template rpc_async<F>(arguments...));
   }
   const absl::Cleanup ordered = [this] { order_after_own_shard(); };
+  // A step is short, and there are many.
+  if (function != "step") show_owners_wait(name_of(function), names_of(owners_), calls);
   return wait_for_owners(name_of(function), owners_, calls);
 }
 
@@ -341,6 +350,7 @@ void OptimizerShards::load(const std::string& bytes) {
     loads.push_back(
         shards_[i].with_timeout(settings_.timeout).rpc_async<&OptimizerShard::load>(std::move(parts[i])));
   }
+  show_owners_wait(name_of("load"), names_of(owners_), loads);
   wait_for_owners(name_of("load"), owners_, loads);
   // Schedulers continue with the rates that were loaded.
   const std::vector<double> rates = gather_learning_rates("load");
