@@ -1,5 +1,6 @@
 #include "gradwire/base/metrics/registry.h"
 
+#include "gradwire/base/metrics/label_character.h"
 #include "gradwire/base/metrics/label_table.h"
 #include "gradwire/base/text/utf8.h"
 
@@ -22,11 +23,10 @@ std::string shown(absl::string_view value) {
   std::string text;
   while (!value.empty()) {
     const Utf8Character character = first_character(value);
-    const bool control = character.code < 0x20 && character.code != '\n';
-    if (!character.valid || control || character.code == 0x7f) {
-      text += '?';
-    } else {
+    if (is_shown(character)) {
       text.append(value.data(), character.size);
+    } else {
+      text += '?';
     }
     value.remove_prefix(character.size);
   }

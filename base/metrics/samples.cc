@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "gradwire/base/metrics/label_character.h"
 #include "gradwire/base/metrics/sample_line.h"
 #include "gradwire/base/text/utf8.h"
 
@@ -35,13 +36,13 @@ std::vector<ProcessCollector>& process_collectors() {
 void append_escaped(absl::string_view value, std::string& out) {
   while (!value.empty()) {
     const Utf8Character character = first_character(value);
-    if (character.code == '\n') {
+    if (!is_shown(character)) {
+      out += '?';
+    } else if (character.code == '\n') {
       out += "\\n";
     } else if (character.code == '\\' || character.code == '"') {
       out += '\\';
       out += value[0];
-    } else if (!character.valid || character.code < 0x20 || character.code == 0x7f) {
-      out += '?';
     } else {
       absl::StrAppend(&out, value.substr(0, character.size));
     }
