@@ -7,6 +7,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/membership/shared_id.h"
 
 namespace gradwire::rpc {
 
@@ -22,7 +23,7 @@ Membership::Membership(AgentRuntime& runtime, Peers& peers, ReferenceDriver& ref
 //   4. Make the members known to Peers, which handles the held messages.
 //   5. Follow the log for what comes later.
 absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int world_size) {
-  runtime_.self.id = rank;
+  set_shared_id(runtime_.self, rank);
   world_size_ = world_size;
   directory_ = std::make_unique<Directory>(std::move(store), runtime_.options.heartbeat.dead_after);
   GRADWIRE_ASSIGN_OR_RETURN(proto::WorkerRecord record, peers_.listen(runtime_.self));
@@ -33,8 +34,8 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
                        [this](const proto::WorkerRecord& other, absl::Duration timeout) {
                          return peers_.check_life(other, timeout);
                        }));
-  // Only the id can be new. Metrics and observers read the name on other threads at this time.
-  if (runtime_.self.id != group.self.id) runtime_.self.id = group.self.id;
+  // Only the id can be new. Metrics and flight records read the name on other threads at this time.
+  set_shared_id(runtime_.self, group.self.id);
   for (const Worker& gone : group.gone) references_.forget(gone.incarnation);
   for (const WorkerAddress& member : group.members) references_.worker_joined(member.worker);
   absl::Status mapped;

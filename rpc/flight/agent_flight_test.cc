@@ -5,10 +5,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -22,6 +26,8 @@
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/flight/call_recorder.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/memory/forwarding_store.h"
 
 // Flight records of real agents.
 namespace gradwire::rpc {
@@ -163,6 +169,46 @@ TEST(AgentFlight, RingKeepsTheLastCalls) {
   for (int64_t i = 0; i < 20; ++i) EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
   EXPECT_THAT(group[0]->flight_record(), HasSubstr("the last 4 of "));
   EXPECT_EQ(group[0]->services().recorder().capacity(), 4u);
+}
+
+// A store whose changes wait until two more dumps have been written, so that at least one was written during
+// the change. Relaxed, so that ThreadSanitizer sees no order between the dumps and what the caller does next.
+class DumpedStore : public store::ForwardingStore {
+ public:
+  DumpedStore(std::shared_ptr<Store> store, const std::atomic<int>& dumps)
+      : ForwardingStore(std::move(store)), dumps_(dumps) {}
+
+ private:
+  absl::StatusOr<std::string> do_compare_set(absl::string_view key, absl::string_view expected,
+                                             absl::string_view desired, absl::Time deadline) override {
+    const int before = dumps_.load(std::memory_order_relaxed);
+    while (dumps_.load(std::memory_order_relaxed) < before + 2) std::this_thread::yield();
+    return ForwardingStore::do_compare_set(key, expected, desired, deadline);
+  }
+
+  const std::atomic<int>& dumps_;
+};
+
+TEST(AgentFlight, IsWrittenWhileAnOpenGroupAssignsTheId) {
+  std::atomic<int> dumps{0};
+  std::atomic<bool> stop{false};
+  RpcBackendOptions options = with_directory(folder("joining"));
+  options.store = std::make_shared<DumpedStore>(std::make_shared<store::HashStore>(), dumps);
+  std::thread dumping([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      EXPECT_TRUE(dump_flight_records("the test asked").ok());
+      dumps.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
+  const std::shared_ptr<Agent> agent = Agent::start("joining", -1, 0, options);
+  EXPECT_EQ(agent->get_worker_info().id, 0);
+  EXPECT_TRUE(eventually([&] {
+    return absl::StrContains(content(file_of(options.flight.directory, agent)),
+                             R"("worker":"joining","id":0)");
+  }));
+  agent->shutdown(/*graceful=*/false);
+  stop = true;
+  dumping.join();
 }
 
 }  // namespace

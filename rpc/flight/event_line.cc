@@ -1,13 +1,14 @@
 #include "gradwire/rpc/flight/event_line.h"
 
 #include "gradwire/base/flight/code_name.h"
+#include "gradwire/rpc/membership/shared_id.h"
 
 namespace gradwire::rpc {
 
 JsonLine agent_header(const Worker& worker, const CallRecorder& recorder, uint64_t recorded,
                       absl::string_view reason, FlightDump dump) {
   JsonLine header = flight_header("agent", reason);
-  header.text("worker", absl::string_view(worker.name).substr(0, 128)).number("id", worker.id);
+  header.text("worker", absl::string_view(worker.name).substr(0, 128)).number("id", shared_id(worker));
   header.id("incarnation", worker.incarnation);
   header.text("dump", dump == FlightDump::kCrash ? "crash" : "ordinary");
   header.number("capacity", static_cast<int64_t>(recorder.capacity()));

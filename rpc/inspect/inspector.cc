@@ -18,6 +18,7 @@
 #include "gradwire/rpc/inspect/read_peers.h"
 #include "gradwire/rpc/inspect/read_rrefs.h"
 #include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/membership/shared_id.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -93,7 +94,7 @@ proto::AgentState Inspector::flight(const proto::FlightQuestion& question) const
 void Inspector::read_process(proto::AgentState& state) const {
   const Worker& self = parts_.runtime.self;
   state.set_name(self.name);
-  state.set_id(self.id);
+  state.set_id(shared_id(self));
   state.set_incarnation(self.incarnation);
   state.set_pid(getpid());
   state.set_host(std::string(cut_name(host_name())));
