@@ -11,13 +11,13 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/process/host.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/init/init_url.h"
 #include "gradwire/store/init/multicast_store.h"
 #include "gradwire/store/init/process_place.h"
 #include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp_store.h"
+#include "gradwire/tools/inspect/analysis/process_space.h"
 
 namespace gradwire::inspect {
 namespace {
@@ -149,9 +149,9 @@ absl::StatusOr<JobView> JobReader::read(std::string& warning) {
       const rpc::Exchange exchange = observer_->last_exchange(self);
       worker.asked = exchange.asked;
       worker.answered_at = exchange.answered;
-      // In a container of this host the id would name another process.
-      if (!boot_id().empty() && worker.state.boot() == boot_id() && worker.state.host() == host_name())
-        processes_[self] = worker.state.pid();
+      // Elsewhere the id would name another process of this host.
+      const ProcessSpace space = space_of(worker.state);
+      if (space.known() && space == own_space()) processes_[self] = worker.state.pid();
     } else {
       worker.status = answer->status();
       const auto process = processes_.find(self);

@@ -164,9 +164,8 @@ absl::Status FlightCollector::take_calls(Work& work, const proto::AgentState& st
   collected.files.push_back(std::move(file));
   work.text.clear();
   work.question.set_group(1);
-  // Containers of one host have one boot, and often the same ids of processes.
-  work.done = !state.boot().empty() &&
-              !processes_.emplace(absl::StrCat(state.boot(), " ", state.host()), state.pid()).second;
+  const ProcessSpace space = space_of(state);
+  work.done = space.known() && !processes_.emplace(space, state.pid()).second;
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "gradwire/proto/inspect.pb.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/inspect/observer.h"
+#include "gradwire/tools/inspect/analysis/process_space.h"
 #include "gradwire/tools/inspect/dump/flight_file.h"
 
 namespace gradwire::inspect {
@@ -91,8 +92,8 @@ class FlightCollector {
   Clock& clock_;
   // By incarnation.
   std::map<uint64_t, Start> starts_;
-  // The processes whose groups have been asked for: boot and host, and process id.
-  std::set<std::pair<std::string, int64_t>> processes_;
+  // The processes whose groups have been asked for: each with its process id.
+  std::set<std::pair<ProcessSpace, int64_t>> processes_;
   std::size_t total_bytes_ = 0;
 };
 
