@@ -219,6 +219,13 @@ absl::Status check_streams(const LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status check_trace(const LaunchOptions& options) {
+  if (options.trace_records == 0 || !options.trace.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--trace_records=", options.trace_records,
+      " has no effect without a trace: add --trace=DIR, or omit it (PET_TRACE_RECORDS sets it too)"));
+}
+
 // torchrun has no option for the prefix, but a variable, with ${role_name}, ${rank} and ${local_rank}.
 absl::Status read_torchruns_prefix(OptionDraft& draft) {
   constexpr char kVariable[] = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
@@ -238,6 +245,7 @@ absl::StatusOr<LaunchOptions> resolve_options(OptionDraft draft) {
   GRADWIRE_RETURN_IF_ERROR(check_program(draft.options));
   GRADWIRE_RETURN_IF_ERROR(resolve_roles(draft));
   GRADWIRE_RETURN_IF_ERROR(check_streams(draft.options));
+  GRADWIRE_RETURN_IF_ERROR(check_trace(draft.options));
   GRADWIRE_RETURN_IF_ERROR(read_torchruns_prefix(draft));
   GRADWIRE_RETURN_IF_ERROR(apply_cluster(draft));
   GRADWIRE_RETURN_IF_ERROR(resolve_backend(draft));

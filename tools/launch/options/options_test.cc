@@ -459,6 +459,8 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
       {{"--module", "--no_python", "p"}, {"--module", "--no_python"}},
       {{"--run_path", "--no_python", "p"}, {"--run_path", "--no_python"}},
       {{"--run_path", "-m", "p"}, {"--run_path", "--module"}},
+      {{"--trace_records=100", "p"}, {"--trace_records=100", "--trace=DIR"}},
+      {{"p"}, {"--trace_records=9", "PET_TRACE_RECORDS", "--trace=DIR"}, {{"PET_TRACE_RECORDS", "9"}}},
       {{"p"}, {"PET_NNODES", "\"x\""}, {{"PET_NNODES", "x"}}},
       {{"p"}, {"PET_STANDALONE", "\"x\""}, {{"PET_STANDALONE", "x"}}},
       {{"p"}, {"Open MPI", "2 nodes", "--master_addr"}, kMpi},
