@@ -34,22 +34,42 @@ MetricsExporter::~MetricsExporter() { stop(); }
 
 // The thread may send again only after the export in progress was cancelled: a cancel() that comes later
 // would end the last export.
-void MetricsExporter::stop() {
-  bool first = false;
+void MetricsExporter::begin_stop() {
   {
     MutexLock lock(mutex_);
-    first = !std::exchange(stopping_, true);
-    if (first) last_deadline_ = Clock::system().now() + parts_.options.timeout;
+    if (std::exchange(stopping_, true)) return;
+    last_deadline_ = Clock::system().now() + parts_.options.timeout;
     changed_.notify_all();
   }
-  if (first) {
-    client_.cancel();
+  client_.cancel();
+  MutexLock lock(mutex_);
+  cancelled_ = true;
+  changed_.notify_all();
+}
+
+bool MetricsExporter::stop_within(absl::Duration wait) {
+  begin_stop();
+  Clock& clock = Clock::system();
+  const absl::Time until = clock.now() + wait;
+  {
     MutexLock lock(mutex_);
-    cancelled_ = true;
-    changed_.notify_all();
+    while (!ended_ && clock.now() < until) clock.wait_until(mutex_, changed_, until);
+    if (!ended_) return false;
   }
   MutexLock lock(joining_);
   if (thread_.joinable()) thread_.join();
+  return true;
+}
+
+void MetricsExporter::abandon() {
+  begin_stop();
+  {
+    MutexLock lock(mutex_);
+    abandoned_ = true;
+  }
+  // The last export has begun, or never will (export_last()).
+  client_.cancel();
+  stop();
 }
 
 void MetricsExporter::run() {
@@ -69,14 +89,26 @@ void MetricsExporter::run() {
     count(outcome);
     report(outcome, pause);
   }
+  export_last();
+  MutexLock lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void MetricsExporter::export_last() {
   absl::Time deadline;
+  bool abandoned = false;
   {
     MutexLock lock(mutex_);
     while (!cancelled_) changed_.wait(mutex_);
     deadline = last_deadline_;
+    abandoned = abandoned_;
+    // With the lock, so that the cancel() of abandon() comes later.
+    if (!abandoned) client_.resume();
   }
-  client_.resume();
-  const Outcome outcome = export_all(deadline);
+  const Outcome outcome = abandoned
+                              ? Outcome{.result = Result::kFailed, .reason = "the process had to end at once"}
+                              : export_all(deadline);
   count(outcome);
   report(outcome, absl::InfiniteDuration());
 }

@@ -43,7 +43,13 @@ class MetricsExporter {
 
   // Ends the export in progress, exports a last time, and joins the thread. Takes as long as the source, and
   // at most the timeout of the options for the collector. Idempotent. Must not be called by the source.
-  void stop();
+  void stop() { (void)stop_within(absl::InfiniteDuration()); }
+  // As stop(), but returns after `wait` at the latest. Returns whether the thread has been joined. If not,
+  // the last export goes on.
+  bool stop_within(absl::Duration wait);
+  // As stop(), but without waiting for the collector: the last export is ended, or left out. Takes as long as
+  // the source, if that is being asked. Idempotent.
+  void abandon();
 
  private:
   enum class Result : uint8_t { kNone, kOk, kPartial, kFailed };
@@ -54,7 +60,10 @@ class MetricsExporter {
     uint64_t rejected = 0;
   };
 
+  // Begins to stop. Only the first call does something.
+  void begin_stop();
   void run();
+  void export_last();
   // Waits until that time on Clock::system(). False if the exporter stops.
   bool wait_until(absl::Time time);
   // Sends all metrics until the deadline on Clock::system().
@@ -77,6 +86,10 @@ class MetricsExporter {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   // When the last export ends; set with `stopping_`.
   absl::Time last_deadline_ ABSL_GUARDED_BY(mutex_);
+  // Whether abandon() was called.
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether the thread will do nothing more.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Mutex joining_;
   std::thread thread_ ABSL_GUARDED_BY(joining_);
 };

@@ -262,6 +262,33 @@ TEST(MetricsExporter, StopReturnsAfterTheTimeoutWhileTheCollectorHangs) {
   EXPECT_GE(job.exports("failed"), 1u);
 }
 
+// With the timeout of an hour the wrong behaviour would wait for it.
+TEST(MetricsExporter, AbandonEndsTheLastExport) {
+  FakeCollector collector;
+  collector.hang();
+  Job job({.endpoint = collector.endpoint(), .interval = kLong, .timeout = absl::Hours(1)});
+  EXPECT_FALSE(job.exporter->stop_within(absl::ZeroDuration()));
+  EXPECT_EQ(collector.wait_for(1).size(), 1u);
+  EXPECT_FALSE(job.exporter->stop_within(absl::Milliseconds(1)));
+  ::testing::internal::CaptureStderr();
+  job.exporter->abandon();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("cannot export the last metrics"));
+  EXPECT_TRUE(job.exporter->stop_within(absl::ZeroDuration()));
+  job.exporter->abandon();
+  EXPECT_EQ(job.exports("failed"), 1u);
+  EXPECT_EQ(job.exports("ok"), 0u);
+}
+
+TEST(MetricsExporter, AbandonEndsAnExportInProgress) {
+  FakeCollector collector;
+  collector.hang();
+  Job job({.endpoint = collector.endpoint(), .interval = kShort, .timeout = absl::Hours(1)});
+  collector.wait_for(1);
+  job.exporter->abandon();
+  EXPECT_EQ(job.exports("ok"), 0u);
+  EXPECT_EQ(job.exports("failed"), 1u);
+}
+
 TEST(MetricsExporter, SeveralThreadsMayStopIt) {
   FakeCollector collector;
   Job job({.endpoint = collector.endpoint(), .interval = kLong});

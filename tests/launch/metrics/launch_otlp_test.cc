@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gradwire/rpc/otlp/testing/fake_collector.h"
 #include "gradwire/tests/launch/launch_process.h"
 
@@ -75,6 +77,35 @@ TEST(LaunchOtlp, JobRunsWithoutACollector) {
   LaunchProcess launch({"--standalone", "--otlp_endpoint=http://127.0.0.1:" + std::to_string(port), "true"});
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   EXPECT_NE(launch.err().find("cannot export the last metrics"), std::string::npos) << launch.err();
+}
+
+// The last export would go on for ten minutes.
+const std::map<std::string, std::string> kPatient = {{"OTEL_METRIC_EXPORT_INTERVAL", "3600000"},
+                                                     {"OTEL_EXPORTER_OTLP_TIMEOUT", "600000"}};
+
+TEST(LaunchOtlp, SignalEndsTheLastExportOfAJobThatIsOver) {
+  FakeCollector collector;
+  collector.hang();
+  LaunchProcess launch({"--standalone", "--otlp_endpoint=" + collector.endpoint(), "true"}, kPatient);
+  ASSERT_EQ(collector.wait_for(1).size(), 1u);
+  launch.send(SIGINT);
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+  EXPECT_NE(launch.err().find("the last metrics"), std::string::npos) << launch.err();
+}
+
+TEST(LaunchOtlp, SecondSignalEndsTheLastExport) {
+  FakeCollector collector;
+  collector.hang();
+  LaunchProcess launch(with_script({"--standalone", "--otlp_endpoint=" + collector.endpoint()},
+                                   "echo started >&9; exec sleep 1000"),
+                       kPatient);
+  launch.events(1);
+  launch.send(SIGINT);
+  ASSERT_EQ(collector.wait_for(1).size(), 1u);
+  // The launcher has got the first signal by now. For one second it takes a second one for the same.
+  absl::SleepFor(absl::Milliseconds(1'100));
+  launch.send(SIGINT);
+  EXPECT_EQ(launch.wait(), 128 + SIGINT) << launch.err();
 }
 
 }  // namespace

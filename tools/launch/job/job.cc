@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gradwire/base/clock.h"
@@ -103,6 +104,24 @@ void print_addresses(const JobMetrics& metrics, const JobExport* exported, const
   if (page != nullptr) outputs.print(absl::StrCat("serving the page of the job at ", page->url()));
 }
 
+// The part of this node in the rendezvous, without the names of its host and of its run.
+rendezvous::Options node_of(const LaunchOptions& options, const RendezvousStores& stores) {
+  rendezvous::Options node;
+  node.self = {.host = {}, .address = stores.own_address(), .roles = options.roles};
+  node.settings = {.min_nodes = options.min_nodes,
+                   .max_nodes = options.max_nodes,
+                   .max_restarts = options.max_restarts,
+                   .fixed_ranks = options.node_rank.has_value()};
+  node.node_rank = options.node_rank;
+  node.round_store = stores.round_store();
+  node.hosts_store = stores.hosts_store();
+  node.join_timeout = options.conf.join_timeout;
+  node.last_call_timeout = options.conf.last_call_timeout;
+  node.keep_alive_interval = options.conf.keep_alive_interval;
+  node.keep_alive_max_attempt = options.conf.keep_alive_max_attempt;
+  return node;
+}
+
 }  // namespace
 
 // The reaper is forked while the process has one thread, and no descriptors that the reaper would keep open,
@@ -140,6 +159,11 @@ LaunchJob::LaunchJob(LaunchOptions options, std::string run_id, Parts parts)
 
 absl::StatusOr<int> LaunchJob::run() {
   GRADWIRE_RETURN_IF_ERROR(prepare());
+  // A first signal that comes during the last export has nothing else to end.
+  const absl::Cleanup last_export = [this] {
+    if (export_ == nullptr) return;
+    export_->end(loop_, [this, by = interrupted_by_] { return force_kill_ || interrupted_by_ != by; });
+  };
   if (const absl::Status entered = enter(); !entered.ok()) {
     if (interrupted_by_ != 0) return 128 + interrupted_by_;
     return entered;
@@ -203,20 +227,9 @@ absl::Status LaunchJob::open_stores() {
 absl::Status LaunchJob::enter() {
   GRADWIRE_RETURN_IF_ERROR(open_stores());
   rendezvous::ClientOptions client;
-  rendezvous::Options& node = client.node;
-  node.self = {.host = host_, .address = stores_->own_address(), .roles = options_.roles};
-  node.settings = {.min_nodes = options_.min_nodes,
-                   .max_nodes = options_.max_nodes,
-                   .max_restarts = options_.max_restarts,
-                   .fixed_ranks = options_.node_rank.has_value()};
-  node.node_rank = options_.node_rank;
-  node.run_id = run_id_;
-  node.round_store = stores_->round_store();
-  node.hosts_store = stores_->hosts_store();
-  node.join_timeout = options_.conf.join_timeout;
-  node.last_call_timeout = options_.conf.last_call_timeout;
-  node.keep_alive_interval = options_.conf.keep_alive_interval;
-  node.keep_alive_max_attempt = options_.conf.keep_alive_max_attempt;
+  client.node = node_of(options_, *stores_);
+  client.node.self.host = host_;
+  client.node.run_id = run_id_;
   client.store_timeout = stores_->read_timeout();
   GRADWIRE_ASSIGN_OR_RETURN(client_,
                             rendezvous::RendezvousClient::start(std::move(client), stores_->opener()));

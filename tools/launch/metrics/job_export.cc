@@ -15,6 +15,8 @@ namespace gradwire::tools {
 namespace {
 
 constexpr char kInstance[] = "service.instance.id";
+// How often events are served during the last export.
+constexpr absl::Duration kTurn = absl::Milliseconds(20);
 
 std::vector<rpc::MetricsText> read(const JobMetrics& metrics, const std::string& host) {
   std::vector<rpc::MetricsText> texts;
@@ -53,5 +55,13 @@ absl::StatusOr<std::unique_ptr<JobExport>> JobExport::start(const std::string& e
 
 JobExport::JobExport(std::string address, rpc::MetricsExporter::Parts parts)
     : address_(std::move(address)), exporter_(std::move(parts)) {}
+
+void JobExport::end(EventLoop& loop, absl::FunctionRef<bool()> stopped) {
+  while (!stopped()) {
+    if (exporter_.stop_within(kTurn)) return;
+    loop.run_once(absl::ZeroDuration());
+  }
+  exporter_.abandon();
+}
 
 }  // namespace gradwire::tools

@@ -3,8 +3,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "gradwire/rpc/otlp/metrics_exporter.h"
+#include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/metrics/job_metrics.h"
 
 namespace gradwire::tools {
@@ -23,8 +25,9 @@ class JobExport {
 
   // Where it sends: "collector:4317".
   const std::string& address() const { return address_; }
-  // As MetricsExporter::stop().
-  void stop() { exporter_.stop(); }
+  // Exports a last time, and serves the events of `loop` meanwhile. When `stopped` is true, the export is
+  // ended.
+  void end(EventLoop& loop, absl::FunctionRef<bool()> stopped);
 
  private:
   JobExport(std::string address, rpc::MetricsExporter::Parts parts);

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/metrics/registry.h"
 #include "gradwire/base/metrics/samples.h"
 #include "gradwire/rpc/otlp/testing/fake_collector.h"
+#include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/transport/http/http_server.h"
 #include "gtest/gtest.h"
 
@@ -36,6 +38,12 @@ std::string links(const std::string& name, uint64_t count) {
   return samples.text();
 }
 
+void end(JobExport& exported) {
+  absl::StatusOr<EventLoop> loop = EventLoop::create();
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  exported.end(*loop, [] { return false; });
+}
+
 TEST(JobExport, EachWorkerAndTheLauncherAreSenders) {
   FakeCollector collector;
   auto job = JobMetrics::create({.exported = true});
@@ -50,7 +58,7 @@ TEST(JobExport, EachWorkerAndTheLauncherAreSenders) {
   auto exported = JobExport::start(collector.endpoint(), "job7", "host1", *job);
   ASSERT_TRUE(exported.ok()) << exported.status();
   EXPECT_EQ((*exported)->address(), absl::StrCat("127.0.0.1:", collector.port()));
-  (*exported)->stop();
+  end(**exported);
   const FakeCollector::Request request = collector.wait_for(1).back();
   EXPECT_THAT(rpc::testing::points_of(request),
               ::testing::IsSupersetOf({"gradwire_rpc_links{worker=a} = 1", "gradwire_rpc_links{worker=b} = 2",
@@ -83,8 +91,23 @@ TEST(JobExport, FailuresAreAmongTheMetricsOfTheLauncher) {
   { port = FakeCollector().port(); }
   auto exported = JobExport::start(absl::StrCat("http://127.0.0.1:", port), "job7", "host1", *job);
   ASSERT_TRUE(exported.ok()) << exported.status();
-  (*exported)->stop();
+  end(**exported);
   EXPECT_THAT(job->text(), ::testing::HasSubstr("gradwire_otlp_exports_total{result=\"failed\"} "));
+}
+
+// The timeout of an export is ten seconds, and the collector never answers.
+TEST(JobExport, LastExportEndsWhenItIsStopped) {
+  FakeCollector collector;
+  collector.hang();
+  auto job = JobMetrics::create({.exported = true});
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_TRUE(job->serve().ok());
+  auto exported = JobExport::start(collector.endpoint(), "job7", "host1", *job);
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  absl::StatusOr<EventLoop> loop = EventLoop::create();
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  (*exported)->end(*loop, [&] { return collector.count() > 0; });
+  EXPECT_EQ(job->registry()->counter(metrics::Metric::kOtlpExports, {"failed"}).value(), 1u);
 }
 
 TEST(JobExport, NothingIsPushedWithoutAnEndpoint) {
