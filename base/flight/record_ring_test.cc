@@ -42,6 +42,9 @@ TEST(RecordRing, OverflowKeepsTheNewestAndRefusesChangesOfOthers) {
   EXPECT_FALSE(ring.read(5, head, words));
   // The slot of record 5 now holds record 9.
   EXPECT_FALSE(ring.set(5, 0, 77));
+  EXPECT_FALSE(ring.change(5, [](auto& words) { words[0] = 77; }));
+  EXPECT_TRUE(ring.change(9, [](auto& words) { words[1] = 77; }));
+  EXPECT_EQ(ring.get(9, 1), 77u);
   EXPECT_EQ(ring.get(5, 0), 0u);
   for (uint64_t i = 6; i < 10; ++i) {
     ASSERT_TRUE(ring.read(i, head, words));

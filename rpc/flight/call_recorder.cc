@@ -27,11 +27,10 @@ constexpr int kParentShift = 8;
 constexpr int kSizeShift = 16;
 constexpr int kCutShift = 24;
 
-int64_t nanoseconds(absl::Time time) { return absl::ToInt64Nanoseconds(time - absl::UnixEpoch()); }
-
 // At least 1.
 uint64_t since(uint64_t began, absl::Time now) {
-  return static_cast<uint64_t>(std::max<int64_t>(0, nanoseconds(now) - static_cast<int64_t>(began))) + 1;
+  return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixNanos(now) - static_cast<int64_t>(began))) +
+         1;
 }
 
 }  // namespace
@@ -40,7 +39,7 @@ uint64_t CallRecorder::begin(CallEvent::Kind kind, uint64_t peer, uint64_t numbe
                              absl::string_view name, absl::Time now) {
   if (ring_ == nullptr) return kNone;
   Ring::Words words;
-  words[kBegan] = static_cast<uint64_t>(nanoseconds(now));
+  words[kBegan] = static_cast<uint64_t>(absl::ToUnixNanos(now));
   words[kRun] = 0;
   words[kEnded] = 0;
   words[kPeer] = peer;
@@ -60,15 +59,20 @@ uint64_t CallRecorder::begin(CallEvent::Kind kind, uint64_t peer, uint64_t numbe
 
 void CallRecorder::started(uint64_t record, absl::Time now) {
   if (ring_ == nullptr || record == kNone) return;
-  ring_->set(record, kRun, since(ring_->get(record, kBegan), now) & kRunMask);
+  ring_->change(record, [&](auto& words) {
+    const uint64_t began = words[kBegan].load(std::memory_order_relaxed);
+    words[kRun].store(since(began, now) & kRunMask, std::memory_order_release);
+  });
 }
 
 void CallRecorder::ended(uint64_t record, absl::Time now, absl::StatusCode code) {
   if (ring_ == nullptr || record == kNone) return;
-  const uint64_t run = ring_->get(record, kRun) & kRunMask;
-  ring_->set(record, kRun, run | static_cast<uint64_t>(code) << kCodeShift);
-  // The last word that changes, so a record that has ended has its code.
-  ring_->set(record, kEnded, since(ring_->get(record, kBegan), now));
+  ring_->change(record, [&](auto& words) {
+    const uint64_t run = words[kRun].load(std::memory_order_relaxed) & kRunMask;
+    words[kRun].store(run | static_cast<uint64_t>(code) << kCodeShift, std::memory_order_release);
+    // The last word that changes, so a record that has ended has its code.
+    words[kEnded].store(since(words[kBegan].load(std::memory_order_relaxed), now), std::memory_order_release);
+  });
 }
 
 bool CallRecorder::read(uint64_t record, CallEvent& event) const {
