@@ -6,8 +6,8 @@
 
 namespace gradwire {
 
-void LatencyHistogram::record(absl::Duration duration) {
-  const uint64_t ns = std::max<int64_t>(1, absl::ToInt64Nanoseconds(duration));
+void LatencyHistogram::record_ns(int64_t nanoseconds) {
+  const auto ns = static_cast<uint64_t>(std::max<int64_t>(1, nanoseconds));
   const int exponent = std::bit_width(ns) - 1;
   const int sub = exponent >= 4 ? static_cast<int>((ns >> (exponent - 4)) & 15)
                                 : static_cast<int>((ns << (4 - exponent)) & 15);

@@ -12,7 +12,8 @@ namespace gradwire {
 // (an error of about 6 %). Thread-safe and wait-free.
 class LatencyHistogram {
  public:
-  void record(absl::Duration duration);
+  void record_ns(int64_t nanoseconds);
+  void record(absl::Duration duration) { record_ns(absl::ToInt64Nanoseconds(duration)); }
   // The duration that `fraction` (0..1) of the recorded durations do not exceed; zero if nothing was
   // recorded.
   absl::Duration quantile(double fraction) const;

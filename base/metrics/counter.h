@@ -23,10 +23,9 @@ inline void add_to(std::atomic<uint64_t>& cell, std::size_t slot, uint64_t n) {
 // of its own. Must not be used in signal handlers.
 class Counter {
  public:
-  void add(uint64_t n = 1) {
-    const std::size_t slot = thread_slot();
-    add_to(cells_[slot].value, slot, n);
-  }
+  void add(uint64_t n = 1) { add_in(thread_slot(), n); }
+  // As add(), with the calling thread's thread_slot(), for code that adds to several metrics.
+  void add_in(std::size_t slot, uint64_t n = 1) { add_to(cells_[slot].value, slot, n); }
   // The sum of all additions. It includes those that happened before the call, and never decreases.
   uint64_t value() const {
     uint64_t sum = 0;

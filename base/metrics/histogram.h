@@ -36,9 +36,10 @@ struct HistogramValues {
 class Histogram {
  public:
   // A negative duration, which a clock that was set back causes, counts as zero.
-  void record_ns(int64_t nanoseconds) {
+  void record_ns(int64_t nanoseconds) { record_in(thread_slot(), nanoseconds); }
+  // As record_ns(), with the calling thread's thread_slot().
+  void record_in(std::size_t slot, int64_t nanoseconds) {
     const uint64_t ns = nanoseconds > 0 ? static_cast<uint64_t>(nanoseconds) : 0;
-    const std::size_t slot = thread_slot();
     Cells& cells = cells_[slot];
     add_to(cells.counts[bucket_of(ns)], slot, 1);
     add_to(cells.sum_ns, slot, ns);
@@ -52,9 +53,10 @@ class Histogram {
   }
 
  private:
+  // The sum is in the cache line of the buckets up to 64 us.
   struct alignas(64) Cells {
-    std::array<std::atomic<uint64_t>, kBuckets> counts{};
     std::atomic<uint64_t> sum_ns{0};
+    std::array<std::atomic<uint64_t>, kBuckets> counts{};
   };
   std::array<Cells, kSlots> cells_;
 };

@@ -1,6 +1,7 @@
 #include "gradwire/base/metrics/label_table.h"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,32 @@ TEST(LabelTable, NamesBeyondTheBoundAreOther) {
   for (int i = 5; i < 1'000; ++i) EXPECT_EQ(&table.find(std::to_string(i), make), &other);
   // The first names keep their own.
   for (int i = 0; i < 4; ++i) EXPECT_EQ(&table.find(std::to_string(i), make), first[i]);
+}
+
+// A program may choose its names, so that they have one hash.
+TEST(LabelTable, NamesOfOneHashAreDistinguished) {
+  const std::string first = "namespace_a::" + std::string(20, 'a') + "::function_of_the_program";
+  std::vector<std::string> names;
+  for (int i = 0; i < 26; ++i) {
+    std::string name = first;
+    name[9] = static_cast<char>('a' + i);  // Neither in the middle nor at the end.
+    EXPECT_EQ(label_internal::hash_of(name), label_internal::hash_of(first));
+    names.push_back(std::move(name));
+  }
+  LabelTable<Named, 20> table;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(table.find(names[i], make).name, names[i]);
+  for (int i = 20; i < 26; ++i) EXPECT_EQ(table.find(names[i], make).name, kOther);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(table.find(names[i], make).name, names[i]);
+}
+
+TEST(LabelHash, DependsOnTheLengthAndOnTheEnds) {
+  std::set<uint64_t> hashes;
+  std::string name;
+  // All lengths, among them those below and around one and two words.
+  for (int length = 0; length < 40; ++length, name += 'x')
+    EXPECT_TRUE(hashes.insert(label_internal::hash_of(name)).second);
+  for (const char* each : {"a", "b", "ab", "ba", "layer::forward1", "layer::forward2", "1layer::forward"})
+    EXPECT_TRUE(hashes.insert(label_internal::hash_of(each)).second) << each;
 }
 
 TEST(LabelTable, ThreadsFindTheSameEntries) {

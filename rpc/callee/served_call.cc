@@ -15,7 +15,7 @@
 #include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/parts/send_ahead.h"
-#include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
 #include "gradwire/rpc/rref/message_references.h"
 #include "gradwire/rpc/trace_context.h"
 #include "gradwire/rpc/transfers/transfer_name.h"
@@ -77,18 +77,24 @@ absl::Status check_object(const Callee& method, const TypeOps* type) {
   return absl::OkStatus();
 }
 
-// Counts the end of a call in the metrics of the agent. `begun`: when its handler began; InfinitePast if it
-// had none. `known`: whether this program has the function. A name that a caller has made up is not counted
-// as a function, because each would be a series of its own.
-void count_end(const AgentRuntime& runtime, const IncomingCall& incoming, const std::string& callee,
-               bool known, absl::Time begun, absl::StatusCode code) {
-  if (runtime.call_metrics == nullptr) return;
-  known = known || (incoming.request().has_script() && code == absl::StatusCode::kOk);
-  const absl::Time now = Clock::system().now();
-  const bool ran = begun != absl::InfinitePast();
-  runtime.call_metrics->served(known ? absl::string_view(callee) : absl::string_view(), incoming.from.name,
-                               code, (ran ? begun : now) - incoming.arrived,
-                               ran ? now - begun : absl::ZeroDuration());
+// The end of a call.
+struct CallEnd {
+  absl::StatusCode code;
+  absl::Time begun;  // When its handler began; InfinitePast if it had none.
+  absl::Time now;
+};
+
+// Counts the end of a call in the metrics of the agent. `known`: whether this program has the function. A
+// name that a caller has made up is not counted as a function, because each would be a series of its own.
+void count_end(CallMetrics* metrics, const IncomingCall& incoming, const std::string& callee, bool known,
+               const CallEnd& end) {
+  if (metrics == nullptr) return;
+  known = known || (incoming.request().has_script() && end.code == absl::StatusCode::kOk);
+  const int64_t ended_ns = absl::ToUnixNanos(end.now);
+  const int64_t begun_ns = end.begun != absl::InfinitePast() ? absl::ToUnixNanos(end.begun) : ended_ns;
+  incoming.link->served_metrics.in(*metrics, incoming.from.name)
+      .served(known ? absl::string_view(callee) : absl::string_view(), end.code,
+              begun_ns - absl::ToUnixNanos(incoming.arrived), ended_ns - begun_ns);
 }
 
 }  // namespace
@@ -274,7 +280,7 @@ void ServedCall::dispatch() {
 //   5. Copy what has not been sent of buffers that borrow the handler's value.
 //   6. Only now end the call in the table: a graceful shutdown closes the links when no call is in progress.
 //   7. Start the next call on a serial object.
-void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
+void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now) {
   if (profile_ != nullptr) profile_->take(*envelope.mutable_response());
   if (encoded.copies != nullptr) {
     trace_.at(CallState::kAnswering);
@@ -288,7 +294,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
             self->refuse_result(copied, *waiting->mutable_response());
             tensors = EncodedTensors();
           }
-          self->answer(*waiting, std::move(tensors));
+          self->answer(*waiting, std::move(tensors), Clock::system().now());
         });
     return;
   }
@@ -298,7 +304,6 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded) {
   Link& link = newest != nullptr ? *newest : *incoming_.link;
   const bool borrows = any_borrowed(encoded.buffers);
   CallRecorder& recorder = *parts_.runtime.recorder;
-  const absl::Time now = Clock::system().now();
   // Before the send, so that the record is complete when the caller has the answer.
   recorder.ended(trace_.record, now, static_cast<absl::StatusCode>(envelope.response().status().code()));
   absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded), &incoming_.request());
@@ -366,11 +371,12 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       encoded = EncodedTensors();
     }
   }
-  count_end(parts_.runtime, incoming_, callee_, cost_ != nullptr, begun_,
-            static_cast<absl::StatusCode>(response.status().code()));
+  const absl::Time now = Clock::system().now();
+  count_end(parts_.runtime.call_metrics.get(), incoming_, callee_, cost_ != nullptr,
+            {static_cast<absl::StatusCode>(response.status().code()), begun_, now});
   // The encoding was the last device work of the call.
   if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
-  answer(*envelope, std::move(encoded));
+  answer(*envelope, std::move(encoded), now);
 }
 
 absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
@@ -405,14 +411,16 @@ void ServedCall::fail(absl::Status status) {
     parts_.runtime.order->end(device_work_);
   }
   status = with_worker(std::move(status), parts_.runtime.self.name);
-  count_end(parts_.runtime, incoming_, callee_, cost_ != nullptr, begun_, status.code());
+  const absl::Time now = Clock::system().now();
+  count_end(parts_.runtime.call_metrics.get(), incoming_, callee_, cost_ != nullptr,
+            {status.code(), begun_, now});
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;
   proto::Response& response = *envelope.mutable_response();
   response.set_call_id(incoming_.request().call_id());
   status_to_proto(status, *response.mutable_status());
-  answer(envelope, EncodedTensors());
+  answer(envelope, EncodedTensors(), now);
 }
 
 void ServedCall::release_arguments() {

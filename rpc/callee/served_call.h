@@ -100,8 +100,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              EncodedTensors& encoded);
-  // Sends the answer, when its bytes are complete.
-  void answer(proto::Envelope& envelope, EncodedTensors&& encoded);
+  // Sends the answer, when its bytes are complete. `now`: the time at which the call ended.
+  void answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now);
   // Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
   void refuse_result(const absl::Status& status, proto::Response& response);
 

@@ -10,7 +10,7 @@
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
-#include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -93,12 +93,15 @@ void CallCompletion::complete(PendingCalls::Taken call, absl::StatusOr<Answer> a
   // The next request to this worker may say that this answer is not needed any more.
   if (call->repeatable != nullptr) request_ids_.end(call->incarnation, call->repeatable->id);
   const absl::Time now = Clock::system().now();
-  const absl::Duration took = now - call->started;
+  const int64_t took_ns = absl::ToUnixNanos(now) - absl::ToUnixNanos(call->started);
   runtime_.recorder->ended(call->record, now, answer.status().code());
-  if (runtime_.call_metrics != nullptr)
-    runtime_.call_metrics->made(call->callee, call->peer->worker.name, answer.status().code(), took);
+  if (runtime_.call_metrics != nullptr) {
+    Peer& peer = *call->peer;
+    peer.made_metrics.in(*runtime_.call_metrics, peer.worker.name)
+        .made(call->callee, answer.status().code(), took_ns);
+  }
   if (answer.ok()) {
-    latencies_.record(took);
+    latencies_.record_ns(took_ns);
   } else {
     calls_failed_.fetch_add(1, std::memory_order_relaxed);
   }

@@ -12,7 +12,8 @@
 #include "gradwire/rpc/caller/flow_wait.h"
 #include "gradwire/rpc/flight/call_parent.h"
 #include "gradwire/rpc/link/link.h"
-#include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/link/peer.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
 #include "gradwire/rpc/profile/call_profiler.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/trace/trace_codec.h"
@@ -48,8 +49,10 @@ absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t id, uint64_t
       runtime.executor, *runtime.timers);
   const absl::Time before = call.sent_at;
   call.sent_at = Clock::system().now();
-  if (runtime.call_metrics != nullptr)
-    runtime.call_metrics->waited_for_window(call.peer->worker.name, call.sent_at - before);
+  if (runtime.call_metrics != nullptr) {
+    Peer& peer = *call.peer;
+    peer.made_metrics.in(*runtime.call_metrics, peer.worker.name).waited_for_window(call.sent_at - before);
+  }
   // The time of the wait is part of the timeout, so the callee must get what is left of it.
   return waited;
 }

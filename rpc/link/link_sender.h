@@ -12,6 +12,7 @@
 #include "gradwire/codec/encoded_tensors.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/link/parts/parts_in_flight.h"
+#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gradwire/rpc/transfers/message_watch.h"
 #include "gradwire/transport/connection.h"
 
@@ -82,6 +83,9 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
   void beat(const std::string& heartbeat, bool forced);
   // Sends a serialised Goodbye and closes the connection for `reason`.
   void part(std::string goodbye, const absl::Status& reason, absl::Duration flush);
+
+  // The metrics of the calls whose answers are sent on this link. Synchronised by itself.
+  PeerCallsHandle served_metrics;
 
  protected:
   // The first two must outlive it. `transfers` must not be nullptr.

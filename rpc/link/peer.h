@@ -16,6 +16,7 @@
 #include "gradwire/rpc/link/arrivals.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/membership/joining.h"
+#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
@@ -46,6 +47,8 @@ struct Peer {
   Mutex connecting;
   // Flow control of the calls to this peer. Synchronised by itself.
   FlowWindow flow;
+  // The metrics of the calls to this peer. Synchronised by itself.
+  PeerCallsHandle made_metrics;
 
   WorkerState state() const;
   // OK while the peer is not lost, then the reason of its loss.

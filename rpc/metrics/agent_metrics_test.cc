@@ -19,6 +19,7 @@
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/transport/http/testing/http_client.h"
@@ -145,13 +146,56 @@ TEST(AgentMetrics, StoreCallsOfTheAgentAreCounted) {
   EXPECT_GE(families.at("gradwire_store_call_seconds").sum({}, "_count"), 1);
 }
 
+// The new incarnation has a new peer and new connections.
+TEST(AgentMetrics, RestartedWorkerContinuesItsSeries) {
+  constexpr absl::Duration kTimeout = absl::Seconds(30);
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  const std::shared_ptr<Agent> caller = Agent::start("caller", -1, 0, options);
+  std::shared_ptr<Agent> ps = Agent::start("ps", -1, 0, options);
+  caller->wait_for_worker("ps", kTimeout);
+  caller->rpc_sync<&add>("ps", 1, 2);
+  ps->rpc_sync<&add>("caller", 1, 2);
+  ps->shutdown(/*graceful=*/false);
+  ASSERT_TRUE(eventually([&] { return caller->worker_state("ps") == WorkerState::kLeft; }));
+  EXPECT_EQ(status_of([&] { caller->rpc_sync<&add>("ps", 1, 2); }).code(), absl::StatusCode::kUnavailable);
+  ps = Agent::start("ps", -1, 0, options);
+  caller->wait_for_worker("ps", kTimeout);
+  ASSERT_TRUE(eventually([&] { return caller->worker_state("ps") == WorkerState::kAlive; }));
+  caller->rpc_sync<&add>("ps", 1, 2);
+  ps->rpc_sync<&add>("caller", 1, 2);
+  const TextFamilies families = metrics_of(caller);
+  EXPECT_EQ(count(families, kMade, "add", {{"peer", "ps"}, {"code", "OK"}}), 2);
+  EXPECT_EQ(count(families, kMade, "add", {{"peer", "ps"}, {"code", "UNAVAILABLE"}}), 1);
+  EXPECT_EQ(count(families, kServed, "add", {{"peer", "ps"}, {"code", "OK"}}), 2);
+  EXPECT_EQ(count(metrics_of(ps), kServed, "add", {{"peer", "caller"}}), 1);
+  ps->shutdown(true, kTimeout);
+  caller->shutdown(true, kTimeout);
+}
+
+TEST(AgentMetrics, CallsThatTheEndOfTheGroupEndsAreCounted) {
+  testing::Group group(2);
+  held() = Promise<int64_t>();
+  const Future<int64_t> waiting = group[0]->rpc_async<&hold>("worker1");
+  ASSERT_TRUE(eventually([&] { return group[1]->tables().served_calls == 1; }));
+  group.kill(0);
+  EXPECT_FALSE(status_of([&] { waiting.wait(); }).ok());
+  EXPECT_EQ(count(metrics_of(group[0]), kMade, "hold"), 1);
+  EXPECT_EQ(count(metrics_of(group[0]), kMade, "hold", {{"code", "OK"}}), 0);
+  // Its handler ends when its caller and its connection are gone.
+  held().set_value(1);
+  EXPECT_TRUE(eventually([&] { return count(metrics_of(group[1]), kServed, "hold") == 1; }));
+}
+
 TEST(AgentMetrics, CanBeTurnedOff) {
   RpcBackendOptions options;
   options.metrics = false;
   testing::Group group(2, options);
   group[0]->rpc_sync<&add>("worker1", 1, 2);
+  EXPECT_FALSE(status_of([&] { group[0]->rpc_sync<&complain>("worker1"); }).ok());
   const TextFamilies families = metrics_of(group[0]);
   EXPECT_EQ(families.count(kMade), 0u);
+  EXPECT_EQ(metrics_of(group[1]).count(kServed), 0u);
   EXPECT_EQ(families.count("gradwire_rpc_call_seconds"), 0u);
   // The values that the agent counts anyway are there.
   EXPECT_EQ(families.at("gradwire_rpc_pending_calls").value({}), 0);

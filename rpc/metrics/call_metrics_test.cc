@@ -1,10 +1,17 @@
 #include "gradwire/rpc/metrics/call_metrics.h"
 
+#include <array>
+#include <memory>
+#include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/metrics/samples.h"
 #include "gradwire/base/metrics/testing/strict_text.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
+#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {
@@ -21,11 +28,11 @@ metrics::testing::TextFamilies parsed(const metrics::Registry& registry) {
 TEST(CallMetrics, CountsByFunctionPeerAndCode) {
   metrics::Registry registry;
   CallMetrics calls(registry);
-  for (int i = 0; i < 3; ++i) calls.made("add", "ps", absl::StatusCode::kOk, absl::Microseconds(7));
-  calls.made("add", "ps", absl::StatusCode::kUnavailable, absl::Milliseconds(7));
-  calls.made("add", "trainer", absl::StatusCode::kOk, absl::Microseconds(7));
-  calls.served("mul", "ps", absl::StatusCode::kOk, absl::Microseconds(100), absl::Milliseconds(2));
-  calls.waited_for_window("ps", absl::Milliseconds(3));
+  for (int i = 0; i < 3; ++i) calls.with("ps").made("add", absl::StatusCode::kOk, 7'000);
+  calls.with("ps").made("add", absl::StatusCode::kUnavailable, 7'000'000);
+  calls.with("trainer").made("add", absl::StatusCode::kOk, 7'000);
+  calls.with("ps").served("mul", absl::StatusCode::kOk, 100'000, 2'000'000);
+  calls.with("ps").waited_for_window(absl::Milliseconds(3));
   const auto families = parsed(registry);
   const auto& made = families.at("gradwire_rpc_calls_made_total");
   EXPECT_EQ(made.value({{"function", "add"}, {"peer", "ps"}, {"code", "OK"}}), 3);
@@ -41,7 +48,7 @@ TEST(CallMetrics, CountsByFunctionPeerAndCode) {
 TEST(CallMetrics, CallWithoutAHandlerHasNoServiceTime) {
   metrics::Registry registry;
   CallMetrics calls(registry);
-  calls.served("", "ps", absl::StatusCode::kNotFound, absl::Microseconds(5), absl::ZeroDuration());
+  calls.with("ps").served("", absl::StatusCode::kNotFound, 5'000, 0);
   const auto families = parsed(registry);
   EXPECT_EQ(
       families.at("gradwire_rpc_calls_served_total").value({{"function", "unknown"}, {"code", "NOT_FOUND"}}),
@@ -53,16 +60,90 @@ TEST(CallMetrics, NamesOfOtherProcessesAreBounded) {
   metrics::Registry registry;
   CallMetrics calls(registry);
   for (int i = 0; i < 1'000; ++i) {
-    calls.served(absl::StrCat("f", i), absl::StrCat("w", i), absl::StatusCode::kOk, absl::Microseconds(1),
-                 absl::Microseconds(1));
-    calls.made("g", absl::StrCat("w", i), static_cast<absl::StatusCode>(i), absl::Microseconds(1));
+    PeerCalls& peer = calls.with(absl::StrCat("w", i));
+    peer.served(absl::StrCat("f", i), absl::StatusCode::kOk, 1'000, 1'000);
+    peer.made("g", static_cast<absl::StatusCode>(i), 1'000);
   }
   EXPECT_LT(registry.series(), 3'000u);
   const auto families = parsed(registry);
   EXPECT_EQ(families.at("gradwire_rpc_calls_served_total").sum({}), 1'000);
   EXPECT_EQ(families.at("gradwire_rpc_calls_made_total").sum({}), 1'000);
   EXPECT_EQ(families.at("gradwire_rpc_queue_seconds").value({{"function", "other"}}, "_count"),
-            1'000.0 - CallMetrics::kFunctions);
+            1'000.0 - PeerCalls::kFunctions);
+}
+
+TEST(CallMetrics, FunctionsOfOnePeerAreBounded) {
+  metrics::Registry registry;
+  CallMetrics calls(registry);
+  PeerCalls& peer = calls.with("ps");
+  for (int i = 0; i < 1'000; ++i) {
+    // The second round meets the names of the first one again.
+    peer.served(absl::StrCat("f", i % 500), absl::StatusCode::kOk, 1'000, 1'000);
+  }
+  const auto families = parsed(registry);
+  const auto& served = families.at("gradwire_rpc_calls_served_total");
+  EXPECT_EQ(served.value({{"function", "f0"}}), 2);
+  EXPECT_EQ(served.sum({{"function", "f499"}}), 0);
+  EXPECT_EQ(served.value({{"function", "other"}}), 1'000.0 - 2 * PeerCalls::kFunctions);
+  EXPECT_EQ(families.at("gradwire_rpc_service_seconds").value({{"function", "other"}}, "_count"),
+            1'000.0 - 2 * PeerCalls::kFunctions);
+}
+
+TEST(PeerCallsHandle, NewHandleOfAWorkerContinuesItsSeries) {
+  metrics::Registry registry;
+  CallMetrics calls(registry);
+  PeerCalls* first = nullptr;
+  {
+    PeerCallsHandle lost;
+    first = &lost.in(calls, "ps");
+    first->made("add", absl::StatusCode::kUnavailable, 7'000);
+    EXPECT_EQ(&lost.in(calls, "ps"), first);
+  }
+  // The worker returns, so its peer and its links are new.
+  PeerCallsHandle returned;
+  EXPECT_EQ(&returned.in(calls, "ps"), first);
+  returned.in(calls, "ps").made("add", absl::StatusCode::kUnavailable, 7'000);
+  PeerCallsHandle other;
+  EXPECT_NE(&other.in(calls, "trainer"), first);
+  EXPECT_EQ(parsed(registry).at("gradwire_rpc_calls_made_total").value({{"peer", "ps"}}), 2);
+}
+
+TEST(PeerCallsHandle, WorkersBeyondTheBoundShareOne) {
+  metrics::Registry registry;
+  CallMetrics calls(registry);
+  std::vector<std::unique_ptr<PeerCallsHandle>> handles;
+  std::set<PeerCalls*> found;
+  for (int i = 0; i < 1'000; ++i) {
+    handles.push_back(std::make_unique<PeerCallsHandle>());
+    found.insert(&handles.back()->in(calls, absl::StrCat("w", i)));
+  }
+  EXPECT_EQ(found.size(), CallMetrics::kPeers + 1);
+}
+
+TEST(PeerCallsHandle, ThreadsCountEachCallOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kCalls = 1'000;
+  metrics::Registry registry;
+  CallMetrics calls(registry);
+  // All threads meet each worker, function and result first.
+  std::array<PeerCallsHandle, 4> handles;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kCalls; ++i) {
+        PeerCalls& peer = handles[i % 4].in(calls, absl::StrCat("w", i % 4));
+        peer.made(absl::StrCat("f", i % 7), static_cast<absl::StatusCode>(i % 3), 1'000);
+        peer.served(absl::StrCat("f", i % 7), absl::StatusCode::kOk, 1'000, 1'000);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto families = parsed(registry);
+  for (const char* family : {"gradwire_rpc_calls_made_total", "gradwire_rpc_calls_served_total"}) {
+    EXPECT_EQ(families.at(family).sum({}), kThreads * kCalls);
+    EXPECT_EQ(families.at(family).sum({{"peer", "w0"}}), kThreads * kCalls / 4);
+  }
+  EXPECT_EQ(families.at("gradwire_rpc_call_seconds").sum({}, "_count"), kThreads * kCalls);
 }
 
 }  // namespace

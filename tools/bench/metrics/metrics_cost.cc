@@ -17,6 +17,8 @@
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/metrics/call_metrics.h"
+#include "gradwire/rpc/metrics/peer_calls.h"
+#include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tools/bench/run/measure.h"
 
@@ -65,11 +67,12 @@ void measure_events() {
   row("an atomic addition, for comparison", [&](int) { shared.fetch_add(1, std::memory_order_relaxed); });
   row("Counter::add", [&](int) { counter.add(); });
   row("Histogram::record_ns", [&](int i) { histogram.record_ns(i); });
-  row("CallMetrics::made, with the search by name",
-      [&](int) { calls.made(function, worker, absl::StatusCode::kOk, absl::Nanoseconds(5'000)); });
-  row("CallMetrics::served, with the search by name", [&](int) {
-    calls.served(function, worker, absl::StatusCode::kOk, absl::Nanoseconds(500), absl::Nanoseconds(3'000));
-  });
+  // As at the end of each call.
+  rpc::PeerCallsHandle handle;
+  row("PeerCalls::made, with the search for the function",
+      [&](int) { handle.in(calls, worker).made(function, absl::StatusCode::kOk, 5'000); });
+  row("PeerCalls::served, with the search for the function",
+      [&](int) { handle.in(calls, worker).served(function, absl::StatusCode::kOk, 500, 3'000); });
 }
 
 // Two workers in this process.
