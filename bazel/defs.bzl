@@ -35,7 +35,8 @@ def _precompiled(name, kwargs):
     })
 
 def _uses_libtorch(deps):
-    return type(deps) == "list" and [each for each in deps if each.startswith("@libtorch//")] != []
+    # A label of a repository's main target has no "//".
+    return type(deps) == "list" and [each for each in deps if (each + "//").startswith("@libtorch//")] != []
 
 def gradwire_cc_library(**kwargs):
     """A cc_library whose static registrars (GRADWIRE_RPC and similar macros) remain in a static link.
