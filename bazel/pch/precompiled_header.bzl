@@ -23,13 +23,14 @@ def _impl(ctx):
 
     # The result must not depend on the folder of the workspace. Otherwise two checkouts would not share the objects that
     # are compiled with it. So the compiler runs in the root folder, reads standard input, and writes standard output.
-    # It also keeps no time stamps of headers.
+    # It also keeps no time stamps of headers. Templates that the headers use are instantiated once, here: otherwise each
+    # file that uses the result instantiates them again.
     ctx.actions.run_shell(
         inputs = depset(ctx.files.hdrs + [ctx.file._versions], transitive = [toolchain.all_files]),
         outputs = [output],
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling headers into %s" % output.short_path,
-        command = "out=$PWD/$1; shift; headers=$(cat {headers} | sed '/^#pragma once$/d'); cd / && {compiler} \"$@\" -x c++-header -Xclang -fno-pch-timestamp - -o - <<<\"$headers\" >\"$out\"".format(
+        command = "out=$PWD/$1; shift; headers=$(cat {headers} | sed '/^#pragma once$/d'); cd / && {compiler} \"$@\" -x c++-header -fpch-instantiate-templates -Xclang -fno-pch-timestamp - -o - <<<\"$headers\" >\"$out\"".format(
             headers = " ".join([header.path for header in ctx.files.hdrs]),
             compiler = cc_common.get_tool_for_action(feature_configuration = features, action_name = "c++-compile"),
         ),
