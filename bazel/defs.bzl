@@ -4,7 +4,13 @@
 _INCLUDE_PREFIX = "gradwire"
 
 # The folders that .bazelrc compiles with optimisation under the sanitizers.
-_OPTIMISED = ("collectives/cpu", "transport")
+_OPTIMISED_FOLDERS = ("collectives/cpu", "transport")
+
+# Options of the compiler for a target that every configuration optimises. No others have a precompiled header.
+OPTIMISED = [
+    "-O2",
+    "-DNDEBUG",
+]
 
 def _precompiled(name, kwargs):
     """Adds a precompiled header to the attributes of a C++ rule, in the builds that use them.
@@ -15,24 +21,32 @@ def _precompiled(name, kwargs):
       name: the header: a target in //bazel/pch.
       kwargs: the attributes, which are changed.
     """
-    if "copts" in kwargs:
+    copts = kwargs.get("copts", [])
+    if copts == OPTIMISED and name == "standard":
+        name = "standard_optimised"
+        sanitizer = name
+    elif copts:
         return
-
-    # -MMD: without it clang lists all precompiled headers as inputs, by paths that Bazel does not know.
-    flags = ["-include-pch", "$(BINDIR)/bazel/pch/%s.pch" % name, "-MMD", "-Wno-unused-command-line-argument"]
-    label = ["//bazel/pch:" + name]
-    folder = native.package_name()
-    optimised = [each for each in _OPTIMISED if folder == each or folder.startswith(each + "/")]
-    kwargs["copts"] = select({
-        "//bazel:pch": flags,
-        "//bazel:pch_unoptimised": [] if optimised else flags,
+    else:
+        folder = native.package_name()
+        optimised = [each for each in _OPTIMISED_FOLDERS if folder == each or folder.startswith(each + "/")]
+        sanitizer = name
+        if optimised and not name.startswith("torch"):  # The sanitizers build nothing with libtorch.
+            sanitizer = name + "_sanitizer"
+    kwargs["copts"] = copts + select({
+        "//bazel:pch": _flags(name),
+        "//bazel:pch_unoptimised": _flags(sanitizer),
         "//conditions:default": [],
     })
     kwargs["deps"] = kwargs.get("deps", []) + select({
-        "//bazel:pch": label,
-        "//bazel:pch_unoptimised": [] if optimised else label,
+        "//bazel:pch": ["//bazel/pch:" + name],
+        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer],
         "//conditions:default": [],
     })
+
+def _flags(name):
+    # -MMD: without it clang lists all precompiled headers as inputs, by paths that Bazel does not know.
+    return ["-include-pch", "$(BINDIR)/bazel/pch/%s.pch" % name, "-MMD", "-Wno-unused-command-line-argument"]
 
 def _uses_libtorch(deps):
     # A label of a repository's main target has no "//".
@@ -80,6 +94,19 @@ def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
     if sources:
         _precompiled("torch" if _uses_libtorch(deps) else "standard", kwargs)
     native.cc_library(name = name, srcs = sources, hdrs = hdrs, **kwargs)
+
+def cc_binary(name, deps = [], **kwargs):
+    """A cc_binary of Gradwire.
+
+    Args:
+      name: the target's name.
+      deps: as in cc_binary.
+      **kwargs: as in cc_binary.
+    """
+    kwargs["deps"] = deps
+    if "srcs" in kwargs:
+        _precompiled("torch_modules" if _uses_libtorch(deps) else "standard", kwargs)
+    native.cc_binary(name = name, **kwargs)
 
 def gradwire_cc_test(
         name,

@@ -15,7 +15,7 @@ def _impl(ctx):
         variables = cc_common.create_compile_variables(
             feature_configuration = features,
             cc_toolchain = toolchain,
-            user_compile_flags = cpp.copts + cpp.cxxopts,
+            user_compile_flags = cpp.copts + cpp.cxxopts + ctx.attr.copts,
             use_pic = True,
         ),
     )
@@ -47,6 +47,7 @@ precompiled_header = rule(
     doc = "Precompiles headers of the system with the options of the build. Only for clang.",
     attrs = {
         "hdrs": attr.label_list(allow_files = [".h"], doc = "files with the includes", mandatory = True),
+        "copts": attr.string_list(doc = "options of the compiler, as in the targets that use the result"),
         "includes": attr.string_list(doc = "absolute folders of headers"),
         # A new version of a package changes its headers, which Bazel does not track.
         "_versions": attr.label(default = "@system//:versions", allow_single_file = True),

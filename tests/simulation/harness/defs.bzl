@@ -1,13 +1,6 @@
 """Build rules for the simulations of Gradwire's state machines."""
 
-load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test")
-
-# Compiler options for simulators. A simulation_test runs many thousands of schedules, so every configuration
-# compiles it with optimisation.
-OPTIMISED = [
-    "-O2",
-    "-DNDEBUG",
-]
+load("//bazel:defs.bzl", "OPTIMISED", "cc_library", "gradwire_cc_test")
 
 def _sources_with_bugs_impl(ctx):
     folder = ctx.label.name + "/"
@@ -39,6 +32,7 @@ _sources_with_bugs = rule(
     },
 )
 
+# A simulation_test runs many thousands of schedules, so every configuration compiles it with optimisation.
 def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, test_size):
     """Defines a simulator: simulation_test, bugs_test, and the program replay.
 
