@@ -14,9 +14,9 @@ namespace gradwire::autograd {
 
 // Describes a wait for the calls to the owners of an optimizer's parameters. `names`: the owners; `done`:
 // whether the call to the owner with this index has ended. `what`: the function, for example
-// "DistributedOptimizer<SGD>::save".
-ProgressState owners_state(absl::string_view what, const std::vector<std::string>& names,
-                           absl::FunctionRef<bool(std::size_t)> done);
+// "DistributedOptimizer<SGD>::save". Nullopt if all calls have ended.
+std::optional<ProgressState> owners_state(absl::string_view what, const std::vector<std::string>& names,
+                                          absl::FunctionRef<bool(std::size_t)> done);
 
 // Waits until all calls have ended, and shows which owners have not answered. Returns early on a thread that
 // must not wait: then Future::result() is the error. `calls` has one future for each of `names`.

@@ -62,11 +62,16 @@ TEST(OwnersWait, AnswersThatComeSoonLeaveNoLine) {
   EXPECT_THAT(shown.texts(), IsEmpty());
 }
 
+TEST(OwnersWait, WithoutAMissingOwnerThereIsNothingToSay) {
+  EXPECT_FALSE(owners_state("save", {"ps0", "ps1"}, [](std::size_t) { return true; }).has_value());
+}
+
 TEST(OwnersWait, LongListIsCut) {
   std::vector<std::string> names;
   for (int i = 0; i < 100; ++i) names.push_back("ps" + std::to_string(i));
-  const ProgressState state = owners_state("save", names, [](std::size_t i) { return i >= 10; });
-  EXPECT_EQ(state.text,
+  const auto state = owners_state("save", names, [](std::size_t i) { return i >= 10; });
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->text,
             "save: 90 of 100 owners have answered; waiting for \"ps0\", \"ps1\", \"ps2\", \"ps3\", \"ps4\", "
             "\"ps5\", \"ps6\", \"ps7\" and 2 more");
 }
