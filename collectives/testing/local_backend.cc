@@ -48,7 +48,7 @@ at::Tensor combine(const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
   return a;
 }
 
-absl::Status copy(const at::Tensor& from, const at::Tensor& into) {
+absl::Status copy_into(const at::Tensor& from, const at::Tensor& into) {
   if (from.scalar_type() != into.scalar_type() || from.numel() != into.numel()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the ranks' tensors differ: ", from.numel(), " elements of ", c10::toString(from.scalar_type()),
@@ -79,7 +79,7 @@ at::Tensor reduced(const std::vector<Contribution>& ranks, std::size_t index, Re
 absl::Status broadcast_all(std::vector<Contribution>& ranks, int root, ReduceOp) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (static_cast<int>(rank) == root) continue;
-    GRADWIRE_RETURN_IF_ERROR(copy(ranks[root].inputs[0], ranks[rank].inputs[0]));
+    GRADWIRE_RETURN_IF_ERROR(copy_into(ranks[root].inputs[0], ranks[rank].inputs[0]));
   }
   return absl::OkStatus();
 }
@@ -89,7 +89,7 @@ absl::Status reduce_all(std::vector<Contribution>& ranks, int root, ReduceOp op)
   const at::Tensor result = reduced(ranks, 0, op);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (root >= 0 && static_cast<int>(rank) != root) continue;
-    GRADWIRE_RETURN_IF_ERROR(copy(result, ranks[rank].inputs[0]));
+    GRADWIRE_RETURN_IF_ERROR(copy_into(result, ranks[rank].inputs[0]));
   }
   return absl::OkStatus();
 }
@@ -97,7 +97,7 @@ absl::Status reduce_all(std::vector<Contribution>& ranks, int root, ReduceOp op)
 absl::Status gather_all(std::vector<Contribution>& ranks, int, ReduceOp) {
   for (Contribution& receiver : ranks) {
     for (std::size_t i = 0; i < receiver.outputs.size(); ++i) {
-      GRADWIRE_RETURN_IF_ERROR(copy(ranks[i].inputs[0], receiver.outputs[i]));
+      GRADWIRE_RETURN_IF_ERROR(copy_into(ranks[i].inputs[0], receiver.outputs[i]));
     }
   }
   return absl::OkStatus();
@@ -105,7 +105,7 @@ absl::Status gather_all(std::vector<Contribution>& ranks, int, ReduceOp) {
 
 absl::Status scatter_all(std::vector<Contribution>& ranks, int root, ReduceOp) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    GRADWIRE_RETURN_IF_ERROR(copy(ranks[root].inputs[rank], ranks[rank].outputs[0]));
+    GRADWIRE_RETURN_IF_ERROR(copy_into(ranks[root].inputs[rank], ranks[rank].outputs[0]));
   }
   return absl::OkStatus();
 }
@@ -117,14 +117,14 @@ absl::Status reduce_scatter_all(std::vector<Contribution>& ranks, int, ReduceOp 
     results.push_back(reduced(ranks, i, op));
   }
   for (std::size_t i = 0; i < ranks.size(); ++i)
-    GRADWIRE_RETURN_IF_ERROR(copy(results[i], ranks[i].outputs[0]));
+    GRADWIRE_RETURN_IF_ERROR(copy_into(results[i], ranks[i].outputs[0]));
   return absl::OkStatus();
 }
 
 absl::Status exchange_all(std::vector<Contribution>& ranks, int, ReduceOp) {
   for (std::size_t to = 0; to < ranks.size(); ++to) {
     for (std::size_t from = 0; from < ranks.size(); ++from) {
-      GRADWIRE_RETURN_IF_ERROR(copy(ranks[from].inputs[to], ranks[to].outputs[from]));
+      GRADWIRE_RETURN_IF_ERROR(copy_into(ranks[from].inputs[to], ranks[to].outputs[from]));
     }
   }
   return absl::OkStatus();
