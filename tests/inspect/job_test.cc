@@ -158,6 +158,7 @@ TEST(InspectJob, WrongCommandLinesAndMissingJobsSayWhatToDo) {
 class LiveView {
  public:
   explicit LiveView(const std::vector<std::string>& arguments) {
+    prepare_environment();
     winsize size{};
     size.ws_col = 150;
     size.ws_row = 20;

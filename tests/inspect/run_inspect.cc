@@ -14,6 +14,7 @@ namespace gradwire::tests {
 
 InspectResult run_inspect(const std::vector<std::string>& arguments) {
   InspectResult result;
+  prepare_environment();
   FILE* const pipe = popen(absl::StrCat("env -u MASTER_PORT GRADWIRE_RUNTIME_DIR='", runtime_folder(), "' ",
                                         kInspect, " ", absl::StrJoin(arguments, " "), " 2>&1")
                                .c_str(),

@@ -43,6 +43,7 @@ bool read_byte(int fd, char& byte) {
 // suppressions of their own.
 void suppress(const char* sanitizer, const std::string& file) {
   const char* options = std::getenv(sanitizer);
+  if (options != nullptr && absl::StrContains(options, file)) return;
   setenv(sanitizer,
          absl::StrCat(options == nullptr ? "" : options, " print_suppressions=0 suppressions=",
                       std::filesystem::current_path().string(), "/", file)

@@ -10,7 +10,7 @@
 
 namespace gradwire::tests {
 
-// Prepares the environment of a child process that will be a launcher.
+// Prepares the environment for child processes that will be launchers, or other programs that are not tests.
 void prepare_environment();
 
 // The launcher as a process, as a user starts it. Its output goes to files, which are complete when it has
