@@ -66,12 +66,13 @@ void StreamReader::send_takes() {
     bool closed = false;
     {
       MutexLock lock(mutex_);
-      closed = handle_ == nullptr;
+      closed = closed_;
       // It may have been answered already.
       auto sent = takes_.find(take->sequence);
       if (sent != takes_.end()) sent->second = id;
     }
-    // close() did not know the id.
+    // close() did not know the id. After the end of the stream the take is not cancelled: the producer
+    // answers takes in their order, so those behind it would not be answered.
     if (closed) call_internal::cancel(*agent, id, absl::CancelledError("the stream was cancelled"));
     call_internal::end_with_creation(agent, *handle, id);
   }
@@ -90,6 +91,7 @@ void StreamReader::close_wait(const absl::Status& reason, std::optional<uint64_t
   {
     MutexLock lock(mutex_);
     if (number && (!waiter_ || *number != wait_)) return;
+    closed_ = true;
     handle.swap(handle_);
     takes.swap(takes_);
     early.swap(early_);

@@ -113,6 +113,8 @@ class StreamReader : public std::enable_shared_from_this<StreamReader> {
   Mutex mutex_;
   // nullptr when the stream has ended or is closed.
   std::shared_ptr<RRefHandle> handle_ ABSL_GUARDED_BY(mutex_);
+  // Whether close() was called. The end of the stream alone only ends `handle_`.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   ReadWindow window_ ABSL_GUARDED_BY(mutex_);
   // The ids of the calls that are in flight; 0 while the call is being sent.
   std::map<uint64_t, uint64_t> takes_ ABSL_GUARDED_BY(mutex_);
