@@ -15,7 +15,7 @@ namespace gradwire::tools {
 class JobPage {
  public:
   struct Options {
-    std::string address;    // HOST:PORT, with port 0 for a free one. Empty: there is no page.
+    std::string address;    // HOST:PORT, with port 0 for a free one. Empty: nothing is served.
     bool insecure = false;  // Whether other hosts may reach the address.
     // The directory with the flight records of the job, for its last backward pass; empty: none.
     std::string flight;
