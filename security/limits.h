@@ -54,7 +54,8 @@ struct CallerLimits {
   uint64_t max_messages = 262'144;
   uint64_t max_messages_bytes = uint64_t{64} << 30;
   // Maximum number of references to values of this worker that the caller holds: RRefs that it made here, and
-  // those that others passed on to it.
+  // those that others passed on to it. Also the maximum number of references that this worker holds because
+  // the caller passed them on, and of messages about references that it has not answered.
   uint64_t max_references = uint64_t{1} << 20;
   // Maximum number of live autograd contexts that messages of the caller have opened here.
   uint64_t max_contexts = 65'536;

@@ -65,6 +65,10 @@ RRef<Shelf>* shared_shelf = nullptr;
 RRef<Shelf> lend() { return *shared_shelf; }
 GRADWIRE_RPC(lend)
 
+std::vector<RRef<Shelf>>* kept = nullptr;
+void keep(RRef<Shelf> shelf) { kept->push_back(std::move(shelf)); }
+GRADWIRE_RPC(keep)
+
 // Three workers: 0 is called, 1 is honest, and the test sends messages in the name of 2.
 class HostileCaller : public ::testing::Test {
  protected:
@@ -330,6 +334,34 @@ TEST_F(HostileCaller, ReferencesAboveTheLimitAreRefusedAndEndWithTheirHolder) {
   // The dead give everything back.
   group_->kill(2);
   EXPECT_TRUE(eventually([&] { return callee()->tables().values == 0; }));
+}
+
+TEST_F(HostileCaller, ReferencesThatItPassesOnAreLimited) {
+  start({.max_calls = 1000, .max_call_bytes = 1 << 20, .max_references = 20});
+  std::vector<RRef<Shelf>> held;
+  kept = &held;
+  for (uint64_t i = 0; i < 30; ++i) {
+    proto::Request request = request_of<&keep>();
+    request.mutable_arguments()->add_values()->set_reference(0);
+    proto::Reference& reference = *request.mutable_arguments()->add_references();
+    to_proto(id(3'000'000), *reference.mutable_rref());
+    to_proto(id(3'000'001 + i), *reference.mutable_fork());
+    reference.set_owner((*group_)[2]->services().self().incarnation);
+    reference.set_type(callee_of_class<Shelf>->name);
+    reference.set_registered(true);
+    ASSERT_TRUE(send(request));
+  }
+  EXPECT_EQ(refused(answers(30), "max_references"), 10u);
+  EXPECT_EQ(callee()->tables().held_forks, 20u);
+  EXPECT_EQ(refusals(), 10u);
+  // The others still pass references on.
+  AgentGuard honest((*group_)[1]);
+  rpc_sync<&keep>("worker0", RRef<Shelf>(Shelf(5)));
+  EXPECT_EQ(callee()->tables().held_forks, 21u);
+  held.clear();
+  kept = nullptr;
+  finish();
+  group_->expect_empty();
 }
 
 TEST_F(HostileCaller, AnAnswerWithAReferenceNeedsRoomForIt) {

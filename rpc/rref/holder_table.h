@@ -32,8 +32,8 @@ class HolderTable {
     Id rref;
     Id fork;
     uint64_t owner = 0;
-    // The worker that passed the fork on; 0 when the owner did, or when this worker created the RRef.
-    uint64_t sharer = 0;
+    // The worker whose message brought the fork, which may be the owner; 0 when this worker created the RRef.
+    uint64_t giver = 0;
   };
   // Forks to delete at their owners. They are no longer in the table.
   using Deletes = std::vector<Fork>;
@@ -56,7 +56,7 @@ class HolderTable {
   // The stage of a fork. A released fork stays while a child or a missing confirmation keeps it.
   Stage stage(const Id& fork) const;
   bool contains(const Id& fork) const { return forks_.contains(fork); }
-  // The worker that passed this unconfirmed fork on; 0 without one.
+  // The worker that gave this unconfirmed fork, and waits for its confirmation; 0 without one.
   uint64_t sharer_of_unconfirmed(const Id& fork) const;
   // The forks of this owner's RRefs.
   std::vector<Id> forks_of(uint64_t owner) const;
@@ -76,6 +76,8 @@ class HolderTable {
   // Whether an unconfirmed fork was passed on by one of `sharers`.
   bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
+  // Number of forks in the table that this worker gave, in constant time.
+  std::size_t count_given_by(uint64_t giver) const;
   // Calls visit(owner) for each fork. Ends when it returns false.
   template <class Visit>
   void each_owner(Visit visit) const {
@@ -114,8 +116,11 @@ class HolderTable {
     }
   };
   Deletes delete_if_done(const Id& fork);
+  void remove_from_count(const Fork& fork);
 
   absl::flat_hash_map<Id, State> forks_;
+  // Giver -> the number of its forks in forks_, which is not 0.
+  absl::flat_hash_map<uint64_t, std::size_t> given_;
   absl::flat_hash_map<Id, Parent> children_;
   // Unconfirmed fork -> its sharer, if any. A fence waits for these.
   absl::flat_hash_map<Id, uint64_t> unconfirmed_;

@@ -50,8 +50,7 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   // The child is entered before the message leaves. Otherwise the receiver's confirmation could come first.
   // A peer could fetch one reference again and again, and never give it back. Its references are counted in
   // the same critical section: answers are made by several threads.
-  const bool limited =
-      handle->is_owner() && limit_.refusals != nullptr && receiver.incarnation != agent_.self().incarnation;
+  const bool limited = handle->is_owner() && limits(receiver);
   bool full = false;
   driver_->apply([&](Tables& tables, Actions&) {
     full = limited && tables.references.owner().count_forks_of(receiver.incarnation) >= limit_.references;
@@ -60,9 +59,7 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   });
   if (full) {
     payload.mutable_references()->RemoveLast();
-    return limit_.refusals->refuse(receiver, agent_.self(),
-                                   {"references to values", "max_references", limit_.references},
-                                   Clock::system().now());
+    return refuse(receiver, kHeld);
   }
   if (shared == References::Shared::kRefused) {
     payload.mutable_references()->RemoveLast();
@@ -158,6 +155,8 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
       return absl::UnavailableError(
           absl::StrCat("the owner of a received RRef is lost: ",
                        owner.ok() ? agent_.worker_status(*owner).message() : owner.status().message()));
+    case Received::kTooMany:
+      return refuse(from, kGiven);
     case Received::kConfirmed:
       confirmed.set_value();
       break;

@@ -39,11 +39,11 @@ void take(const std::vector<Id>& forks, absl::flat_hash_map<Id, Promise<void>>& 
 
 }  // namespace
 
-ReferenceDriver::ReferenceDriver(ReferenceHost& agent, Settlement& settlement)
+ReferenceDriver::ReferenceDriver(ReferenceHost& agent, Settlement& settlement, const ReferenceBounds& bounds)
     : agent_(agent),
       settlement_(settlement),
       weak_agent_(agent.weak_agent()),
-      tables_{References(agent.self().incarnation), {}, {}} {}
+      tables_{References(agent.self().incarnation, bounds), {}, {}} {}
 
 ReferenceDriver::Effects ReferenceDriver::take_locked(Actions actions) {
   Effects effects;

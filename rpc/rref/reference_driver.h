@@ -39,8 +39,8 @@ class ReferenceDriver : public std::enable_shared_from_this<ReferenceDriver> {
     absl::flat_hash_map<Id, Promise<void>> unconfirmed;
   };
 
-  // Both outlive it.
-  ReferenceDriver(ReferenceHost& agent, Settlement& settlement);
+  // The agent and the settlement outlive it.
+  ReferenceDriver(ReferenceHost& agent, Settlement& settlement, const ReferenceBounds& bounds = {});
 
   // Runs `event` with the lock held, then performs the actions without the lock. After shutdown it does
   // nothing and returns false. `refusal`: the error of forks that their owner will never confirm.

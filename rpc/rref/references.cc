@@ -5,6 +5,41 @@ namespace gradwire::rpc {
 using Kind = ReferenceMessage::Kind;
 using Answer = ReferenceMessage::Answer;
 
+namespace {
+
+// Whether fewer messages than the bound wait for an answer of this worker.
+bool answers(uint64_t worker, const ReferencePeers& peers, const ReferenceBounds& bounds) {
+  return peers.count_unacknowledged(worker) < bounds.messages;
+}
+
+// Whether the reference, which names another owner, exceeds the bounds. What a worker that does not answer
+// causes is kept until it is lost. So the messages to it are counted as well as the forks: a fork can be gone
+// while its messages are not.
+bool exceeds(const ReferenceBounds& bounds, const References::Reference& reference, uint64_t from,
+             const HolderTable& holder, const ReferencePeers& peers) {
+  // A worker does not limit itself.
+  if (from == peers.self()) return false;
+  return holder.count_given_by(from) >= bounds.forks || !answers(from, peers, bounds) ||
+         !answers(reference.owner, peers, bounds);
+}
+
+// This worker does not hold the reference that `from` has sent, so nobody must keep anything for it.
+void decline(const References::Reference& reference, uint64_t from, ReferencePeers& peers,
+             const ReferenceBounds& bounds, ReferenceActions& actions) {
+  // One message more would be kept as well. Such a worker takes the reference back when its connection ends
+  // (References::revoke).
+  if (!answers(from, peers, bounds)) return;
+  if (reference.registered) {
+    // The sender is the owner, and keeps a fork that nobody will hold.
+    peers.post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child}, actions);
+  } else {
+    // This worker will not register the child, so the sharer must not wait for it.
+    peers.post_confirm(from, reference.rref, reference.child, actions);
+  }
+}
+
+}  // namespace
+
 // The order of the steps matters: what is kept because of the lost worker must be found before the tables
 // forget it, and the tables must have changed before a fence can end.
 void References::lose(uint64_t member, Actions& actions) {
@@ -87,14 +122,16 @@ References::Received References::receive(const Reference& reference, uint64_t fr
   if (!reference.rref) return Received::kInvalid;
   if (reference.child && revocations_.is_revoked(from, reference.child)) return Received::kRefused;
   if (reference.owner == peers_.self()) {
+    const bool confirms = reference.child && from != peers_.self();
+    if (confirms && !answers(from, peers_, bounds_)) return Received::kTooMany;
     // The value comes home. The local handle is counted before the child is confirmed, so the value has a
     // reference at every moment.
     owner_.add_local(reference.rref);
-    if (reference.child && from == peers_.self()) {
+    if (confirms) {
+      peers_.post_confirm(from, reference.rref, reference.child, actions);
+    } else if (reference.child) {
       // This worker sent the reference to itself: the handle replaces the fork that was registered for it.
       actions.free(owner_.delete_fork(reference.rref, reference.child, peers_.self(), /*settled=*/true));
-    } else if (reference.child) {
-      peers_.post_confirm(from, reference.rref, reference.child, actions);
     }
     return Received::kOwned;
   }
@@ -103,20 +140,13 @@ References::Received References::receive(const Reference& reference, uint64_t fr
       holder_.contains(reference.child)) {
     return Received::kInvalid;
   }
-  if (!peers_.members().contains(reference.owner)) {
-    if (reference.registered) {
-      // The owner is alive but not known here yet. Delete the fork that it keeps, which nobody will hold.
-      peers_.post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child},
-                  actions);
-    } else {
-      // This worker will not register the child, so the sharer must not wait for it.
-      peers_.post_confirm(from, reference.rref, reference.child, actions);
-    }
-    return Received::kOwnerLost;
+  const bool known = peers_.members().contains(reference.owner);
+  if (!known || exceeds(bounds_, reference, from, holder_, peers_)) {
+    decline(reference, from, peers_, bounds_, actions);
+    return known ? Received::kTooMany : Received::kOwnerLost;
   }
-  const uint64_t sharer = reference.registered ? 0 : from;
   // The callee gets its handle without waiting. In the background the owner is asked to register the fork.
-  holder_.add({reference.rref, reference.child, reference.owner, sharer}, reference.registered);
+  holder_.add({reference.rref, reference.child, reference.owner, from}, reference.registered);
   if (reference.registered) return Received::kConfirmed;
   peers_.post({.kind = Kind::kAdd, .to = reference.owner, .rref = reference.rref, .fork = reference.child},
               actions);

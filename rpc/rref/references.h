@@ -8,6 +8,7 @@
 #include "gradwire/rpc/rref/holder_table.h"
 #include "gradwire/rpc/rref/owner_table.h"
 #include "gradwire/rpc/rref/reference_actions.h"
+#include "gradwire/rpc/rref/reference_bounds.h"
 #include "gradwire/rpc/rref/reference_fences.h"
 #include "gradwire/rpc/rref/reference_message.h"
 #include "gradwire/rpc/rref/reference_peers.h"
@@ -29,8 +30,9 @@ namespace gradwire::rpc {
 class References {
  public:
   using Actions = ReferenceActions;
+  using Bounds = ReferenceBounds;
 
-  explicit References(uint64_t self) : peers_(self) {}
+  explicit References(uint64_t self, const Bounds& bounds = {}) : bounds_(bounds), peers_(self) {}
 
   // ---- Members. A member that was lost never becomes a member again.
 
@@ -97,6 +99,8 @@ class References {
     kRefused,
     // No correct worker sends such a reference.
     kInvalid,
+    // The reference exceeds the Bounds.
+    kTooMany,
   };
   struct Reference {
     Id rref;
@@ -141,6 +145,7 @@ class References {
   // Ends this worker's fence, and answers the fences of others, if that is possible now.
   void check_fences(Actions& actions);
 
+  Bounds bounds_;
   OwnerTable owner_;
   HolderTable holder_;
   ReferencePeers peers_;

@@ -337,6 +337,74 @@ TEST(References, NothingIsTakenFromTheLost) {
   EXPECT_TRUE(actions.send.empty());
 }
 
+References bounded(uint64_t self, const References::Bounds& bounds) {
+  References references(self, bounds);
+  for (uint64_t member : {kOwner, kA, kB, kC}) references.join(member);
+  return references;
+}
+
+// The owner of what kA passes on never answers.
+TEST(References, AWorkerCanMakeAnotherHoldALimitedNumberOfForks) {
+  References b = bounded(kB, {.forks = 2});
+  Actions actions;
+  EXPECT_EQ(b.receive({kRref, kOwner, {kA, 1}, false}, kA, actions), Received::kUnconfirmed);
+  EXPECT_EQ(b.receive({kRref, kA, {kA, 2}, true}, kA, actions), Received::kConfirmed);
+  // A handle that has ended does not end the fork: its owner has not answered.
+  b.release(kRref, {kA, 1}, actions);
+  Actions declined;
+  EXPECT_EQ(b.receive({kRref, kOwner, {kA, 3}, false}, kA, declined), Received::kTooMany);
+  EXPECT_EQ(b.receive({kRref, kA, {kA, 4}, true}, kA, declined), Received::kTooMany);
+  EXPECT_EQ(b.holder().forks(), 2u);
+  // The sharer and the owner keep nothing for what was declined.
+  const ReferenceMessage confirm = sent(declined, Kind::kConfirm);
+  EXPECT_EQ(confirm.to, kA);
+  EXPECT_EQ(confirm.fork, (Id{kA, 3}));
+  const ReferenceMessage given_back = sent(declined, Kind::kDelete);
+  EXPECT_EQ(given_back.to, kA);
+  EXPECT_EQ(given_back.fork, (Id{kA, 4}));
+  // Other workers, and this worker itself, are not affected.
+  EXPECT_EQ(b.receive({kRref, kOwner, {kC, 1}, false}, kC, actions), Received::kUnconfirmed);
+  for (uint64_t i = 1; i <= 5; ++i) {
+    EXPECT_EQ(b.receive({kRref, kOwner, {kB, i}, false}, kB, actions), Received::kUnconfirmed);
+  }
+  // A fork that ends makes room for another one.
+  b.release(kRref, {kA, 2}, actions);
+  EXPECT_EQ(b.receive({kRref, kA, {kA, 5}, true}, kA, actions), Received::kConfirmed);
+  EXPECT_EQ(b.holder().count_given_by(kA), 2u);
+  // So do the forks of a lost owner.
+  b.lose(kOwner, actions);
+  EXPECT_EQ(b.holder().count_given_by(kA), 1u);
+  EXPECT_EQ(b.holder().count_given_by(kC), 0u);
+}
+
+TEST(References, AWorkerThatDoesNotAnswerGetsALimitedNumberOfMessages) {
+  References b = bounded(kB, {.messages = 2});
+  Actions actions;
+  b.own({kB, 1});
+  // Each of its own references is given back at once, with a message that it does not answer.
+  for (uint64_t i = 1; i <= 2; ++i) {
+    EXPECT_EQ(b.receive({kRref, kA, {kA, i}, true}, kA, actions), Received::kConfirmed);
+    b.release(kRref, {kA, i}, actions);
+  }
+  EXPECT_EQ(b.holder().forks(), 0u);
+  Actions declined;
+  // Neither its own references, nor those of others, nor those that come home, nor those of an unknown owner.
+  EXPECT_EQ(b.receive({kRref, kA, {kA, 3}, true}, kA, declined), Received::kTooMany);
+  EXPECT_EQ(b.receive({kRref, kOwner, {kA, 4}, false}, kA, declined), Received::kTooMany);
+  EXPECT_EQ(b.receive({{kB, 1}, kB, {kA, 5}, false}, kA, declined), Received::kTooMany);
+  EXPECT_EQ(b.receive({kRref, 99, {kA, 6}, false}, kA, declined), Received::kOwnerLost);
+  // Nor those that another worker passes on to its values.
+  EXPECT_EQ(b.receive({kRref, kA, {kC, 1}, false}, kC, declined), Received::kTooMany);
+  EXPECT_EQ(sent(declined, Kind::kConfirm).to, kC);
+  EXPECT_EQ(b.peers().count_unacknowledged(kA), 2u);
+  EXPECT_EQ(b.peers().unacknowledged(), 3u);
+  // Once it answers, it may send again.
+  b.on_answer(b.peers().unacknowledged(kA).front(), Answer::kDone, actions);
+  EXPECT_EQ(b.receive({kRref, kA, {kA, 7}, true}, kA, actions), Received::kConfirmed);
+  b.lose(kA, actions);
+  EXPECT_EQ(b.peers().count_unacknowledged(kA), 0u);
+}
+
 TEST(References, DishonestReferencesAreInvalid) {
   References b = worker(kB);
   Actions actions;

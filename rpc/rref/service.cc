@@ -16,6 +16,11 @@ using Tables = ReferenceDriver::Tables;
 
 Future<void> ready() { return Future<void>(absl::OkStatus()); }
 
+ReferenceBounds bounds(const HoldLimit& limit) {
+  if (limit.refusals == nullptr) return {};
+  return {.forks = limit.references, .messages = limit.references};
+}
+
 }  // namespace
 
 // The service is held weakly, because handles are objects of the user and may outlive the agent. Its tables
@@ -33,15 +38,21 @@ std::shared_ptr<Agent> RRefHandle::agent() const {
 RRefService::RRefService(ReferenceHost& agent, Settlement& settlement, const HoldLimit& limit)
     : agent_(agent),
       limit_(limit),
-      driver_(std::make_shared<ReferenceDriver>(agent, settlement)),
+      driver_(std::make_shared<ReferenceDriver>(agent, settlement, bounds(limit))),
       values_(agent, *driver_) {}
 
-absl::Status RRefService::check_hold(const Worker& holder) const {
-  if (limit_.refusals == nullptr || holder.incarnation == agent_.self().incarnation) return absl::OkStatus();
-  if (driver_->forks_of(holder.incarnation) < limit_.references) return absl::OkStatus();
-  return limit_.refusals->refuse(holder, agent_.self(),
-                                 {"references to values", "max_references", limit_.references},
+bool RRefService::limits(const Worker& worker) const {
+  return limit_.refusals != nullptr && worker.incarnation != agent_.self().incarnation;
+}
+
+absl::Status RRefService::refuse(const Worker& worker, absl::string_view what) const {
+  return limit_.refusals->refuse(worker, agent_.self(), {what, "max_references", limit_.references},
                                  Clock::system().now());
+}
+
+absl::Status RRefService::check_hold(const Worker& holder) const {
+  if (!limits(holder) || driver_->forks_of(holder.incarnation) < limit_.references) return absl::OkStatus();
+  return refuse(holder, kHeld);
 }
 
 std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const TypeOps* type) {

@@ -6,6 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/base/future.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/proto/value.pb.h"
@@ -23,8 +24,8 @@ namespace gradwire::rpc {
 class Agent;
 class LimitRefusals;
 
-// How many references to the values of an agent another worker may hold. `refusals` outlives its user;
-// nullptr: no limit.
+// How many references another worker may hold to the values of an agent, and how many it may make the agent
+// hold. `refusals` outlives its user; nullptr: no limit.
 struct HoldLimit {
   uint64_t references = 0;
   LimitRefusals* refusals = nullptr;
@@ -74,6 +75,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // The message was never sent: removes the forks that were made for its receiver.
   void undo(const proto::Payload& payload, const Worker& receiver);
   // Returns one handle for each of payload.references. InvalidArgument for a malformed reference.
+  // ResourceExhausted when the agent holds too many references that `from` has sent.
   absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> receive(const proto::Payload& payload,
                                                                    const Worker& from);
 
@@ -88,6 +90,15 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   std::shared_ptr<Agent> agent() const { return driver_->agent(); }
 
  private:
+  // The references that LimitRefusals names: to values of this agent, and those that this agent holds because
+  // another worker has sent them.
+  static constexpr absl::string_view kHeld = "references to values";
+  static constexpr absl::string_view kGiven = "passed-on references";
+
+  // Whether the limit is for this worker: an agent does not limit itself.
+  bool limits(const Worker& worker) const;
+  // Counts the refusal. `what`: the references of which there are too many.
+  absl::Status refuse(const Worker& worker, absl::string_view what) const;
   absl::StatusOr<std::shared_ptr<RRefHandle>> receive_one(const proto::Reference& reference,
                                                           const Worker& from);
 

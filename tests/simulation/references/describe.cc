@@ -25,7 +25,7 @@ std::string describe(const ReferenceMessage& message) {
 }
 
 std::string describe(ReferenceMessage::Answer answer) {
-  static constexpr const char* kAnswers[] = {"done", "refused", "received", "never"};
+  static constexpr const char* kAnswers[] = {"done", "refused", "received", "never", "denied"};
   return kAnswers[static_cast<int>(answer)];
 }
 
@@ -50,8 +50,8 @@ std::string describe(const Packet& packet) {
 
 std::string describe(Received received) {
   static constexpr const char* kReceived[] = {
-      "a local handle",      "a confirmed fork", "an unconfirmed fork",
-      "nothing: owner lost", "refused",          "invalid"};
+      "a local handle", "a confirmed fork", "an unconfirmed fork", "nothing: owner lost",
+      "refused",        "invalid",          "nothing: too many"};
   return kReceived[static_cast<int>(received)];
 }
 

@@ -63,8 +63,11 @@ void World::check_blame(int by, int dead) {
   const Node& accused = *nodes_[dead];
   if (!accused.running || accused.gone) return;
   if (accused.paused_for + network_.cut_for(by, dead) >= kTolerated) return;
-  // A worker without the store cannot read the other's join. During that time the two did not communicate.
+  // The others do not talk to a worker that the log has declared dead. Without the store it does not know,
+  // and takes them for silent. check_death() keeps its accusations out of the log.
   const Node& accuser = *nodes_[by];
+  if (accuser.gone && accuser.store_lost) return;
+  // A worker without the store cannot read the other's join. During that time the two did not communicate.
   const auto missed_join = [this](const Node& reader, const Node& other) {
     const Time without = reader.without_store_for + (reader.store_lost ? now_ - reader.store_lost_at : 0);
     return without >= kTolerated && (reader.known_at_loss & (1u << other.index)) == 0;

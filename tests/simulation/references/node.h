@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "gradwire/rpc/membership/failure_detector.h"
 #include "gradwire/rpc/membership/roster.h"
+#include "gradwire/rpc/rref/reference_bounds.h"
 #include "gradwire/rpc/rref/references.h"
 #include "gradwire/tests/simulation/references/scenario.h"
 #include "gradwire/tests/simulation/references/scheduler.h"
@@ -31,12 +32,12 @@ struct Handle {
 // One incarnation of a worker: the production state machines, and the handles of its users. Its index is its
 // incarnation - 1.
 struct Node {
-  Node(int index, std::string name, int32_t wanted_id)
+  Node(int index, std::string name, int32_t wanted_id, const rpc::ReferenceBounds& bounds)
       : index(index),
         incarnation(index + 1),
         name(std::move(name)),
         wanted_id(wanted_id),
-        references(incarnation),
+        references(incarnation, bounds),
         detector({.interval = absl::Microseconds(kInterval),
                   .suspect_after = absl::Microseconds(kSuspectAfter),
                   .dead_after = absl::Microseconds(kDeadAfter)}) {}

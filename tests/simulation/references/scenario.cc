@@ -18,6 +18,7 @@ Scenario::Scenario(Random& random) {
   open = random.below(3) != 0;
   sharing = random.below(2) == 0;
   if (random.below(3) != 0) release_after_share = random.between(300, 1000);
+  if (random.below(8) == 0) max_given = random.between(1, 3);
   // A third of the scenarios has no fault of a worker.
   if (random.below(3) == 0) return;
   crashes = static_cast<int>(random.below(workers > 2 ? 3 : 2));

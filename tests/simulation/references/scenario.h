@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "gradwire/tests/simulation/harness/random.h"
 #include "gradwire/tests/simulation/references/scheduler.h"
@@ -41,6 +43,8 @@ struct Scenario {
   // After how many of 1000 shares the user releases its own handle.
   uint32_t release_after_share = 0;
   Time span = 100'000;
+  // The number of forks that a worker holds at most because one other worker gave them.
+  std::size_t max_given = std::numeric_limits<std::size_t>::max();
   // Workers send forged messages, which delete or confirm forks of others.
   bool forgeries = false;
   // Without the store no worker joins or leaves. Each worker alone decides that another is lost, and it keeps

@@ -26,7 +26,8 @@ World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Tra
 }
 
 Node& World::add_node(std::string name, int32_t wanted_id) {
-  nodes_.push_back(std::make_unique<Node>(static_cast<int>(nodes_.size()), std::move(name), wanted_id));
+  nodes_.push_back(std::make_unique<Node>(static_cast<int>(nodes_.size()), std::move(name), wanted_id,
+                                          rpc::ReferenceBounds{.forks = scenario_.max_given}));
   return *nodes_.back();
 }
 
