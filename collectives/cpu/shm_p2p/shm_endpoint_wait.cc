@@ -178,8 +178,13 @@ void ShmEndpoint::schedule_expiry_locked(absl::Time deadline) {
 // 3. Decide whether this thread goes on polling. If so, it counts as a driver, and others do not signal.
 // 4. Publish the state, and poll once more if others may have written without a signal.
 // 5. Without the lock: complete futures, then spin or sleep.
+//
+// The first round waits for the first signal. The number of signals is 0 in a new group, so a signal that
+// came before this thread ran is not lost. Without one, nothing is in progress, and what others have written
+// may stay in the rings, where try_receive() finds it.
 void ShmEndpoint::work() {
   static const std::atomic<bool> never{false};
+  doorbells_.wait(0, absl::InfiniteDuration());
   bool keeps_polling = false;
   int idle_polls = 0;
   uint64_t seen_operations = 0;
