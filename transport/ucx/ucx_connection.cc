@@ -1,6 +1,7 @@
 // UCX's callbacks report events at any time during progress. They only record them and touch the
 // connection. settle_in_loop() then does, in this order: deliver complete messages, give up or close after
-// a failure, close after the peer's goodbye, post queued messages.
+// a failure, close after the peer's goodbye, post queued messages. If the time of the round is over before,
+// the rest waits for tasks that the loop runs in later rounds (turns.h).
 
 #include "gradwire/transport/ucx/ucx_connection.h"
 
@@ -220,6 +221,19 @@ void UcxConnection::settle_in_loop() {
     return;
   }
   if (opening_ != nullptr) {
+    // Peers that have proved nothing take their turns behind connections.
+    Turns& turns = loop().turns_in_loop();
+    if (turn_ == Turn::kWait) return;
+    if (turn_ == Turn::kAsk && !attempts_.has_value() && turns.spent()) {
+      turn_ = Turn::kWait;
+      turns.defer([this, self] {
+        turn_ = Turn::kGranted;
+        settle_in_loop();
+        context_->activate_in_loop();
+      });
+      return;
+    }
+    turn_ = Turn::kAsk;
     const bool may_connect = attempts_.has_value() || context_->arrivals.may_connect_in_loop(place_);
     react_in_loop(may_connect
                       ? opening_->advance()
@@ -231,6 +245,8 @@ void UcxConnection::settle_in_loop() {
   // Calls of the listener do not run code of the loop, so the state is still open or closing.
   if (opened_) receiver_.deliver_in_loop();
   if (failure_.has_value()) {
+    // The messages that have arrived come first.
+    if (receiver_.deferred_in_loop()) return;
     if (opened_ || !attempts_.has_value()) {
       fail_in_loop(*failure_);
     } else {

@@ -58,7 +58,8 @@ class UcxConnection : public LoopConnection {
 
   // Marks the connection as touched (see UcxContext). Returns false if it already was.
   bool mark_touched_in_loop() { return !std::exchange(touched_, true); }
-  // Delivers complete messages, sends queued ones, and closes the connection if necessary.
+  // Delivers complete messages, sends queued ones, and closes the connection if necessary. What the time of
+  // the round does not suffice for is done in later ones.
   void settle_in_loop();
   // Called when UCX makes no more callbacks.
   void worker_ended_in_loop();
@@ -72,7 +73,7 @@ class UcxConnection : public LoopConnection {
   }
   void release_in_loop(const absl::Status& reason) override;
 
-  // Makes the connection settle at the end of the round. If `failure` is not OK, the connection is then
+  // Makes the connection settle (see UcxContext). If `failure` is not OK, the connection is then
   // closed; the first failure wins.
   void settle_later_in_loop(absl::Status failure);
   // Sets the time until which the opening must be done.
@@ -98,6 +99,9 @@ class UcxConnection : public LoopConnection {
   bool ended_ = false;
   ucp_ep_h endpoint_ = nullptr;
   bool touched_ = false;
+  // An arrival asks before each unit of work whether the round has time. If not, it waits for a task of a
+  // later round, in which it has its turn.
+  enum class Turn { kAsk, kWait, kGranted } turn_ = Turn::kAsk;
   // UCX has reported that the endpoint has failed.
   bool endpoint_failed_ = false;
   // The connecting end: UCX has reported that the peer has rejected or closed the connection.

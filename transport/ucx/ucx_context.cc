@@ -13,9 +13,6 @@
 namespace gradwire::transport {
 namespace {
 
-// Number of calls of progress() before other handlers of the loop run.
-// A busy peer must not keep the loop from its other handlers.
-constexpr int kCallsPerRound = 64;
 // Maximum time for UCX to close endpoints after everything else has ended.
 constexpr absl::Duration kEndTime = absl::Seconds(3);
 
@@ -101,50 +98,58 @@ void UcxContext::close_endpoint_in_loop(ucp_ep_h endpoint) {
   // Without waiting for the peer, which may be gone: the protocol has its own goodbye. Outstanding
   // operations end with an error.
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  param.cb.send = &UcxContext::on_endpoint_closed;
+  param.cb.send = [](void* request, ucs_status_t, void* context) {
+    ucp_request_free(request);
+    --static_cast<UcxContext*>(context)->closing_endpoints_;
+  };
   param.user_data = this;
   if (UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint, &param))) ++closing_endpoints_;
   activate_in_loop();
 }
 
-void UcxContext::on_endpoint_closed(void* request, ucs_status_t, void* context) {
-  ucp_request_free(request);
-  --static_cast<UcxContext*>(context)->closing_endpoints_;
+bool UcxContext::has_work_in_loop() const {
+  return !touched_.empty() || !released_.empty() || (listener_ != nullptr && listener_->has_requests());
 }
 
 // UCX has no call that only says whether there is work. So this makes progress, which may call callbacks;
 // these only record and touch.
 bool UcxContext::has_data_in_loop() {
   if (worker == nullptr || armed_) return false;
+  // Deferred tasks of the loop deliver the messages that wait, and then activate this object.
+  if (waiting_messages >= kMostWaiting) return has_work_in_loop();
   // UCX does not arm its descriptor while events are pending. Poll again at once, because the descriptor
   // will not report them.
   if (std::exchange(refused_arming_, false)) return true;
-  return worker->progress() || !touched_.empty() || !released_.empty();
+  return worker->progress() || has_work_in_loop();
 }
 
 bool UcxContext::poll_in_loop() {
   // Repeat until there is no progress: a message that was received by rendezvous may be delivered only after
-  // UCX has also reported whether its sender, whose memory was read, still existed.
-  for (int call = 0; call < kCallsPerRound && worker->progress(); ++call) {
+  // UCX has also reported whether its sender, whose memory was read, still existed. But the time of the round
+  // may be over before.
+  Turns& turns = loop->turns_in_loop();
+  while (waiting_messages == 0 && arrived_in_round_ < kMostWaiting && !turns.spent() && worker->progress()) {
   }
+  arrived_in_round_ = 0;
   settle_in_loop();
   end_if_done_in_loop();
   return true;
 }
 
 void UcxContext::settle_in_loop() {
-  // In this order: release buffers, accept, then let the connections settle. All of them may run code of
+  // In this order: release buffers, let the connections settle, then accept. All of them may run code of
   // users, which the callbacks of UCX must not do.
   released_.clear();
-  if (listener_ != nullptr) listener_->accept_in_loop();
   // A connection that settles may touch others or itself; these settle in the next round.
   const std::vector<std::shared_ptr<UcxConnection>> touched = std::exchange(touched_, {});
   for (const std::shared_ptr<UcxConnection>& connection : touched) connection->settle_in_loop();
+  if (listener_ != nullptr) listener_->accept_in_loop();
 }
 
+// While other work is left, UCX has perhaps no event that it would report.
 void UcxContext::arm_in_loop() {
   if (worker == nullptr) return;
-  armed_ = worker->arm();
+  armed_ = !has_work_in_loop() && worker->arm();
   refused_arming_ = !armed_;
 }
 
@@ -154,6 +159,7 @@ ucs_status_t UcxContext::on_active_message(void* context, const void* head, std:
                                            void* data, std::size_t data_bytes,
                                            const ucp_am_recv_param_t* param) {
   auto* const self = static_cast<UcxContext*>(context);
+  ++self->arrived_in_round_;
   // Without the sender's endpoint the message belongs to no connection. UCS_OK makes UCX release the data.
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
   const auto found = self->by_endpoint_.find(param->reply_ep);

@@ -29,8 +29,13 @@ SocketAddress socket_address(const sockaddr_storage& storage);
 // rounds in which the worker makes progress.
 //
 // UCX calls its callbacks while it makes progress. They must not call listeners, close endpoints or send. So
-// they only record what happened and mark ("touch") the connection. At the end of the round each touched
-// connection settles: it then does that work.
+// they only record what happened and mark ("touch") the connection. Then each touched connection settles: it
+// does that work.
+//
+// The work is bounded by the time of the loop's round (turns.h). Its units are a call of progress, an
+// accepted connection, and a message that is delivered or passed to UCX. Progress reads the messages of all
+// connections: UCX cannot be made to read those of some only. So while messages wait for a later round, a
+// round makes progress once, and not at all while kMostWaiting or more of them wait.
 //
 // All methods are for the loop's driver, except the constructor and start().
 class UcxContext : public LoopContext, public Pollable, public EventHandler {
@@ -53,7 +58,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
     return std::shared_ptr<Base>(shared_from_this(), this);
   }
 
-  // Makes the connection settle at the end of the round.
+  // Makes the connection settle after the progress of this round, or of the next one.
   void touch_in_loop(UcxConnection& connection);
   // Must be called after a call to UCX: starts to poll the worker.
   void activate_in_loop();
@@ -69,6 +74,9 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   // The handler to which endpoints report errors.
   ucp_err_handler_t error_handler_in_loop() { return {&UcxContext::on_endpoint_error, this}; }
 
+  // See above.
+  static constexpr std::size_t kMostWaiting = 1024;
+
   // `credentials` is set.
   const UcxOptions options;
   // This member and the following ones are used only by the loop's driver.
@@ -76,6 +84,8 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   UcxArrivals arrivals;
   // Closed connections for which UCX still has outstanding operations.
   absl::flat_hash_set<std::shared_ptr<UcxConnection>> retiring;
+  // Number of messages that have arrived and wait for a later round.
+  std::size_t waiting_messages = 0;
 
  private:
   // Pollable
@@ -91,8 +101,9 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   static ucs_status_t on_active_message(void* context, const void* head, std::size_t head_bytes, void* data,
                                         std::size_t data_bytes, const ucp_am_recv_param_t* param);
   static void on_endpoint_error(void* context, ucp_ep_h endpoint, ucs_status_t status);
-  static void on_endpoint_closed(void* request, ucs_status_t status, void* context);
 
+  // Whether there is work besides the progress of UCX.
+  bool has_work_in_loop() const;
   void settle_in_loop();
   void end_in_loop();
 
@@ -107,6 +118,8 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   absl::flat_hash_map<ucp_ep_h, UcxConnection*> by_endpoint_;
   std::vector<std::shared_ptr<UcxConnection>> touched_;
   std::vector<Buffer> released_;
+  // Number of messages and buffers that have arrived in this round.
+  std::size_t arrived_in_round_ = 0;
 };
 
 }  // namespace gradwire::transport

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
@@ -71,8 +72,10 @@ void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
 }
 
 void UcxListener::accept_in_loop() {
-  const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
-  for (ucp_conn_request_h request : requests) {
+  Turns& turns = context_.loop->turns_in_loop();
+  for (bool first = true; !requests_.empty() && (first || !turns.spent()); first = false) {
+    const ucp_conn_request_h request = requests_.front();
+    requests_.pop_front();
     const SocketAddress address = address_of(request);
     const Admission::Id place = context_.arrivals.arrive_in_loop(host_to_string(address));
     if (place == 0) {

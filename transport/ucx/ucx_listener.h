@@ -2,8 +2,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <deque>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gradwire/transport/transport.h"
@@ -23,8 +23,11 @@ class UcxListener {
   UcxListener& operator=(const UcxListener&) = delete;
 
   int port() const { return port_; }
-  // Answers the connection requests: makes an endpoint for each, or rejects it if there is no place for it
-  // (transport/tcp/admission/admission.h). Must not be called from UCX's callbacks.
+  // Whether there are unanswered connection requests.
+  bool has_requests() const { return !requests_.empty(); }
+  // Answers a connection request, and others until the time of the loop's round is over (turns.h): makes an
+  // endpoint for it, or rejects it if there is no place for it (transport/tcp/admission/admission.h). Must
+  // not be called from UCX's callbacks.
   void accept_in_loop();
   // Returns the listener of a connection whose peer has proved who it is; nullptr: it is refused.
   std::shared_ptr<ConnectionListener> accepted_in_loop(const std::shared_ptr<Connection>& connection) {
@@ -40,7 +43,7 @@ class UcxListener {
   const Transport::AcceptHandler on_accept_;
   ucp_listener_h listener_ = nullptr;
   int port_ = 0;
-  std::vector<ucp_conn_request_h> requests_;
+  std::deque<ucp_conn_request_h> requests_;
 };
 
 }  // namespace gradwire::transport

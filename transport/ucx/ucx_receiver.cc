@@ -4,7 +4,9 @@
 // 2. A buffer that arrives before its frame is held inside UCX (`held`), since its size cannot be checked
 //    yet.
 // 3. A frame, or a buffer that its frame has announced, is read into memory of the pool (Arrival).
-// 4. deliver_in_loop() passes on messages in order, up to the first incomplete one.
+// 4. deliver_in_loop() passes on messages in order, up to the first incomplete one. If the time of the round
+// is
+//    over before, the rest waits for a task of a later round (`deferred_`).
 //
 // The peer is not trusted: sequence numbers, held buffers and sizes are limited.
 
@@ -47,7 +49,10 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
                                                      " or one of the next ", kMaxAhead));
     }
     const std::size_t index = head.sequence - next_sequence_;
-    if (incoming_.size() <= index) incoming_.resize(index + 1);
+    if (incoming_.size() <= index) {
+      incoming_.resize(index + 1);
+      count_waiting_in_loop();
+    }
     Incoming& incoming = incoming_[index];
     if (head.kind != UcxHead::Kind::kBuffer) {
       return receive_frame_in_loop(incoming, head, data, data_bytes, rendezvous);
@@ -179,23 +184,42 @@ void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
 // A listener may close the connection in between; then the remaining messages are dropped, but a goodbye
 // still counts.
 void UcxReceiver::deliver_in_loop() {
-  while (!incoming_.empty() && incoming_.front().framed && incoming_.front().missing == 0) {
+  if (deferred_ && !connection_.close_called()) return;
+  Turns& turns = connection_.loop().turns_in_loop();
+  bool any = false;
+  while (!peer_left_ && !incoming_.empty() && incoming_.front().framed && incoming_.front().missing == 0) {
+    if (any && !connection_.close_called() && turns.spent()) {
+      defer_in_loop();
+      break;
+    }
+    any = true;
     Incoming first = std::move(incoming_.front());
     incoming_.pop_front();
     ++next_sequence_;
-    switch (first.kind) {
-      case UcxHead::Kind::kMessage:
-        if (!connection_.close_called()) {
-          connection_.listener().on_message(connection_, std::move(first.message));
-        }
-        break;
-      case UcxHead::Kind::kGoodbye:
-        peer_left_ = true;
-        return;
-      default:
-        return;
+    // The other kind is a goodbye: nothing follows.
+    if (first.kind != UcxHead::Kind::kMessage) {
+      peer_left_ = true;
+    } else if (!connection_.close_called()) {
+      connection_.listener().on_message(connection_, std::move(first.message));
     }
   }
+  count_waiting_in_loop();
+}
+
+void UcxReceiver::defer_in_loop() {
+  deferred_ = true;
+  connection_.loop().turns_in_loop().defer([this, connection = connection_.shared_from_this()] {
+    // The connection may have ended meanwhile.
+    if (!std::exchange(deferred_, false)) return;
+    deliver_in_loop();
+    settle_(absl::OkStatus());
+    context_.activate_in_loop();
+  });
+}
+
+void UcxReceiver::count_waiting_in_loop() {
+  const std::size_t count = deferred_ ? incoming_.size() : 0;
+  context_.waiting_messages += count - std::exchange(counted_, count);
 }
 
 void UcxReceiver::reset_in_loop() {
@@ -206,6 +230,8 @@ void UcxReceiver::reset_in_loop() {
   held_count_ = 0;
   next_sequence_ = 1;
   stopped_ = false;
+  deferred_ = false;
+  count_waiting_in_loop();
   // Operations that are still outstanding belong to the old attempt and are ignored when they complete.
   ++attempt_;
 }

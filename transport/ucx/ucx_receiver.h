@@ -28,8 +28,11 @@ class UcxReceiver {
 
   // Called by UCX's callback; arguments and result are those of ucp_am_recv_callback_t.
   ucs_status_t receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes, bool rendezvous);
-  // Passes the complete messages to the listener.
+  // Passes a complete message to the listener, and others until the time of the loop's round is over
+  // (turns.h). A later round goes on with the rest; calls until then do nothing.
   void deliver_in_loop();
+  // Whether complete messages wait for a later round. It calls `settle` when it has delivered some.
+  bool deferred_in_loop() const { return deferred_; }
   // From now on received data is ignored.
   void stop_in_loop() { stopped_ = true; }
   // Drops the received data, before another attempt to connect or at the end.
@@ -73,6 +76,9 @@ class UcxReceiver {
   absl::Status accept_frame_in_loop(Incoming& incoming, const UcxHead& head, absl::string_view data);
   absl::Status begin_buffer_in_loop(Incoming& incoming, const UcxHead& head, void* descriptor);
   absl::Status begin_arrival_in_loop(const UcxHead& head, Buffer buffer, void* descriptor);
+  void defer_in_loop();
+  // Counts the messages that wait for a later round in UcxContext.
+  void count_waiting_in_loop();
   static void on_arrived(void* request, ucs_status_t status, std::size_t bytes, void* arrival);
   void arrived_in_loop(Arrival& arrival, ucs_status_t status);
 
@@ -82,6 +88,10 @@ class UcxReceiver {
 
   bool stopped_ = false;
   bool peer_left_ = false;
+  // A deferred task will deliver the next messages.
+  bool deferred_ = false;
+  // The part of this connection in UcxContext::waiting_messages.
+  std::size_t counted_ = 0;
   // Number of resets.
   int attempt_ = 0;
   // The messages from next_sequence_ on.

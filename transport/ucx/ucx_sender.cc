@@ -72,6 +72,7 @@ void UcxSender::refuse(const absl::Status& reason) {
 
 void UcxSender::end(const absl::Status& reason) {
   refuse(reason);
+  deferred_ = false;
   std::deque<std::unique_ptr<Outgoing>> unsent;
   {
     MutexLock lock(mutex_);
@@ -102,16 +103,19 @@ void UcxSender::worker_ended_in_loop() {
 }
 
 void UcxSender::post_queued_in_loop() {
-  if (endpoint_ == nullptr) return;
+  if (endpoint_ == nullptr || deferred_) return;
+  Turns& turns = connection_.loop().turns_in_loop();
   while (posted_.size() < kMaxPosted &&
          (posted_.empty() || posted_bytes_ < context_.options.max_posted_bytes)) {
     std::unique_ptr<Outgoing> message;
     uint64_t goodbye = 0;
+    bool more = false;
     {
       MutexLock lock(mutex_);
       if (!queue_.empty()) {
         message = std::move(queue_.front());
         queue_.pop_front();
+        more = !queue_.empty();
       } else {
         post_pending_ = false;
         // The queue is empty, and no message can follow: the goodbye gets the last sequence number.
@@ -120,12 +124,25 @@ void UcxSender::post_queued_in_loop() {
     }
     if (message != nullptr) {
       post_in_loop(std::move(message));
+      if (!more || !turns.spent()) continue;
+      defer_in_loop();
+      return;
     } else {
       if (goodbye == 0) return;
       goodbye_sent_ = true;
       post_goodbye_in_loop(goodbye);
     }
   }
+}
+
+void UcxSender::defer_in_loop() {
+  deferred_ = true;
+  connection_.loop().turns_in_loop().defer([this, connection = connection_.shared_from_this()] {
+    // The connection may have ended meanwhile.
+    if (!std::exchange(deferred_, false)) return;
+    post_queued_in_loop();
+    context_.activate_in_loop();
+  });
 }
 
 void UcxSender::post_goodbye_in_loop(uint64_t sequence) {

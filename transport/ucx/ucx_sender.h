@@ -51,7 +51,8 @@ class UcxSender {
   void stop_in_loop() { endpoint_ = nullptr; }
   // Sets the messages of a failed attempt to connect aside.
   void abandon_in_loop();
-  // Passes the queued messages to UCX.
+  // Passes a queued message to UCX, and others until the time of the loop's round is over (turns.h). A later
+  // round goes on with the rest; calls until then do nothing.
   void post_queued_in_loop();
   // Number of pieces that UCX has not completed.
   std::size_t outstanding() const { return outstanding_; }
@@ -82,6 +83,7 @@ class UcxSender {
   };
 
   void post_in_loop(std::unique_ptr<Outgoing> message);
+  void defer_in_loop();
   void post_goodbye_in_loop(uint64_t sequence);
   void post_piece_in_loop(Outgoing::Piece& piece, const void* data, std::size_t bytes, unsigned flags);
   static void on_sent(void* request, ucs_status_t status, void* piece);
@@ -95,6 +97,8 @@ class UcxSender {
   // The members below are used only by the loop's driver.
   ucp_ep_h endpoint_ = nullptr;
   bool goodbye_sent_ = false;
+  // A deferred task will pass on the next messages.
+  bool deferred_ = false;
   // Messages that were passed to UCX, in the order of their tickets. A sent message is removed when all
   // messages before it have been sent. abandoned_ has those of failed attempts to connect.
   std::deque<std::unique_ptr<Outgoing>> posted_;

@@ -37,7 +37,10 @@ void on_error(void* closed, ucp_ep_h, ucs_status_t) { *static_cast<bool*>(closed
 
 void on_request(ucp_conn_request_h request, void* slot) { *static_cast<ucp_conn_request_h*>(slot) = request; }
 
-void on_sent(void* request, ucs_status_t, void*) { ucp_request_free(request); }
+void on_sent(void* request, ucs_status_t, void* unsent) {
+  ucp_request_free(request);
+  --*static_cast<int*>(unsent);
+}
 
 }  // namespace
 
@@ -134,15 +137,22 @@ void RawPeer::send(absl::string_view head, absl::string_view data, bool rendezvo
   const std::string& kept_head = sent_.emplace_back(head);
   const std::string& kept_data = sent_.emplace_back(data);
   ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = &on_sent;
+  param.user_data = &unsent_;
   param.flags = UCP_AM_SEND_FLAG_REPLY | (rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
-  (void)ucp_am_send_nbx(endpoint_, 0, kept_head.data(), kept_head.size(), kept_data.data(), kept_data.size(),
-                        &param);
+  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, 0, kept_head.data(), kept_head.size(),
+                                                   kept_data.data(), kept_data.size(), &param);
+  if (UCS_PTR_IS_PTR(request)) ++unsent_;
 }
 
 void RawPeer::send_record(absl::string_view record) {
   send(UcxHead{UcxHead::Kind::kHandshake, 0, record.size(), 0}, record);
+}
+
+void RawPeer::flush() {
+  run_until([this] { return unsent_ == 0; });
+  EXPECT_EQ(unsent_, 0);
 }
 
 std::optional<RawPeer::Received> RawPeer::receive() {
@@ -171,7 +181,8 @@ bool RawPeer::wait_closed() {
 void RawPeer::run_until(const std::function<bool()>& done) {
   const absl::Time deadline = Clock::system().now() + kTestTimeout;
   while (!done() && Clock::system().now() < deadline) {
-    if (worker_->progress() || !worker_->arm()) continue;
+    if (meanwhile_ != nullptr) meanwhile_();
+    if (worker_->progress() || meanwhile_ != nullptr || !worker_->arm()) continue;
     pollfd descriptor = {.fd = worker_->descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&descriptor, 1, 100);
   }

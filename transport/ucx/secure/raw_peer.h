@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "gradwire/security/message_handshake.h"
@@ -42,6 +43,8 @@ class RawPeer {
   void send(absl::string_view head, absl::string_view data, bool rendezvous = false);
   // A message of the handshake.
   void send_record(absl::string_view record);
+  // Waits until UCX has sent all messages.
+  void flush();
 
   // The next message of the peer; nullopt: the peer has closed the connection, or the time is over.
   std::optional<Received> receive();
@@ -50,6 +53,9 @@ class RawPeer {
   // Waits until the peer has closed the connection.
   bool wait_closed();
   bool closed() const { return closed_; }
+
+  // From now on waits call `step` again and again, for example to drive the other end.
+  void set_meanwhile(std::function<void()> step) { meanwhile_ = std::move(step); }
 
  private:
   RawPeer();
@@ -61,6 +67,9 @@ class RawPeer {
   ucp_ep_h endpoint_ = nullptr;
   bool accepted_ = false;
   bool closed_ = false;
+  std::function<void()> meanwhile_;
+  // Number of messages that UCX has not sent.
+  int unsent_ = 0;
   std::deque<Received> received_;
   // The bytes that UCX may still be reading.
   std::deque<std::string> sent_;
