@@ -27,8 +27,8 @@ class ConnectionListener {
   virtual void on_message(Connection& connection, Message message) = 0;
   // The header of a message has arrived, and some of its buffers have not. `bytes`: the size of the message,
   // as Message::byte_size(); `arrived`: how many of them have arrived, apart from those on stripes. Called at
-  // most once for a message; on_message() follows unless the connection ends. Only the transport "tcp" calls
-  // this: the others deliver a message about when it begins to arrive.
+  // most once for a message; on_message() follows unless the connection ends. Not called for a message that
+  // arrives at once: over "shm" one whose large buffers were all put into the arena, and over "loopback" any.
   virtual void on_arriving(Connection& /*connection*/, const std::string& /*header*/, uint64_t /*bytes*/,
                            uint64_t /*arrived*/) {}
   // Maximum size of the next message, if that is less than the transport's limits. The transports "shm" and
@@ -76,8 +76,13 @@ class Connection {
   virtual std::size_t queued_bytes() { return 0; }
 
   // Number of bytes received so far, including those of incomplete messages; 0 for transports that do not
-  // count them. May be called from any thread.
+  // count them. Transports may leave out those of messages that arrive at once. May be called from any
+  // thread.
   virtual uint64_t bytes_arrived() const { return 0; }
+
+  // Whether queued_bytes() and bytes_arrived() count a large buffer only when all of it has been sent or
+  // received, because nothing is known of its parts.
+  virtual bool counts_whole_buffers() const { return false; }
 
   // The large buffers that found no room in the memory that is shared with the peer, so that they were sent
   // in parts, which is slower: their bytes, and when the last one was sent, on Clock::system(). A buffer that

@@ -120,6 +120,7 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
   std::size_t queued_bytes() override { return inner()->queued_bytes(); }
   NoRoom no_room() const override { return inner()->no_room(); }
   uint64_t bytes_arrived() const override { return inner()->bytes_arrived(); }
+  bool counts_whole_buffers() const override { return inner()->counts_whole_buffers(); }
 
   security::PeerIdentity peer() const override { return inner()->peer(); }
   std::string peer_address() const override { return inner()->peer_address(); }

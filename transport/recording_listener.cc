@@ -23,6 +23,18 @@ void RecordingListener::on_message(Connection& connection, Message message) {
   changed_.notify_all();
 }
 
+void RecordingListener::on_arriving(Connection& connection, const std::string& header, uint64_t bytes,
+                                    uint64_t arrived) {
+  const uint64_t counted = connection.bytes_arrived();
+  MutexLock lock(mutex_);
+  announced_.push_back({header, bytes, arrived, messages_.size(), counted});
+}
+
+std::vector<RecordingListener::Announced> RecordingListener::announced() {
+  MutexLock lock(mutex_);
+  return announced_;
+}
+
 void RecordingListener::on_closed(Connection&, absl::Status reason) {
   begin_call();
   MutexLock lock(mutex_);

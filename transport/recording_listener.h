@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -21,6 +22,8 @@ class RecordingListener : public ConnectionListener {
   explicit RecordingListener(Hook hook = nullptr) : hook_(std::move(hook)) {}
 
   void on_message(Connection& connection, Message message) override;
+  void on_arriving(Connection& connection, const std::string& header, uint64_t bytes,
+                   uint64_t arrived) override;
   void on_closed(Connection& connection, absl::Status reason) override;
 
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(); }
@@ -42,6 +45,17 @@ class RecordingListener : public ConnectionListener {
   // Waits for on_closed() and returns its reason; Internal after kTestTimeout.
   absl::Status wait_closed();
 
+  // The calls of on_arriving(), each with the number of messages before it and the connection's
+  // bytes_arrived().
+  struct Announced {
+    std::string header;
+    uint64_t bytes = 0;
+    uint64_t arrived = 0;
+    std::size_t messages_before = 0;
+    uint64_t counted = 0;
+  };
+  std::vector<Announced> announced();
+
   std::size_t message_count();
   int closed_count();
   // Number of calls after on_closed(), or concurrent with another call. Must be 0.
@@ -59,6 +73,7 @@ class RecordingListener : public ConnectionListener {
   Mutex mutex_;
   CondVar changed_;
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Announced> announced_ ABSL_GUARDED_BY(mutex_);
   bool held_back_ ABSL_GUARDED_BY(mutex_) = false;
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false;
   int closed_count_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -117,13 +117,15 @@ absl::StatusOr<uint64_t> LinkSender::send_now(std::string header, std::vector<tr
     const uint64_t end = link_bytes_.fetch_add(size, std::memory_order_relaxed) + size;
     if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
     if (transfers_->watches(size) && about.envelope != nullptr) {
+      Sending sending{[weak = weak_from_this(), end]() -> std::optional<uint64_t> {
+                        const std::shared_ptr<LinkSender> link = weak.lock();
+                        if (link == nullptr || link->closed()) return std::nullopt;
+                        const uint64_t given = link->link_bytes_.load(std::memory_order_acquire);
+                        return unsent_before(end, given, link->connection_->queued_bytes());
+                      },
+                      connection_->counts_whole_buffers()};
       watch_sending(*transfers_, {peer_name_, number_, size}, *about.envelope, about.answered,
-                    [weak = weak_from_this(), end]() -> std::optional<uint64_t> {
-                      const std::shared_ptr<LinkSender> link = weak.lock();
-                      if (link == nullptr || link->closed()) return std::nullopt;
-                      const uint64_t given = link->link_bytes_.load(std::memory_order_acquire);
-                      return unsent_before(end, given, link->connection_->queued_bytes());
-                    });
+                    std::move(sending));
     }
   }
   return ticket;

@@ -6,18 +6,20 @@
 namespace gradwire::rpc {
 
 void watch_sending(TransferWatch& watch, const MessageRoute& route, const proto::Envelope& envelope,
-                   const proto::Request* answered, std::function<std::optional<uint64_t>()> unsent) {
+                   const proto::Request* answered, Sending sending) {
   // Most messages have left by now, at least with shared memory.
-  if (unsent() == uint64_t{0}) return;
-  watch.begin({.direction = Transfer::Direction::kSending,
-               .what = transfer_name(envelope, answered == nullptr ? "" : callee_of(*answered)),
-               .worker = route.worker,
-               .link = route.link,
-               .bytes = route.bytes,
-               .progress = [bytes = route.bytes, unsent = std::move(unsent)]() -> std::optional<uint64_t> {
-                 const std::optional<uint64_t> left = unsent();
-                 return left.has_value() ? std::make_optional(bytes - std::min(bytes, *left)) : std::nullopt;
-               }});
+  if (sending.unsent() == uint64_t{0}) return;
+  watch.begin(
+      {.direction = Transfer::Direction::kSending,
+       .what = transfer_name(envelope, answered == nullptr ? "" : callee_of(*answered)),
+       .worker = route.worker,
+       .link = route.link,
+       .bytes = route.bytes,
+       .whole_buffers = sending.whole_buffers,
+       .progress = [bytes = route.bytes, unsent = std::move(sending.unsent)]() -> std::optional<uint64_t> {
+         const std::optional<uint64_t> left = unsent();
+         return left.has_value() ? std::make_optional(bytes - std::min(bytes, *left)) : std::nullopt;
+       }});
 }
 
 void watch_receiving(TransferWatch& watch, const MessageRoute& route, const std::string& header,
@@ -32,6 +34,7 @@ void watch_receiving(TransferWatch& watch, const MessageRoute& route, const std:
        .worker = route.worker,
        .link = route.link,
        .bytes = route.bytes,
+       .whole_buffers = connection->counts_whole_buffers(),
        .progress = [weak = std::move(arriving.connection), bytes = route.bytes,
                     before = connection->bytes_arrived() - arriving.arrived]() -> std::optional<uint64_t> {
          const std::shared_ptr<transport::Connection> connection = weak.lock();

@@ -21,11 +21,18 @@ struct MessageRoute {
   uint64_t bytes = 0;         // The size of the message.
 };
 
+// How a message is sent.
+struct Sending {
+  // Returns how many of the bytes up to the end of the message are unsent; nullopt if the link has ended.
+  std::function<std::optional<uint64_t>()> unsent;
+  // Connection::counts_whole_buffers().
+  bool whole_buffers = false;
+};
+
 // Has a message watched that was just sent. `answered`: the request that a Response answers; nullptr if it is
-// not known. `unsent`: how many of the bytes up to its end are unsent; nullopt if the link has ended. Does
-// nothing if none is.
+// not known. `sending`: how it is sent. Does nothing if none of its bytes is unsent.
 void watch_sending(TransferWatch& watch, const MessageRoute& route, const proto::Envelope& envelope,
-                   const proto::Request* answered, std::function<std::optional<uint64_t>()> unsent);
+                   const proto::Request* answered, Sending sending);
 
 // The connection on which a message arrives, and how many of its bytes have arrived.
 struct ArrivingOn {

@@ -11,6 +11,7 @@ namespace gradwire::rpc {
 namespace {
 
 constexpr absl::Duration kTick = absl::Seconds(1);
+constexpr absl::string_view kWhole = "; the transport reports a tensor only when it is complete";
 
 std::string cut(absl::string_view text, std::size_t most) {
   return text.size() <= most ? std::string(text) : absl::StrCat(text.substr(0, most), "...");
@@ -178,6 +179,7 @@ void TransferWatch::show(Entry& entry, uint64_t done, std::size_t others) {
         absl::StrCat("worker \"", options_.self, "\" is ", entry.is_sending() ? "sending " : "receiving ",
                      entry.text(), ": ", bytes_text(static_cast<double>(done)), " of ",
                      bytes_text(static_cast<double>(transfer.bytes)), ", ", rate);
+    if (transfer.whole_buffers) absl::StrAppend(&text, kWhole);
     if (others > 0)
       absl::StrAppend(
           &text, "; ", others,

@@ -25,6 +25,8 @@ struct Transfer {
   std::string worker;  // The name of the worker at the other end.
   uint64_t link = 0;   // The number of the link.
   uint64_t bytes = 0;  // The size of the message.
+  // Whether `progress` counts a tensor only when all of it has been sent or received. The lines say so.
+  bool whole_buffers = false;
   // Returns how many bytes have been sent or received so far; nullopt if the link has ended. Called without
   // locks, on the threads of begin() and of the timers.
   std::function<std::optional<uint64_t>()> progress;

@@ -236,6 +236,29 @@ TEST_F(TransferWatchTest, OnATerminalALineMoves) {
                   "3.0 MiB/s (2s)"));
 }
 
+TEST_F(TransferWatchTest, ALineSaysIfOnlyWholeTensorsAreCounted) {
+  watch(kMiB);
+  auto measured = std::make_shared<Message>();
+  watch_->begin({.direction = kSending,
+                 .what = "the call of \"train\"",
+                 .worker = "b",
+                 .bytes = 400 * kMiB,
+                 .whole_buffers = true,
+                 .progress = [measured]() -> std::optional<uint64_t> {
+                   MutexLock lock(measured->mutex);
+                   ++measured->measured;
+                   return measured->done;
+                 }});
+  pass(*measured, 10);
+  EXPECT_THAT(lines_.take(),
+              ElementsAre("worker \"a\" is sending the call of \"train\" to worker \"b\": 0 B of 400.0 MiB, "
+                          "0 B/s; the transport reports a tensor only when it is complete"));
+  set(*measured, 400 * kMiB);
+  pass(*measured);
+  EXPECT_THAT(lines_.take(), ElementsAre("* worker \"a\" has sent the call of \"train\" to worker \"b\": "
+                                         "400.0 MiB, 36.4 MiB/s"));
+}
+
 // A peer decides how large its messages are, and what they name.
 TEST_F(TransferWatchTest, NumberAndNamesAreBounded) {
   watch(kMiB);

@@ -45,6 +45,22 @@ Message MessageReader::take() {
   return std::exchange(message_, Message());
 }
 
+MessageReader::Arriving MessageReader::arriving() {
+  announced_ = true;
+  Arriving message{message_.header, header_bytes_, header_bytes_ + filled_, 0};
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    const uint64_t size = list_[i].size();
+    message.bytes += size;
+    if (list_[i].location() != BufferEntry::kFollows) {
+      message.in_arena += size;
+    } else if (i < buffer_index_) {
+      message.arrived += size;
+    }
+  }
+  message.arrived += message.in_arena;
+  return message;
+}
+
 void MessageReader::reset() {
   take();
   has_blocks_ = false;
@@ -134,6 +150,7 @@ absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWor
   buffer_count_ = start[1];
   GRADWIRE_RETURN_IF_ERROR(MessageSizes(message_limits_).begin(header_bytes_, buffer_count_));
   list_.clear();
+  announced_ = false;
   filled_ = 0;
   stage_ = Stage::kList;
   return next_stages();

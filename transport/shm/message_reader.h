@@ -51,6 +51,19 @@ class MessageReader {
   // REQUIRES: a message is complete.
   Message take();
 
+  // A message of which the header has arrived, and some buffers have not.
+  struct Arriving {
+    const std::string& header;
+    // The size of the message; how many of its bytes have arrived, and how many of these are in the arena.
+    uint64_t bytes;
+    uint64_t arrived;
+    uint64_t in_arena;
+  };
+  // Whether there is such a message, and arriving() was not called for it.
+  bool has_arriving() const { return stage_ == Stage::kBuffers && !announced_; }
+  // REQUIRES: has_arriving().
+  Arriving arriving();
+
   // Whether a message has begun but is not complete.
   bool in_message() const { return stage_ != Stage::kIdle; }
   // Drops the data of an incomplete message.
@@ -82,6 +95,8 @@ class MessageReader {
   std::vector<BufferEntry> list_;
   // The list is complete and has buffers in an arena.
   bool has_blocks_ = false;
+  // arriving() was called for the message in several records.
+  bool announced_ = false;
   // Sizes of a message in several records.
   uint64_t header_bytes_ = 0;
   uint64_t buffer_count_ = 0;

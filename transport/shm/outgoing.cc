@@ -147,6 +147,10 @@ void OutgoingQueue::push(uint64_t ticket, Outgoing message) {
   messages_.push_back(std::move(message));
 }
 
+std::size_t OutgoingQueue::bytes() const {
+  return bytes_ - (messages_.empty() ? 0 : messages_.front().written_bytes());
+}
+
 Outgoing OutgoingQueue::pop() {
   Outgoing message = std::move(messages_.front());
   // Tickets increase by one with each message, also with those that never were in the queue. A message

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -74,12 +75,18 @@ class Outgoing {
   // captured; the captured copy does not contain them.
   std::vector<std::size_t> captured_from_;
 
+  // Number of bytes of a queued message that are in shared memory, once the reader can see that it has begun.
+  std::size_t written_bytes() const {
+    return stage_ == Stage::kUnwritten ? 0 : queued_bytes_ - std::min(queued_bytes_, left_);
+  }
+
   // The size of the message when it was queued.
   friend class OutgoingQueue;
   std::size_t queued_bytes_ = 0;
 
   bool prepared_ = false;
   Stage stage_ = Stage::kUnwritten;
+  // Number of bytes of the stream that are not in the ring, from Stage::kStreaming on.
   std::size_t left_ = 0;
   // The position in the stream: the piece (the list, the header, then the buffers) and the offset in it.
   std::size_t piece_ = 0;
@@ -95,8 +102,9 @@ class OutgoingQueue {
   // `ticket` must be the successor of the last queued ticket, if the queue is not empty.
   void push(uint64_t ticket, Outgoing message);
   Outgoing pop();
-  // Total size of all messages at the time when they were queued.
-  std::size_t bytes() const { return bytes_; }
+  // Total size of all messages at the time when they were queued, without the bytes of the first one that are
+  // in shared memory.
+  std::size_t bytes() const;
   // Returns nullptr if the message is not queued.
   Outgoing* find(uint64_t ticket);
   std::deque<Outgoing> clear();

@@ -72,6 +72,7 @@ class ShmConnection : public LoopConnection, public EventHandler {
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return sender_.allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
   NoRoom no_room() const override { return sender_.no_room(); }
+  uint64_t bytes_arrived() const override { return receiver_.bytes_arrived(); }
   // The handshake lets only processes of allowed users pass.
   security::PeerIdentity peer() const override { return {.proof = security::PeerIdentity::Proof::kUser}; }
 

@@ -135,13 +135,27 @@ bool ShmReceiver::read_ring_in_loop(bool all) {
       context_.counters->doorbells.fetch_add(1, std::memory_order_relaxed);
       socket_.ring();
     }
-    if (!*complete) continue;
+    if (!*complete) {
+      if (!connection_.close_called()) count_part_in_loop(record.length);
+      continue;
+    }
     Message message = reader_.take();
     if (!message.buffers.empty()) context_.trim_pool();
     // The listener may close the connection, which resets ring_: the loop checks it.
     if (!connection_.close_called()) connection_.listener().on_message(connection_, std::move(message));
   }
   return records > 0;
+}
+
+void ShmReceiver::count_part_in_loop(uint64_t bytes) {
+  const auto count = [this](uint64_t more) {
+    bytes_arrived_.store(bytes_arrived() + more, std::memory_order_relaxed);
+  };
+  count(bytes);
+  if (!reader_.has_arriving()) return;
+  const MessageReader::Arriving message = reader_.arriving();
+  count(message.in_arena);
+  connection_.listener().on_arriving(connection_, message.header, message.bytes, message.arrived);
 }
 
 }  // namespace gradwire::transport

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "absl/types/optional.h"
@@ -13,8 +15,8 @@
 namespace gradwire::transport {
 
 // The receiving side of a connection through shared memory. It reads the peer's ring, learns the segments of
-// the peer's arena from the socket, and delivers complete messages. Used only by the loop's driver. It is a
-// part of its connection.
+// the peer's arena from the socket, and delivers complete messages. Used only by the loop's driver, except
+// for bytes_arrived(). It is a part of its connection.
 class ShmReceiver {
  public:
   // `peer_arena`: where the segments of the peer are registered. `watch` is activated when the peer has rung.
@@ -34,6 +36,9 @@ class ShmReceiver {
   // Called when the peer is gone: reads the data that it wrote before, then closes the connection.
   void peer_gone_in_loop();
 
+  // Number of bytes of messages that came in several records.
+  uint64_t bytes_arrived() const { return bytes_arrived_.load(std::memory_order_relaxed); }
+
   // The methods of Pollable for the ring. REQUIRES: started, not ended.
   bool poll_ring_in_loop() { return read_ring_in_loop(/*all=*/false); }
   void arm_in_loop() { ring_->arm(); }
@@ -44,6 +49,8 @@ class ShmReceiver {
   absl::Status take_packet_in_loop(ControlPacket& packet);
   absl::Status catch_up_in_loop();
   bool read_ring_in_loop(bool all);
+  // Counts a record that does not complete its message, and announces the message to the listener, once.
+  void count_part_in_loop(uint64_t bytes);
 
   LoopConnection& connection_;
   ShmContext& context_;
@@ -52,6 +59,7 @@ class ShmReceiver {
   ArenaPeer& peer_arena_;
   MessageReader reader_;
   absl::optional<RingConsumer> ring_;
+  std::atomic<uint64_t> bytes_arrived_{0};
 };
 
 }  // namespace gradwire::transport

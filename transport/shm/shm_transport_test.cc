@@ -271,6 +271,56 @@ TEST_F(ShmPair, MessagesQueuedBehindAFullArenaUseItWhenItHasRoom) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_test_buffer(received[i].buffers[0], 3 * kMiB, i));
 }
 
+// Buffers without room in the arena go through the ring in parts. Both ends count these.
+TEST_F(ShmPair, AMessageThatArrivesInPartsIsAnnouncedOnce) {
+  ShmOptions options;
+  options.max_arena_bytes = 2 * kMiB;
+  start(options);
+  constexpr std::size_t kMessages = 3;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    Message message{"message " + std::to_string(i), {make_test_buffer(10, 1), make_test_buffer(100'000, 2)}};
+    message.buffers.push_back(make_test_buffer(5 * kMiB, 3));
+    ASSERT_TRUE(to_server_->send(std::move(message)).ok());
+    ASSERT_TRUE(to_server_->send({"small", {}}).ok());
+    ASSERT_EQ(at_server_->wait_for_messages(2 * i + 2).size(), 2 * i + 2);
+  }
+  const std::vector<RecordingListener::Announced> announced = at_server_->announced();
+  ASSERT_EQ(announced.size(), kMessages);
+  uint64_t before = 0;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(announced[i].header, "message " + std::to_string(i));
+    EXPECT_EQ(announced[i].bytes, announced[i].header.size() + 10 + 100'000 + 5 * kMiB);
+    // The second buffer is in the arena.
+    EXPECT_GE(announced[i].arrived, announced[i].header.size() + 100'000);
+    EXPECT_LT(announced[i].arrived, announced[i].bytes);
+    EXPECT_GE(announced[i].counted, before + announced[i].arrived);
+    before = announced[i].counted;
+  }
+  EXPECT_GE(to_client_->bytes_arrived(), before + 4 * kMiB);
+}
+
+TEST_F(ShmPair, AMessageInTheArenaIsNotAnnounced) {
+  start();
+  ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(8 * kMiB, 1))).ok());
+  ASSERT_EQ(at_server_->wait_for_messages(1).size(), 1);
+  EXPECT_TRUE(at_server_->announced().empty());
+  EXPECT_EQ(to_client_->bytes_arrived(), 0);
+}
+
+TEST_F(ShmPair, TheWrittenPartOfALargeMessageIsNotQueued) {
+  ShmOptions options;
+  options.max_arena_bytes = kMiB;
+  start(options);
+  at_server_->hold_back();
+  ASSERT_TRUE(to_server_->send({"small", {}}).ok());
+  ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(20 * kMiB, 1))).ok());
+  EXPECT_LE(to_server_->queued_bytes(), 20 * kMiB - 64'000);
+  EXPECT_GT(to_server_->queued_bytes(), 10 * kMiB);
+  at_server_->resume();
+  ASSERT_EQ(at_server_->wait_for_messages(2).size(), 2);
+  EXPECT_EQ(to_server_->queued_bytes(), 0);
+}
+
 TEST_F(ShmPair, IdleMemoryIsGivenBack) {
   ShmOptions options;
   options.arena_idle_time = absl::Milliseconds(10);

@@ -64,12 +64,11 @@ void UcxConnection::connect_in_loop(std::vector<SocketAddress> candidates,
 void UcxConnection::begin_attempt_in_loop() {
   const UcxAttempts::Attempt attempt = attempts_->begin(Clock::system().now());
   SocketAddress& address = candidates_[attempt.address];
-  await_opening_in_loop(attempt.deadline);
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   params.sockaddr = {address.get(), address.length};
-  create_endpoint_in_loop(params);
+  create_endpoint_in_loop(params, attempt.deadline);
 }
 
 // Removes everything of this attempt, since its late callbacks must not affect the next one.
@@ -99,11 +98,10 @@ void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::string host, 
   place_ = place;
   context_->connections.insert(shared_from_this());
   context_->arrivals.add_in_loop(place_, *this);
-  await_opening_in_loop(Clock::system().now() + context_->introduction_timeout);
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
-  create_endpoint_in_loop(params);
+  create_endpoint_in_loop(params, Clock::system().now() + context_->introduction_timeout);
 }
 
 void UcxConnection::give_up_in_loop() {
@@ -115,15 +113,12 @@ void UcxConnection::give_up_in_loop() {
   close_endpoint_in_loop();
 }
 
-void UcxConnection::await_opening_in_loop(absl::Time deadline) {
+void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params, absl::Time deadline) {
   opening_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
     opening_timer_ = 0;
     settle_later_in_loop(absl::UnavailableError("the peer did not answer in time"));
     context_->activate_in_loop();
   });
-}
-
-void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
   params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = context_->error_handler_in_loop();
@@ -213,7 +208,7 @@ void UcxConnection::settle_later_in_loop(absl::Status failure) {
 }
 
 void UcxConnection::settle_in_loop() {
-  touched_ = false;
+  touched = false;
   const std::shared_ptr<LoopConnection> self = shared_from_this();
   // Only the outstanding operations of a closed connection are left.
   if (ended_) {

@@ -42,6 +42,8 @@ class UcxConnection : public LoopConnection {
   void capture(uint64_t) override {}
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override { return sender_.queued_bytes(); }
+  uint64_t bytes_arrived() const override { return receiver_.bytes_arrived(); }
+  bool counts_whole_buffers() const override { return true; }
   security::PeerIdentity peer() const override;
 
   // Tries the candidates in order until `deadline`.
@@ -56,8 +58,8 @@ class UcxConnection : public LoopConnection {
   ucs_status_t receive_in_loop(absl::string_view head, void* data, std::size_t data_bytes, bool rendezvous);
   void endpoint_failed_in_loop(ucs_status_t status);
 
-  // Marks the connection as touched (see UcxContext). Returns false if it already was.
-  bool mark_touched_in_loop() { return !std::exchange(touched_, true); }
+  // Whether the connection is touched (see UcxContext). Used only by the loop's driver.
+  bool touched = false;
   // Delivers complete messages, sends queued ones, and closes the connection if necessary. What the time of
   // the round does not suffice for is done in later ones.
   void settle_in_loop();
@@ -76,11 +78,10 @@ class UcxConnection : public LoopConnection {
   // Makes the connection settle (see UcxContext). If `failure` is not OK, the connection is then
   // closed; the first failure wins.
   void settle_later_in_loop(absl::Status failure);
-  // Sets the time until which the opening must be done.
-  void await_opening_in_loop(absl::Time deadline);
   void begin_attempt_in_loop();
   void end_attempt_in_loop();
-  void create_endpoint_in_loop(ucp_ep_params_t& params);
+  // `deadline`: the time until which the opening must be done.
+  void create_endpoint_in_loop(ucp_ep_params_t& params, absl::Time deadline);
   void react_in_loop(UcxOpening::Reaction reaction);
   void retire_in_loop();
   void close_endpoint_in_loop();
@@ -98,7 +99,6 @@ class UcxConnection : public LoopConnection {
   // The connection is closed.
   bool ended_ = false;
   ucp_ep_h endpoint_ = nullptr;
-  bool touched_ = false;
   // An arrival asks before each unit of work whether the round has time. If not, it waits for a task of a
   // later round, in which it has its turn.
   enum class Turn { kAsk, kWait, kGranted } turn_ = Turn::kAsk;

@@ -78,7 +78,7 @@ void UcxContext::activate_in_loop() {
 
 void UcxContext::touch_in_loop(UcxConnection& connection) {
   // The list owns the connection, which may close before it settles.
-  if (connection.mark_touched_in_loop()) touched_.push_back(connection.keep(&connection));
+  if (!std::exchange(connection.touched, true)) touched_.push_back(connection.keep(&connection));
 }
 
 std::shared_ptr<ConnectionListener> UcxContext::accepted_in_loop(UcxConnection& connection) {

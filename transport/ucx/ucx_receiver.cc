@@ -53,6 +53,8 @@ ucs_status_t UcxReceiver::receive_in_loop(absl::string_view head_bytes, void* da
       incoming_.resize(index + 1);
       count_waiting_in_loop();
     }
+    // It shows that the peer is alive while the messages before it are incomplete.
+    if (index > 0) count_bytes_in_loop(UcxHead::kBytes + (rendezvous ? 0 : data_bytes));
     Incoming& incoming = incoming_[index];
     if (head.kind != UcxHead::Kind::kBuffer) {
       return receive_frame_in_loop(incoming, head, data, data_bytes, rendezvous);
@@ -99,6 +101,7 @@ absl::Status UcxReceiver::accept_frame_in_loop(Incoming& incoming, const UcxHead
       const uint64_t size = frame.sizes[i];
       if (size >= UcxHead::kSeparateFrom) {
         ++incoming.missing;
+        incoming.missing_bytes += size;
         continue;
       }
       if (size == 0) continue;
@@ -174,6 +177,8 @@ void UcxReceiver::arrived_in_loop(Arrival& arrival, ucs_status_t status) {
   Incoming& incoming = incoming_[head.sequence - next_sequence_];
   if (head.kind == UcxHead::Kind::kBuffer) {
     --incoming.missing;
+    incoming.missing_bytes -= head.length;
+    if (incoming.announced) count_bytes_in_loop(head.length);
     return;
   }
   settle_(accept_frame_in_loop(incoming, head,
@@ -204,6 +209,18 @@ void UcxReceiver::deliver_in_loop() {
     }
   }
   count_waiting_in_loop();
+  announce_in_loop();
+}
+
+void UcxReceiver::announce_in_loop() {
+  if (incoming_.empty() || connection_.close_called()) return;
+  Incoming& next = incoming_.front();
+  if (!next.framed || next.missing == 0 || std::exchange(next.announced, true)) return;
+  uint64_t bytes = next.message.header.size();
+  for (const uint64_t size : next.sizes) bytes += size;
+  const uint64_t arrived = bytes - next.missing_bytes;
+  count_bytes_in_loop(arrived);
+  connection_.listener().on_arriving(connection_, next.message.header, bytes, arrived);
 }
 
 void UcxReceiver::defer_in_loop() {

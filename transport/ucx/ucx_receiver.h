@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,7 +20,8 @@
 namespace gradwire::transport {
 
 // The receiving side of a connection over UCX, after its opening. It keeps incomplete messages and delivers
-// complete ones in order. It is a part of its connection. Used only by the loop's driver.
+// complete ones in order. It is a part of its connection. Used only by the loop's driver, except for
+// bytes_arrived().
 class UcxReceiver {
  public:
   // `settle`: see UcxSender.
@@ -37,6 +39,9 @@ class UcxReceiver {
   void stop_in_loop() { stopped_ = true; }
   // Drops the received data, before another attempt to connect or at the end.
   void reset_in_loop();
+  // The bytes of messages that waited for a buffer when they were the next ones to deliver, and of the frames
+  // that arrived behind them.
+  uint64_t bytes_arrived() const { return bytes_arrived_.load(std::memory_order_relaxed); }
   // Number of outstanding receive operations of UCX.
   std::size_t outstanding() const { return arrivals_.size(); }
   // Called when UCX makes no more callbacks.
@@ -56,8 +61,11 @@ class UcxReceiver {
     UcxHead::Kind kind = UcxHead::Kind::kMessage;
     bool frame_begun = false;
     bool framed = false;
-    // Number of incomplete buffers.
+    // Number of incomplete buffers, and their bytes.
     std::size_t missing = 0;
+    uint64_t missing_bytes = 0;
+    // It was announced to the listener.
+    bool announced = false;
     std::vector<uint64_t> sizes;
     Message message;
     std::vector<Held> held;
@@ -77,6 +85,11 @@ class UcxReceiver {
   absl::Status begin_buffer_in_loop(Incoming& incoming, const UcxHead& head, void* descriptor);
   absl::Status begin_arrival_in_loop(const UcxHead& head, Buffer buffer, void* descriptor);
   void defer_in_loop();
+  // Announces the next message to the listener, once, if it waits for a buffer.
+  void announce_in_loop();
+  void count_bytes_in_loop(uint64_t bytes) {
+    bytes_arrived_.store(bytes_arrived() + bytes, std::memory_order_relaxed);
+  }
   // Counts the messages that wait for a later round in UcxContext.
   void count_waiting_in_loop();
   static void on_arrived(void* request, ucs_status_t status, std::size_t bytes, void* arrival);
@@ -99,6 +112,7 @@ class UcxReceiver {
   uint64_t next_sequence_ = 1;
   std::size_t held_count_ = 0;
   std::list<Arrival> arrivals_;
+  std::atomic<uint64_t> bytes_arrived_{0};
 };
 
 }  // namespace gradwire::transport

@@ -27,7 +27,7 @@ absl::StatusOr<uint64_t> UcxSender::send(Message message, bool& post) {
   GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, context_.options.limits));
   auto outgoing = std::make_unique<Outgoing>();
   outgoing->sender = this;
-  outgoing->bytes = message.byte_size();
+  outgoing->bytes = outgoing->queued_bytes = message.byte_size();
   outgoing->frame = encode_ucx_frame(message);
   UcxHead head;
   head.length = message.header.size();
@@ -195,9 +195,12 @@ void UcxSender::on_sent(void* request, ucs_status_t status, void* user_data) {
 
 void UcxSender::piece_sent_in_loop(Outgoing::Piece& piece, ucs_status_t status) {
   --outstanding_;
+  Outgoing& message = *piece.message;
+  const std::size_t bytes = piece.buffer.size();
+  message.queued_bytes -= bytes;
+  queued_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   // The buffer belongs to a user, whose code must not run inside UCX's callback.
   if (piece.buffer.data() != nullptr) context_.release_in_loop(std::exchange(piece.buffer, Buffer()));
-  Outgoing& message = *piece.message;
   // Errors of an earlier attempt to connect are ignored.
   settle_(status != UCS_OK && message.endpoint == endpoint_
               ? absl::UnavailableError(ucs_status_string(status))
@@ -208,7 +211,7 @@ void UcxSender::piece_sent_in_loop(Outgoing::Piece& piece, ucs_status_t status) 
 void UcxSender::count_down_in_loop(Outgoing& message) {
   if (--message.unsent_pieces > 0) return;
   posted_bytes_ -= message.bytes;
-  queued_bytes_.fetch_sub(message.bytes, std::memory_order_relaxed);
+  queued_bytes_.fetch_sub(message.queued_bytes, std::memory_order_relaxed);
   while (!posted_.empty() && posted_.front()->unsent_pieces == 0) posted_.pop_front();
 }
 

@@ -76,8 +76,9 @@ class UcxSender {
     Piece frame_piece;
     // The buffers that are sent separately.
     std::vector<Piece> buffers;
-    // The size of the message, for the limits.
+    // The size of the message, for the limits; and those of its bytes that queued_bytes() counts.
     std::size_t bytes = 0;
+    std::size_t queued_bytes = 0;
     // Number of unsent pieces, plus one during submission.
     std::size_t unsent_pieces = 0;
   };
