@@ -98,6 +98,27 @@ TEST(ThreadSlot, DestructorsOfAThreadMayCount) {
   EXPECT_EQ(counter.value(), 100u);
 }
 
+// Notes the cell that the thread has in the destructor.
+struct LateSlot {
+  ~LateSlot() {
+    if (slot != nullptr) *slot = thread_slot();
+  }
+  std::size_t* slot = nullptr;
+};
+
+// Another thread may own the cell by then.
+TEST(ThreadSlot, ThreadHasTheSharedCellAfterItHasGivenItsOwnBack) {
+  std::size_t at_first = kSharedSlot;
+  std::size_t at_end = 0;
+  std::thread([&] {
+    thread_local LateSlot late;
+    late.slot = &at_end;
+    at_first = thread_slot();
+  }).join();
+  EXPECT_LT(at_first, kSharedSlot);
+  EXPECT_EQ(at_end, kSharedSlot);
+}
+
 TEST(Histogram, BoundsBelongToTheirBuckets) {
   EXPECT_EQ(Histogram::bucket_of(0), 0u);
   EXPECT_EQ(Histogram::bucket_of(1'000), 0u);
@@ -124,6 +145,15 @@ TEST(Histogram, QuantilesLieInTheRightBucket) {
   EXPECT_GT(values.quantile(0.99), absl::Milliseconds(32));
   EXPECT_LE(values.quantile(0.99), absl::Milliseconds(66));
   EXPECT_EQ(values.sum_ns, 98u * 10'000 + 2u * 50'000'000);
+}
+
+TEST(Histogram, QuantilesAreSpreadOverTheirBucket) {
+  Histogram histogram;
+  for (int i = 0; i < 4; ++i) histogram.record(absl::Microseconds(10));  // Between 8 us and 16 us.
+  const HistogramValues values = histogram.values();
+  EXPECT_EQ(values.quantile(0.25), absl::Microseconds(10));
+  EXPECT_EQ(values.quantile(0.5), absl::Microseconds(12));
+  EXPECT_EQ(values.quantile(1.0), absl::Microseconds(16));
 }
 
 TEST(Histogram, ExtremeDurationsStayInside) {

@@ -96,6 +96,32 @@ TEST(AgentFlight, FirstTimeoutWritesTheRecordsOfTheProcess) {
   gate().set_value();
 }
 
+TEST(AgentFlight, TimeoutsWithinTheIntervalWriteThemOnce) {
+  const std::string directory = folder("once");
+  RpcBackendOptions options = with_directory(directory);
+  options.flight.dump_interval = absl::Hours(1);
+  options.num_worker_threads = 1;
+  testing::Group group(2, options);
+  gate() = Promise<void>();
+  const auto time_out = [&] {
+    EXPECT_FALSE(status_of([&] {
+                   group[0]->rpc_sync<&wait_at_gate>(
+                       Destination("worker1").with_timeout(absl::Milliseconds(10)));
+                 }).ok());
+  };
+  time_out();
+  const std::string path = file_of(directory, group[0]);
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(path); }));
+  std::filesystem::remove(path);
+  // The timers' thread has finished the second timeout when it begins the third one. The only thread of the
+  // worker would write the records before it runs the next handler.
+  time_out();
+  time_out();
+  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker0", 4), 8);
+  EXPECT_FALSE(std::filesystem::exists(path));
+  gate().set_value();
+}
+
 TEST(AgentFlight, TimeoutAfterTheIntervalWritesThemAgain) {
   const std::string directory = folder("again");
   RpcBackendOptions options = with_directory(directory);

@@ -35,6 +35,12 @@ int64_t early(int64_t value) { return value; }
 GRADWIRE_RPC(early)
 int64_t late(int64_t value) { return value; }
 GRADWIRE_RPC(late)
+Promise<int64_t>& gate() {
+  static auto* promise = new Promise<int64_t>;
+  return *promise;
+}
+Future<int64_t> wait_at_gate() { return gate().future(); }
+GRADWIRE_RPC(wait_at_gate)
 
 class FlightQuestionTest : public ::testing::Test {
  protected:
@@ -89,6 +95,23 @@ TEST_F(FlightQuestionTest, CallsOfThePeriodComeWithTheHeaderAndTheMembers) {
                     HasSubstr("::late\""), Not(HasSubstr("::early\""))));
   // The state is not read for it.
   EXPECT_EQ(after.peers_size(), 0);
+}
+
+TEST_F(FlightQuestionTest, CallThatIsOpenOrEndsInThePeriodBelongsToIt) {
+  testing::Group group(2, with_records(1000));
+  gate() = Promise<int64_t>();
+  const Future<int64_t> call = group[0]->rpc_async<&wait_at_gate>("worker1");
+  proto::FlightQuestion begin;
+  begin.set_from(~uint64_t{0});
+  const proto::AgentState before = ask(begin);
+  proto::FlightQuestion question;
+  // Later than the beginning of the call.
+  question.set_since_us(before.read_at_us() + 1);
+  question.set_begun(before.flight().recorded());
+  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_at_gate\""));
+  gate().set_value(1);
+  EXPECT_EQ(call.wait(), 1);
+  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_at_gate\""));
 }
 
 TEST_F(FlightQuestionTest, LargeRecordComesInPartsWithEachCallOnce) {

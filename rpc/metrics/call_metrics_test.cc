@@ -67,7 +67,11 @@ TEST(CallMetrics, NamesOfOtherProcessesAreBounded) {
   EXPECT_LT(registry.series(), 3'000u);
   const auto families = parsed(registry);
   EXPECT_EQ(families.at("gradwire_rpc_calls_served_total").sum({}), 1'000);
-  EXPECT_EQ(families.at("gradwire_rpc_calls_made_total").sum({}), 1'000);
+  const auto& made = families.at("gradwire_rpc_calls_made_total");
+  EXPECT_EQ(made.sum({}), 1'000);
+  // The codes are 0 to 16. All others count as UNKNOWN.
+  EXPECT_EQ(made.sum({{"code", "OK"}}), 1);
+  EXPECT_EQ(made.sum({{"code", "UNKNOWN"}}), 1 + 983);
   EXPECT_EQ(families.at("gradwire_rpc_queue_seconds").value({{"function", "other"}}, "_count"),
             1'000.0 - PeerCalls::kFunctions);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -96,6 +97,25 @@ TEST(Turns, PeersThatDeferMuchTakeTurnsAndDelayOthersByOneRound) {
   EXPECT_EQ(ran.find("ab"), std::string::npos);
   turns.clear();
   EXPECT_FALSE(turns.waiting());
+}
+
+// The end of a task may end a connection, which defers its last work.
+TEST(Turns, ClearAlsoDropsWhatTheEndOfATaskDefers) {
+  ManualClock clock;
+  Turns turns(clock);
+  int runs = 0;
+  const auto owner = [&turns, &runs] {
+    return std::shared_ptr<int>(new int(0), [&turns, &runs](int* number) {
+      delete number;
+      turns.defer([&runs] { ++runs; });
+    });
+  };
+  turns.defer([owned = owner()] {});
+  turns.clear();
+  EXPECT_FALSE(turns.waiting());
+  turns.begin_round();
+  EXPECT_FALSE(turns.run_deferred());
+  EXPECT_EQ(runs, 0);
 }
 
 TEST(Turns, ATaskThatDefersItselfRunsOnceInARound) {

@@ -172,6 +172,14 @@ TEST(FindLeaks, ReferencesOfAHolderThatIsGone) {
   EXPECT_THAT(findings[0].title, HasSubstr("held for \"b\", which is gone"));
 }
 
+// The loss is confirmed soon.
+TEST(FindLeaks, YoungReferencesOfAHolderThatIsGoneAreNone) {
+  JobBuilder builder({"a", "b"});
+  rrefs(builder, 98, 1, absl::Seconds(1)).set_holder_lost(true);
+  builder.worker("b").standing = WorkerView::Standing::kLeft;
+  EXPECT_THAT(analyze(builder.job, {}), IsEmpty());
+}
+
 TEST(Text, IsShortAndHarmless) {
   EXPECT_EQ(text_of(absl::Milliseconds(999)), "999 ms");
   EXPECT_EQ(text_of(absl::Seconds(59)), "59.0 s");

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -87,6 +89,22 @@ TEST(FlightTrace, FilesOfAWorkerAreMergedAndTheLaterOneCounts) {
   ASSERT_EQ(workers[0].spans.size(), 2u);
   EXPECT_EQ(workers[0].spans[0].end, 4000);
   EXPECT_EQ(workers[0].spans[1].id.second, 8u);
+}
+
+// A newer file says how many records were overwritten so far, those before an older file included.
+TEST(FlightTrace, OverwrittenRecordsOfTheNewestFileCount) {
+  std::vector<FlightFile> files = {file_of("a", 1), file_of("a", 1), file_of("b", 2)};
+  for (FlightFile& file : files) file.capacity = 10;
+  files[0].recorded = 15;
+  files[1].recorded = 40;
+  files[1].clock_ns = 9500;
+  files[2].recorded = 10;
+  for (const bool newest_first : {false, true}) {
+    if (newest_first) std::swap(files[0], files[1]);
+    const std::vector<WorkerTrace> workers = trace_of(files);
+    EXPECT_EQ(workers.at(0).overwritten, 30u);
+    EXPECT_EQ(workers.at(1).overwritten, 0u);
+  }
 }
 
 TEST(FlightTrace, RanksOfACollectiveHaveAnIdentityInCommon) {

@@ -97,12 +97,14 @@ TEST(JobMetrics, RoundsReplaceTheirWorkers) {
   }
   job->end_round();
   EXPECT_EQ(parsed(job->text()).count("gradwire_rpc_links"), 0u);
+  EXPECT_EQ(parsed(job->text()).at("gradwire_launch_workers").value({}), 0);
   job->begin_round(1, 1);
   // No agent yet: nothing to ask, and no failure.
   add_worker(*job, 0, 0);
   const TextFamilies families = parsed(job->text());
   EXPECT_EQ(families.at("gradwire_launch_restarts_total").value({}), 1);
   EXPECT_EQ(families.at("gradwire_launch_rounds_total").value({}), 2);
+  EXPECT_EQ(families.at("gradwire_launch_workers").value({}), 1);
   EXPECT_EQ(families.at("gradwire_launch_scrape_failures_total").value({}), 0);
 }
 
@@ -116,6 +118,17 @@ TEST(JobMetrics, WorkerThatDoesNotAnswerDoesNotHideTheOthers) {
   const TextFamilies families = parsed(job->text());
   EXPECT_EQ(families.at("gradwire_rpc_links").value({{"rank", "0"}}), 1);
   EXPECT_EQ(families.at("gradwire_launch_scrape_failures_total").value({}), 1);
+}
+
+// A process that is killed leaves the file of its socket.
+TEST(JobMetrics, WorkerThatHasEndedIsNotAFailure) {
+  auto job = JobMetrics::create({.address = "127.0.0.1:0"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  job->begin_round(0, 0);
+  const std::string path = absl::StrCat(absl::StripPrefix(add_worker(*job, 0, 0), "unix:"), "killed");
+  silent(path).reset();
+  ASSERT_TRUE(std::filesystem::exists(path));
+  EXPECT_EQ(parsed(job->text()).at("gradwire_launch_scrape_failures_total").value({}), 0);
 }
 
 TEST(JobMetrics, MalformedAnswersDoNotSpoilTheText) {
