@@ -77,24 +77,19 @@ absl::Status check_object(const Callee& method, const TypeOps* type) {
   return absl::OkStatus();
 }
 
-// The end of a call.
-struct CallEnd {
-  absl::StatusCode code;
-  absl::Time begun;  // When its handler began; InfinitePast if it had none.
-  absl::Time now;
-};
-
-// Counts the end of a call in the metrics of the agent. `known`: whether this program has the function. A
-// name that a caller has made up is not counted as a function, because each would be a series of its own.
-void count_end(CallMetrics* metrics, const IncomingCall& incoming, const std::string& callee, bool known,
-               const CallEnd& end) {
-  if (metrics == nullptr) return;
-  known = known || (incoming.request().has_script() && end.code == absl::StatusCode::kOk);
-  const int64_t ended_ns = absl::ToUnixNanos(end.now);
-  const int64_t begun_ns = end.begun != absl::InfinitePast() ? absl::ToUnixNanos(end.begun) : ended_ns;
-  incoming.link->served_metrics.in(*metrics, incoming.from.name)
-      .served(known ? absl::string_view(callee) : absl::string_view(), end.code,
-              begun_ns - absl::ToUnixNanos(incoming.arrived), ended_ns - begun_ns);
+// Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
+void refuse_result(const ServedCall& call, const ServedCall::Parts& parts, const absl::Status& status,
+                   proto::Response& response) {
+  if (response.has_result()) {
+    parts.rrefs.undo(response.result(), call.incoming().from);
+    if (response.result().has_graph() && parts.runtime.graph_hook != nullptr) {
+      parts.runtime.graph_hook->outgoing_failed(call.incoming().from, response.result().graph());
+    }
+    response.clear_result();
+  }
+  status_to_proto(with_worker(with_context(status, absl::StrCat("the result of \"", call.callee(), "\"")),
+                              parts.runtime.self.name),
+                  *response.mutable_status());
 }
 
 }  // namespace
@@ -291,7 +286,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
         parts_.runtime.fences, std::move(encoded), [link = incoming_.link] { return link; },
         [self = shared_from_this(), waiting](const absl::Status& copied, EncodedTensors tensors) {
           if (!copied.ok()) {
-            self->refuse_result(copied, *waiting->mutable_response());
+            refuse_result(*self, self->parts_, copied, *waiting->mutable_response());
             tensors = EncodedTensors();
           }
           self->answer(*waiting, std::move(tensors), Clock::system().now());
@@ -310,7 +305,7 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
   if (!ticket.ok()) {
     // The connection has ended.
     recorder.ended(trace_.record, now, ticket.status().code());
-    refuse_result(ticket.status(), *envelope.mutable_response());
+    refuse_result(*this, parts_, ticket.status(), *envelope.mutable_response());
   } else {
     parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
@@ -318,19 +313,6 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
   }
   parts_.calls.end(incoming_);
   if (on_ended_) on_ended_();
-}
-
-void ServedCall::refuse_result(const absl::Status& status, proto::Response& response) {
-  if (response.has_result()) {
-    parts_.rrefs.undo(response.result(), incoming_.from);
-    if (response.result().has_graph() && parts_.runtime.graph_hook != nullptr) {
-      parts_.runtime.graph_hook->outgoing_failed(incoming_.from, response.result().graph());
-    }
-    response.clear_result();
-  }
-  status_to_proto(with_worker(with_context(status, absl::StrCat("the result of \"", callee_, "\"")),
-                              parts_.runtime.self.name),
-                  *response.mutable_status());
 }
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type, StreamFencePtr fence) {
@@ -367,16 +349,29 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
     }
     if (!status.ok()) {
       // The references and graph nodes that were added before the error must not wait for a receiver.
-      refuse_result(status, response);
+      refuse_result(*this, parts_, status, response);
       encoded = EncodedTensors();
     }
   }
-  const absl::Time now = Clock::system().now();
-  count_end(parts_.runtime.call_metrics.get(), incoming_, callee_, cost_ != nullptr,
-            {static_cast<absl::StatusCode>(response.status().code()), begun_, now});
+  const absl::Time now = count_end(static_cast<absl::StatusCode>(response.status().code()));
   // The encoding was the last device work of the call.
   if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
   answer(*envelope, std::move(encoded), now);
+}
+
+// Both ends of a call are here: that of finish() and that of fail().
+absl::Time ServedCall::count_end(absl::StatusCode code) {
+  const absl::Time now = Clock::system().now();
+  CallMetrics* const metrics = parts_.runtime.call_metrics.get();
+  if (metrics == nullptr) return now;
+  // A name that a caller has made up is not counted as a function, because each would be a series of its own.
+  const bool known = cost_ != nullptr || (incoming_.request().has_script() && code == absl::StatusCode::kOk);
+  const int64_t ended_ns = absl::ToUnixNanos(now);
+  const int64_t begun_ns = begun_ != absl::InfinitePast() ? absl::ToUnixNanos(begun_) : ended_ns;
+  incoming_.link->served_metrics.in(*metrics, incoming_.from.name)
+      .served(known ? absl::string_view(callee_) : absl::string_view(), code,
+              begun_ns - absl::ToUnixNanos(incoming_.arrived), ended_ns - begun_ns);
+  return now;
 }
 
 absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
@@ -411,9 +406,7 @@ void ServedCall::fail(absl::Status status) {
     parts_.runtime.order->end(device_work_);
   }
   status = with_worker(std::move(status), parts_.runtime.self.name);
-  const absl::Time now = Clock::system().now();
-  count_end(parts_.runtime.call_metrics.get(), incoming_, callee_, cost_ != nullptr,
-            {status.code(), begun_, now});
+  const absl::Time now = count_end(status.code());
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;

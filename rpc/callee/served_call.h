@@ -98,12 +98,12 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void decode_and_serve(std::unique_ptr<StreamScope>& streams);
   void dispatch();
   void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
+  // Reads the clock at the end of the call, and counts the end in the metrics of the agent. Returns the time.
+  absl::Time count_end(absl::StatusCode code);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              EncodedTensors& encoded);
   // Sends the answer, when its bytes are complete. `now`: the time at which the call ended.
   void answer(proto::Envelope& envelope, EncodedTensors&& encoded, absl::Time now);
-  // Takes back the references and graph nodes of a result that was not sent, and puts the error in its place.
-  void refuse_result(const absl::Status& status, proto::Response& response);
 
   // Set once. The agent keeps the parts alive.
   const std::shared_ptr<Agent> agent_;
