@@ -7,6 +7,7 @@
 
 #include <barrier>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -35,6 +36,11 @@ using Dtypes = std::vector<at::ScalarType>;
 using Gloo = c10d::ProcessGroupGloo;
 
 constexpr int kRanks = 3;
+
+// PyTorch's flight recorder belongs to the process. The threads of several groups change a table of it
+// without a lock, and the process crashes. PyTorch reads the variable when the first group is used; it is set
+// before the program has threads.
+[[maybe_unused]] const int kFlightRecorderOff = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
 // The result of a call on each rank.
 struct Outcome {
