@@ -5,7 +5,8 @@
 // It reads commands of the test from descriptor 4 and writes lines to descriptor 3:
 //   command   line
 //             ready DESCRIPTORS RESIDENT_KB
-//   call      called MS DESCRIPTORS RESIDENT_KB     (after it has called every worker)
+//   call      called MS                             (after it has called every worker)
+//   count     holds DESCRIPTORS RESIDENT_KB
 //   end       ended MS DESCRIPTORS_LEFT MEMFDS_LEFT THREADS_LEFT
 // If it fails, it writes "failed WHY" instead.
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <limits>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -39,10 +41,10 @@ void write_line(const std::string& line) {
   if (::write(3, text.data(), text.size()) < 0) std::_Exit(3);
 }
 
-void await_command(const std::string& expected) {
+std::string read_command() {
   std::string line;
   for (char c; ::read(4, &c, 1) == 1 && c != '\n';) line += c;
-  if (line != expected) std::_Exit(3);
+  return line;
 }
 
 std::string holds() {
@@ -67,7 +69,17 @@ void call_all(Agent& agent, int rank, int world_size) {
           absl::InternalError(absl::StrCat("wrong sum from worker", (rank + i) % world_size, ": got ", sum,
                                            ", expected ", rank + (rank + i) % world_size)));
   }
-  write_line(absl::StrCat("called ", ms_since(start), " ", holds()));
+  write_line(absl::StrCat("called ", ms_since(start)));
+}
+
+// A connection that is being made may have more descriptors than later, so wait until each worker has at most
+// two. If this takes too long, the line has more, and the test fails.
+void count(const Census& before, int peers) {
+  Census settled = before, now;
+  settled.descriptors += 2 * peers;
+  settled.memfds = settled.memfd_mappings = settled.threads = std::numeric_limits<int>::max();
+  (void)chaos::returns_to(settled, now);
+  write_line("holds " + holds());
 }
 
 void run(int port, const std::string& group, int rank, int world_size, const std::string& transport) {
@@ -82,10 +94,17 @@ void run(int port, const std::string& group, int rank, int world_size, const std
     options.num_worker_threads = 4;
     std::shared_ptr<Agent> agent = Agent::start(absl::StrCat("worker", rank), rank, world_size, options);
     options.store = nullptr;
+    const Census ready = chaos::take_census();
     write_line("ready " + holds());
-    await_command("call");
-    call_all(*agent, rank, world_size);
-    await_command("end");
+    for (std::string command = read_command(); command != "end"; command = read_command()) {
+      if (command == "call") {
+        call_all(*agent, rank, world_size);
+      } else if (command == "count") {
+        count(ready, world_size - 1);
+      } else {
+        std::_Exit(3);
+      }
+    }
     start = chaos::monotonic_us();
     agent->shutdown(/*graceful=*/true, absl::Seconds(60));
   }

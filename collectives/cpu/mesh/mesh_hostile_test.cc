@@ -141,6 +141,31 @@ TEST_F(HostileMesh, ReceiverThatViolatesTheProtocolIsLost) {
   }
 }
 
+// A rank can leave while this rank is still connecting to it. What it has sent before is not lost, and the
+// error says that it has left.
+TEST_F(HostileMesh, MemberThatCannotBeReachedIsStillReceivedFrom) {
+  std::unique_ptr<transport::Transport> ended = transport::make_tcp_transport();
+  const auto address = ended->listen([](const auto&) { return nullptr; });
+  ASSERT_TRUE(address.ok());
+  ended->shutdown();
+  world_.store->set("mesh/rank/1", absl::StrCat("tcp ", *address, "\n"));
+  Connected member = connect();
+  member.send(hello(1, 3, token_));
+  ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
+
+  std::string data(1, 'x');
+  const absl::Status sent = world_[0].send(1, 3, 0, span(data), timeout()).result();
+  EXPECT_NE(sent.message().find("rank 1 cannot be reached"), std::string::npos) << sent;
+  std::string received(1, 'x');
+  const Future<int> first = world_[0].receive(1, 3, 0, span(received), timeout());
+  member.send(encode_frame({.kind = FrameKind::kEager, .channel = 3, .size = 1}) + "a");
+  EXPECT_EQ(first.result().value_or(-1), 1) << first.result().status();
+  const Future<int> second = world_[0].receive(1, 3, 0, span(received), timeout());
+  member.send(encode_frame({.kind = FrameKind::kGoodbye}));
+  member.connection->close(absl::CancelledError("ended by the test"), absl::Seconds(5));
+  EXPECT_EQ(second.result().status().message(), "rank 1 has left");
+}
+
 // Plays rank 1 of a world of two: receives the frames of rank 0, and sends the frames of the test.
 class ScriptedRank {
  public:

@@ -2,7 +2,8 @@
 // - Outgoing: request_connection() wants one; find_peers() waits in the background for the rank's addresses
 //   in the store; connect() tries them one by one; on_welcome() ends the handshake.
 // - Incoming: accept() admits a stranger, and on_hello() makes it a rank.
-// - The end: on_closed() decides what a closed connection means, and lose() reports a lost rank once.
+// - The end: on_closed() decides what a closed connection means, end_sends() reports that nothing can be sent
+//   to a rank, and lose() reports a lost rank once.
 // mutex_ is never held while the observer or a transport is called: both may call back at once.
 
 #include "gradwire/collectives/cpu/mesh/mesh_links.h"
@@ -239,11 +240,11 @@ void MeshLinks::find_peers() {
         connect(rank);
         // DeadlineExceeded means that the rank has not published its addresses yet.
       } else if (!absl::IsDeadlineExceeded(record.status())) {
-        lose(rank, absl::UnavailableError(
-                       absl::StrCat("has no valid address in the store: ", record.status().message())));
+        end_sends(rank, absl::UnavailableError(
+                            absl::StrCat("has no valid address in the store: ", record.status().message())));
       } else if (late) {
-        lose(rank, absl::UnavailableError(absl::StrCat("did not publish its address within ",
-                                                       absl::FormatDuration(options_.connect_timeout))));
+        end_sends(rank, absl::UnavailableError(absl::StrCat("did not publish its address within ",
+                                                            absl::FormatDuration(options_.connect_timeout))));
       } else {
         missing = key_of(rank);
       }
@@ -281,7 +282,7 @@ void MeshLinks::connect(int rank) {
     MutexLock lock(mutex_);
     failures = peer(rank).failures;
   }
-  lose(rank, absl::UnavailableError(absl::StrCat("cannot be reached", failures)));
+  end_sends(rank, absl::UnavailableError(absl::StrCat("cannot be reached", failures)));
 }
 
 // The transport may call on_message() and on_closed() of the link before connect() has returned. So:
@@ -334,11 +335,9 @@ absl::Status MeshLinks::connect_by(transport::Transport& transport, int rank, co
 // The effect depends on which connection was closed:
 // - The incoming one: the rank is lost.
 // - The outgoing one before kWelcome: the next address of the rank is tried.
-// - The outgoing one while the incoming one is open: sends fail at once, but messages of the rank may still
-//   arrive. The incoming one is closed after kDrainTimeout, and then the rank is lost.
-// - The outgoing one otherwise: the rank is lost.
+// - The outgoing one otherwise: nothing can be sent to the rank any more.
 void MeshLinks::on_closed(const LinkPtr& link, const absl::Status& reason) {
-  enum { kNothing, kTryNext, kDrain, kLost } next = kNothing;
+  enum { kTryNext, kEndSends, kLost } next = kLost;
   int rank;
   absl::Status gone;
   {
@@ -354,27 +353,42 @@ void MeshLinks::on_closed(const LinkPtr& link, const absl::Status& reason) {
     Peer& other = peer(rank);
     gone = absl::UnavailableError(link->goodbye_received ? std::string("has left")
                                                          : absl::StrCat("is lost: ", reason.message()));
-    if (!link->outgoing) {
-      next = kLost;
-    } else if (!link->welcomed) {
+    if (link->outgoing) next = link->welcomed ? kEndSends : kTryNext;
+    if (next == kTryNext) {
       // The rank is lost already: lose() may have closed this connection itself.
       if (other.lost) return;
-      next = kTryNext;
       absl::StrAppend(&other.failures, "; ", link->transport, ": ", reason.message());
       other.state = Peer::State::kWanted;
       other.out = nullptr;
       find_locked();
-    } else if (other.in != nullptr && !other.in->closed) {
-      next = kDrain;
-      timers_.schedule(timers_.clock().now() + kDrainTimeout, [in = other.in, gone] {
-        in->connection->close(absl::Status(gone.code(), absl::StrCat("it ", gone.message())));
-      });
-    } else {
-      next = kLost;
     }
   }
-  if (next == kDrain) observer_.on_out_closed(rank, gone);
+  if (next == kEndSends) end_sends(rank, gone);
   if (next == kLost) lose(rank, gone);
+}
+
+// While the incoming connection is open, messages that the rank has sent may still arrive, and its kGoodbye,
+// which says that it has left. So only sends fail at once. The incoming connection is closed after
+// kDrainTimeout, and then the rank is lost.
+void MeshLinks::end_sends(int rank, const absl::Status& reason) {
+  bool draining;
+  {
+    MutexLock lock(mutex_);
+    Peer& other = peer(rank);
+    if (closed_ || other.lost) return;
+    other.state = Peer::State::kClosed;
+    draining = other.in != nullptr && !other.in->closed;
+    if (draining) {
+      timers_.schedule(timers_.clock().now() + kDrainTimeout, [in = other.in, reason] {
+        in->connection->close(absl::Status(reason.code(), absl::StrCat("it ", reason.message())));
+      });
+    }
+  }
+  if (draining) {
+    observer_.on_out_closed(rank, reason);
+  } else {
+    lose(rank, reason);
+  }
 }
 
 // `lost` is set first, under the lock: only one thread reports the rank, and frames that still arrive are

@@ -23,8 +23,8 @@ namespace gradwire::collectives::cpu {
 // in mesh_wire.h.
 //
 // Between two ranks there are up to two connections: this rank sends on the one that it made, and receives on
-// the one that the other rank made. A rank is lost when either is closed; messages that it had sent before
-// may still arrive for a moment.
+// the one that the other rank made. A rank is lost when either is closed, or when it cannot be reached;
+// messages that it had sent before may still arrive for a moment.
 //
 // Thread-safe. The observer is called without locks.
 class MeshLinks {
@@ -67,7 +67,7 @@ class MeshLinks {
   class Link;
   using LinkPtr = std::shared_ptr<Link>;
   struct Peer {
-    enum class State { kIdle, kWanted, kConnecting, kOpen };
+    enum class State { kIdle, kWanted, kConnecting, kOpen, kClosed };
     State state = State::kIdle;
     absl::Time connect_by;
     // The record that the rank has published, and the number of its addresses that have been tried.
@@ -93,6 +93,7 @@ class MeshLinks {
   void find_peers();
   void connect(int rank);
   absl::Status connect_by(transport::Transport& transport, int rank, const std::string& address);
+  void end_sends(int rank, const absl::Status& reason);
   void lose(int rank, const absl::Status& reason);
 
   const Mesh::Options& options_;
