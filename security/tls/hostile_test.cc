@@ -148,6 +148,8 @@ TEST(HostileTls, BadCertificatesOfThePeerAreRefused) {
       {authority().issue({.uris = {"gradwire://job2/raw"}}),
        "the peer belongs to another job: got "
        "\"gradwire://job2/raw\", expected the job \"job\""},
+      {authority().issue({.uris = {"gradwire://jot/raw"}}),
+       "the peer belongs to another job: got \"gradwire://jot/raw\", expected the job \"job\""},
       {other.issue({.uris = {name}}), "is not signed by the authority in "},
       {authority().issue({.uris = {name}, .key = TestAuthority::KeyType::kRsa1024}), "is too weak"}};
   for (const auto& [pem, expected] : cases) {
@@ -239,6 +241,26 @@ TEST(HostileTls, HugeCertificateIsRefused) {
     }
     EXPECT_THAT(attacked.run(), HasSubstr("TLS with raw:9 failed: the peer sent a message over the limit"));
   }
+}
+
+// Each message is within the limits of OpenSSL. Without the welcome the handshake does not end.
+TEST(HostileTls, PaddedMessagesBeforeTheWelcomeAreBounded) {
+  Attacked attacked(Role::kServer);
+  for (int i = 0; i < 100 && !attacked.raw_done; ++i) {
+    attacked.result = attacked.own->step();
+    attacked.raw_done = attacked.raw.step();
+  }
+  ASSERT_TRUE(attacked.raw_done);
+  ASSERT_EQ(SSL_set_block_padding(attacked.raw.ssl(), SSL3_RT_MAX_PLAIN_LENGTH), 1);
+  for (int i = 0; i < 20 && attacked.result.ok(); ++i) {
+    ASSERT_EQ(SSL_key_update(attacked.raw.ssl(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+    ASSERT_TRUE(attacked.raw.step());
+    attacked.result = attacked.own->step();
+  }
+  EXPECT_TRUE(absl::IsUnauthenticated(attacked.result.status())) << attacked.result.status();
+  EXPECT_THAT(std::string(attacked.result.status().message()),
+              HasSubstr("TLS with raw:9 failed: the peer's handshake is too long: expected at most 131072 "
+                        "bytes; shorten its certificate file"));
 }
 
 TEST(HostileTls, GarbageInTheStreamFailsItForBothThreads) {
