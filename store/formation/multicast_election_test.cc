@@ -1,5 +1,8 @@
 #include "gradwire/store/formation/multicast_election.h"
 
+#include <functional>
+
+#include "gradwire/proto/store.pb.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {
@@ -154,6 +157,20 @@ TEST(MulticastElection, QuestionsAreAnsweredButNotCounted) {
   EXPECT_EQ(to_string(found->endpoint), "10.0.0.5:1005");
   EXPECT_FALSE(parse_announcement(five.announcement(), "10.0.0.5", "other").has_value());
   EXPECT_FALSE(parse_announcement("garbage", "10.0.0.5", "g").has_value());
+}
+
+TEST(MulticastElection, QuestionsWithAFieldOfAnAnnouncementAreRefused) {
+  MulticastElection five = member(2, 5);
+  using Change = std::function<void(proto::Announcement&)>;
+  for (const Change& change : {Change([](proto::Announcement& question) { question.set_port(1000); }),
+                               Change([](proto::Announcement& question) { question.set_world_size(2); }),
+                               Change([](proto::Announcement& question) { question.set_settled(true); })}) {
+    proto::Announcement question;
+    ASSERT_TRUE(question.ParseFromString(multicast_question("g")));
+    change(question);
+    EXPECT_FALSE(five.observe(question.SerializeAsString(), "10.0.0.1", kStart))
+        << question.ShortDebugString();
+  }
 }
 
 }  // namespace
