@@ -300,17 +300,21 @@ void ServedCall::answer(proto::Envelope& envelope, EncodedTensors&& encoded, abs
   const bool borrows = any_borrowed(encoded.buffers);
   CallRecorder& recorder = *parts_.runtime.recorder;
   // Before the send, so that the record is complete when the caller has the answer.
-  recorder.ended(trace_.record, now, static_cast<absl::StatusCode>(envelope.response().status().code()));
+  auto code = static_cast<absl::StatusCode>(envelope.response().status().code());
+  recorder.ended(trace_.record, now, code);
   absl::StatusOr<uint64_t> ticket = link.send_encoded(envelope, std::move(encoded), &incoming_.request());
   if (!ticket.ok()) {
     // The connection has ended.
-    recorder.ended(trace_.record, now, ticket.status().code());
+    code = ticket.status().code();
+    recorder.ended(trace_.record, now, code);
     refuse_result(*this, parts_, ticket.status(), *envelope.mutable_response());
   } else {
     parts_.rrefs.sent(envelope.response().result(), incoming_.from, [&] { return link.closed(); });
     // From here on the handler's value may change, so copy the borrowed buffers that have not been sent yet.
     if (borrows) link.capture(*ticket);
   }
+  // After the send, so that the caller does not wait for it, and before the call leaves the table.
+  count_end(now, code);
   parts_.calls.end(incoming_);
   if (on_ended_) on_ended_();
 }
@@ -353,17 +357,15 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       encoded = EncodedTensors();
     }
   }
-  const absl::Time now = count_end(static_cast<absl::StatusCode>(response.status().code()));
+  const absl::Time now = Clock::system().now();
   // The encoding was the last device work of the call.
   if (parts_.runtime.order != nullptr) parts_.runtime.order->end(device_work_);
   answer(*envelope, std::move(encoded), now);
 }
 
-// Both ends of a call are here: that of finish() and that of fail().
-absl::Time ServedCall::count_end(absl::StatusCode code) {
-  const absl::Time now = Clock::system().now();
+void ServedCall::count_end(absl::Time now, absl::StatusCode code) {
   CallMetrics* const metrics = parts_.runtime.call_metrics.get();
-  if (metrics == nullptr) return now;
+  if (metrics == nullptr) return;
   // A name that a caller has made up is not counted as a function, because each would be a series of its own.
   const bool known = cost_ != nullptr || (incoming_.request().has_script() && code == absl::StatusCode::kOk);
   const int64_t ended_ns = absl::ToUnixNanos(now);
@@ -371,7 +373,6 @@ absl::Time ServedCall::count_end(absl::StatusCode code) {
   incoming_.link->served_metrics.in(*metrics, incoming_.from.name)
       .served(known ? absl::string_view(callee_) : absl::string_view(), code,
               begun_ns - absl::ToUnixNanos(incoming_.arrived), ended_ns - begun_ns);
-  return now;
 }
 
 absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
@@ -406,7 +407,7 @@ void ServedCall::fail(absl::Status status) {
     parts_.runtime.order->end(device_work_);
   }
   status = with_worker(std::move(status), parts_.runtime.self.name);
-  const absl::Time now = count_end(status.code());
+  const absl::Time now = Clock::system().now();
   // Calls on the RRef, from any worker, may wait for the value. They receive the error.
   if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;

@@ -98,8 +98,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void decode_and_serve(std::unique_ptr<StreamScope>& streams);
   void dispatch();
   void finish_in_state(std::shared_ptr<void> value, const TypeOps* type, const StreamFencePtr& fence);
-  // Reads the clock at the end of the call, and counts the end in the metrics of the agent. Returns the time.
-  absl::Time count_end(absl::StatusCode code);
+  // Counts the end of the call in the metrics of the agent.
+  void count_end(absl::Time now, absl::StatusCode code);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              EncodedTensors& encoded);
   // Sends the answer, when its bytes are complete. `now`: the time at which the call ended.

@@ -58,6 +58,11 @@ TextFamilies parsed(const std::string& text) {
   return families.ok() ? *families : TextFamilies();
 }
 TextFamilies metrics_of(const std::shared_ptr<Agent>& agent) { return parsed(agent->metrics_text()); }
+// The same after the calls that the agent has answered are counted, which happens after the answer was sent.
+TextFamilies metrics_of_idle(const std::shared_ptr<Agent>& agent) {
+  EXPECT_TRUE(eventually([&] { return agent->tables().served_calls == 0; }));
+  return metrics_of(agent);
+}
 
 // The sum of the samples whose function ends with `function` and that have these labels.
 double count(const TextFamilies& families, const std::string& family, const std::string& function,
@@ -92,7 +97,7 @@ TEST(AgentMetrics, CountsCallsOfBothSides) {
   EXPECT_EQ(count(caller, "gradwire_rpc_call_seconds", "add", {}, "_count"), 5);
   EXPECT_GT(count(caller, "gradwire_rpc_call_seconds", "add", {}, "_sum"), 0);
 
-  const TextFamilies callee = metrics_of(group[1]);
+  const TextFamilies callee = metrics_of_idle(group[1]);
   EXPECT_EQ(count(callee, kServed, "add", {{"worker", "worker1"}, {"peer", "worker0"}, {"code", "OK"}}), 5);
   EXPECT_EQ(count(callee, kServed, "add", {{"peer", "worker1"}, {"code", "OK"}}), 1);
   EXPECT_EQ(count(callee, kServed, "complain", {{"code", "UNKNOWN"}}), 1);
@@ -164,11 +169,11 @@ TEST(AgentMetrics, RestartedWorkerContinuesItsSeries) {
   ASSERT_TRUE(eventually([&] { return caller->worker_state("ps") == WorkerState::kAlive; }));
   caller->rpc_sync<&add>("ps", 1, 2);
   ps->rpc_sync<&add>("caller", 1, 2);
-  const TextFamilies families = metrics_of(caller);
+  const TextFamilies families = metrics_of_idle(caller);
   EXPECT_EQ(count(families, kMade, "add", {{"peer", "ps"}, {"code", "OK"}}), 2);
   EXPECT_EQ(count(families, kMade, "add", {{"peer", "ps"}, {"code", "UNAVAILABLE"}}), 1);
   EXPECT_EQ(count(families, kServed, "add", {{"peer", "ps"}, {"code", "OK"}}), 2);
-  EXPECT_EQ(count(metrics_of(ps), kServed, "add", {{"peer", "caller"}}), 1);
+  EXPECT_EQ(count(metrics_of_idle(ps), kServed, "add", {{"peer", "caller"}}), 1);
   ps->shutdown(true, kTimeout);
   caller->shutdown(true, kTimeout);
 }

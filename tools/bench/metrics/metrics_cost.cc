@@ -1,7 +1,9 @@
 // Measures what metrics cost: one event of each kind, and a call with and without them. The call adds two
 // integers on another worker: it is shorter than any call with tensors, so the share of the metrics is the
-// largest. Both workers are in this process. The rounds alternate, so that a change of the machine's speed
-// meets both.
+// largest. Both workers are in this process. Groups with and without metrics call in turns of 0.3 ms, so that
+// a change of the machine's speed meets both. Two groups of the same kind differ, too, by where their memory
+// is and where their threads run. So each round makes new groups, and a second row compares two groups
+// without metrics.
 //
 //   bazel run -c opt //tools/bench/metrics:metrics_cost
 
@@ -90,16 +92,11 @@ struct Pair {
     caller->shutdown();
     other.join();
   }
-  // The median time of a call, in microseconds.
+  // The mean time of so many calls, in nanoseconds.
   double call(int calls) const {
-    std::vector<double> times;
-    for (int i = 0; i < calls; ++i) {
-      const int64_t start = nanoseconds();
-      (void)caller->rpc_sync<&add>("callee", int64_t{1}, int64_t{2});
-      times.push_back(static_cast<double>(nanoseconds() - start) / 1'000);
-    }
-    std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
-    return times[static_cast<std::size_t>(calls) / 2];
+    const int64_t start = nanoseconds();
+    for (int i = 0; i < calls; ++i) (void)caller->rpc_sync<&add>("callee", int64_t{1}, int64_t{2});
+    return static_cast<double>(nanoseconds() - start) / calls;
   }
   std::shared_ptr<rpc::Agent> caller;
   std::shared_ptr<rpc::Agent> callee;
@@ -111,25 +108,54 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure_calls(int rounds) {
-  const Pair with(true);
-  const Pair without(false);
-  std::vector<double> on, off, differences;
-  for (int round = -2; round < rounds; ++round) {
-    // In turns, the first one changes too.
-    const bool first = round % 2 == 0;
-    double times[2];
-    for (const bool metrics : {first, !first}) times[metrics] = (metrics ? with : without).call(2'000);
-    if (round < 0) continue;  // Warms both up.
-    on.push_back(times[1]);
-    off.push_back(times[0]);
-    differences.push_back((times[1] / times[0] - 1) * 100);
+// The time of a call in two groups.
+struct Times {
+  double a = 0;
+  double b = 0;
+};
+
+// Two new groups of two workers, the first one with metrics if `metrics_a`, the second one if `metrics_b`.
+// They call in turns for a short time each, and the groups are made and begin in an order that changes.
+Times measure_groups(bool metrics_a, bool metrics_b, bool b_first) {
+  constexpr int kTurns = 300;
+  constexpr int kCalls = 100;
+  std::unique_ptr<Pair> a, b;
+  if (b_first) b = std::make_unique<Pair>(metrics_b);
+  a = std::make_unique<Pair>(metrics_a);
+  if (b == nullptr) b = std::make_unique<Pair>(metrics_b);
+  std::vector<double> times_a, times_b;
+  for (int turn = -10; turn < kTurns; ++turn) {
+    const bool first = turn % 2 == 0;
+    Times times;
+    for (const bool is_a : {first, !first}) (is_a ? times.a : times.b) = (is_a ? *a : *b).call(kCalls);
+    if (turn < 0) continue;  // Warms both up.
+    times_a.push_back(times.a);
+    times_b.push_back(times.b);
   }
-  std::printf(
-      "call p50: %.3f us with metrics, %.3f us without (the best rounds: %.3f and %.3f); "
-      "median difference of a round %+.2f %%\n",
-      median(on), median(off), *std::min_element(on.begin(), on.end()),
-      *std::min_element(off.begin(), off.end()), median(differences));
+  return {median(times_a), median(times_b)};
+}
+
+// The medians over all rounds, and the difference in percent with its quartiles.
+void compare(const char* what, bool metrics_a, int rounds) {
+  std::vector<double> a, b, differences;
+  for (int round = 0; round < rounds; ++round) {
+    const Times times = measure_groups(metrics_a, /*metrics_b=*/false, /*b_first=*/round % 2 == 1);
+    a.push_back(times.a);
+    b.push_back(times.b);
+    differences.push_back((times.a / times.b - 1) * 100);
+  }
+  std::sort(differences.begin(), differences.end());
+  const auto quantile = [&](double q) {
+    return differences[static_cast<std::size_t>(q * static_cast<double>(differences.size() - 1))];
+  };
+  std::printf("%-52s %6.0f ns and %.0f ns without; difference %+.2f %% (quartiles %+.2f and %+.2f)\n", what,
+              median(a), median(b), quantile(0.5), quantile(0.25), quantile(0.75));
+}
+
+void measure_calls(int rounds) {
+  compare("a call with metrics", /*metrics_a=*/true, rounds);
+  // How much the measurement itself varies.
+  compare("a call without metrics, for comparison", /*metrics_a=*/false, rounds);
 }
 
 }  // namespace
