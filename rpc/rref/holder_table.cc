@@ -8,7 +8,7 @@ namespace gradwire::rpc {
 void HolderTable::add(const Fork& fork, bool confirmed) {
   const bool added = forks_.try_emplace(fork.fork, State{fork, confirmed}).second;
   if (!added || fork.giver == 0) return;
-  ++given_[fork.giver];
+  given_.add(fork.giver);
   // No fence waits for a fork that this worker made by creating the RRef, or that the owner has registered.
   if (!confirmed) unconfirmed_.emplace(fork.fork, fork.giver);
 }
@@ -56,7 +56,7 @@ std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
     if (state.fork.owner != incarnation) return false;
     if (!state.confirmed) never.push_back(state.fork);
     unconfirmed_.erase(entry.first);
-    remove_from_count(state.fork);
+    given_.remove(state.fork.giver);
     return true;
   });
   // Their forks are gone, so nothing is kept for them.
@@ -95,11 +95,6 @@ HolderTable::Stage HolderTable::stage(const Id& fork) const {
   const State& state = found->second;
   if (state.confirmed) return state.released ? Stage::kConfirmedReleased : Stage::kConfirmed;
   return state.released ? Stage::kUnconfirmedReleased : Stage::kUnconfirmed;
-}
-
-std::size_t HolderTable::count_given_by(uint64_t giver) const {
-  auto found = given_.find(giver);
-  return found == given_.end() ? 0 : found->second;
 }
 
 uint64_t HolderTable::sharer_of_unconfirmed(const Id& fork) const {
@@ -142,14 +137,9 @@ HolderTable::Deletes HolderTable::delete_if_done(const Id& fork) {
   if (state.children > 0) return {};
   Deletes deletes = {state.fork};
   unconfirmed_.erase(fork);
-  remove_from_count(state.fork);
+  given_.remove(state.fork.giver);
   forks_.erase(found);
   return deletes;
-}
-
-void HolderTable::remove_from_count(const Fork& fork) {
-  auto found = given_.find(fork.giver);
-  if (found != given_.end() && --found->second == 0) given_.erase(found);
 }
 
 }  // namespace gradwire::rpc

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
+#include "gradwire/rpc/limits/worker_counts.h"
 
 namespace gradwire::rpc {
 
@@ -77,7 +78,7 @@ class HolderTable {
   bool has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const;
   std::size_t forks() const { return forks_.size(); }
   // Number of forks in the table that this worker gave, in constant time.
-  std::size_t count_given_by(uint64_t giver) const;
+  std::size_t count_given_by(uint64_t giver) const { return given_.count(giver); }
   // Calls visit(owner) for each fork. Ends when it returns false.
   template <class Visit>
   void each_owner(Visit visit) const {
@@ -116,11 +117,10 @@ class HolderTable {
     }
   };
   Deletes delete_if_done(const Id& fork);
-  void remove_from_count(const Fork& fork);
 
   absl::flat_hash_map<Id, State> forks_;
-  // Giver -> the number of its forks in forks_, which is not 0.
-  absl::flat_hash_map<uint64_t, std::size_t> given_;
+  // The forks in forks_ that each giver gave.
+  WorkerCounts given_;
   absl::flat_hash_map<Id, Parent> children_;
   // Unconfirmed fork -> its sharer, if any. A fence waits for these.
   absl::flat_hash_map<Id, uint64_t> unconfirmed_;

@@ -10,7 +10,7 @@ OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t 
   if (lost_.contains(holder)) return {};
   Entry& entry = entries_[rref];
   // The entry may be new, and the fork deleted before. Then free_if_unreferenced() removes the entry at once.
-  if (!deleted(fork, holder) && entry.forks.try_emplace(fork, holder).second) ++fork_counts_[holder];
+  if (!deleted(fork, holder) && entry.forks.try_emplace(fork, holder).second) fork_counts_.add(holder);
   return free_if_unreferenced(rref);
 }
 
@@ -29,7 +29,7 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
     if (deleted.size() > kMaxRemembered) deleted.erase(deleted.begin());
   }
   if (!known) return {};
-  remove_from_count(found->second);
+  fork_counts_.remove(found->second);
   entry->second.forks.erase(found);
   return free_if_unreferenced(rref);
 }
@@ -58,7 +58,7 @@ OwnerTable::Freed OwnerTable::release_lost() {
       touched.push_back(rref);
     }
   }
-  for (uint64_t holder : unreleased_) fork_counts_.erase(holder);
+  for (uint64_t holder : unreleased_) fork_counts_.remove_all(holder);
   unreleased_.clear();
   Freed freed;
   for (const Id& rref : touched) {
@@ -93,16 +93,6 @@ bool OwnerTable::has_forks_of(uint64_t holder) const {
     }
   }
   return false;
-}
-
-std::size_t OwnerTable::count_forks_of(uint64_t holder) const {
-  auto count = fork_counts_.find(holder);
-  return count == fork_counts_.end() ? 0 : count->second;
-}
-
-void OwnerTable::remove_from_count(uint64_t holder) {
-  auto count = fork_counts_.find(holder);
-  if (--count->second == 0) fork_counts_.erase(count);
 }
 
 std::vector<OwnerTable::Fork> OwnerTable::forks_of(uint64_t holder, uint64_t allocator) const {

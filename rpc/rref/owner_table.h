@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
+#include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 
 namespace gradwire::rpc {
@@ -63,7 +64,7 @@ class OwnerTable {
   bool lost(uint64_t holder) const { return lost_.contains(holder); }
   bool has_forks_of(uint64_t holder) const;
   // Number of forks of this holder, in constant time.
-  std::size_t count_forks_of(uint64_t holder) const;
+  std::size_t count_forks_of(uint64_t holder) const { return fork_counts_.count(holder); }
   // The forks of this holder whose ids were allocated by `allocator`.
   std::vector<Fork> forks_of(uint64_t holder, uint64_t allocator) const;
   std::size_t size() const { return entries_.size(); }
@@ -100,11 +101,10 @@ class OwnerTable {
     }
   };
   Freed free_if_unreferenced(const Id& rref);
-  void remove_from_count(uint64_t holder);
 
   absl::flat_hash_map<Id, Entry> entries_;
-  // Holder -> the number of its forks in entries_, which is not 0.
-  absl::flat_hash_map<uint64_t, std::size_t> fork_counts_;
+  // The forks of each holder in entries_.
+  WorkerCounts fork_counts_;
   // Holder -> its deleted forks whose add may still arrive. Ordered by age, since the counters of ids ascend.
   absl::flat_hash_map<uint64_t, std::set<Id>> deleted_;
   GoneWorkers lost_;

@@ -14,7 +14,7 @@ bool ReferencePeers::lose(uint64_t member) {
   if (member == self_ || !lost_.insert(member)) return false;
   members_.erase(member);
   absl::erase_if(outbox_, [member](const auto& entry) { return entry.second.to == member; });
-  unacknowledged_.erase(member);
+  unacknowledged_.remove_all(member);
   return true;
 }
 
@@ -22,7 +22,7 @@ void ReferencePeers::post(ReferenceMessage message, ReferenceActions& actions) {
   // Nobody would answer, and no later event would remove the message.
   if (lost_.contains(message.to)) return;
   // A message with the same key replaces the one before, as a fence with a higher round does.
-  if (outbox_.insert_or_assign(key_of(message), message).second) ++unacknowledged_[message.to];
+  if (outbox_.insert_or_assign(key_of(message), message).second) unacknowledged_.add(message.to);
   actions.send.push_back(std::move(message));
 }
 
@@ -42,19 +42,9 @@ bool ReferencePeers::take_answered(const ReferenceMessage& message) {
   // round that is in the outbox.
   auto sent = outbox_.find(key_of(message));
   if (sent == outbox_.end() || sent->second.round != message.round) return false;
-  remove(sent);
-  return true;
-}
-
-void ReferencePeers::remove(Outbox::iterator sent) {
-  auto count = unacknowledged_.find(sent->second.to);
-  if (--count->second == 0) unacknowledged_.erase(count);
+  unacknowledged_.remove(message.to);
   outbox_.erase(sent);
-}
-
-std::size_t ReferencePeers::count_unacknowledged(uint64_t to) const {
-  auto found = unacknowledged_.find(to);
-  return found == unacknowledged_.end() ? 0 : found->second;
+  return true;
 }
 
 std::vector<ReferenceMessage> ReferencePeers::unacknowledged(uint64_t to) const {

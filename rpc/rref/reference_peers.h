@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
+#include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 #include "gradwire/rpc/rref/holder_table.h"
 #include "gradwire/rpc/rref/reference_actions.h"
@@ -41,7 +42,7 @@ class ReferencePeers {
   std::vector<ReferenceMessage> unacknowledged(uint64_t to) const;
   std::size_t unacknowledged() const { return outbox_.size(); }
   // Number of messages to `to` without an answer, in constant time.
-  std::size_t count_unacknowledged(uint64_t to) const;
+  std::size_t count_unacknowledged(uint64_t to) const { return unacknowledged_.count(to); }
 
   // Peers in the same state have the same hash. Used to explore states in tests.
   template <class H>
@@ -53,16 +54,13 @@ class ReferencePeers {
   using Key = std::tuple<ReferenceMessage::Kind, uint64_t, Id>;
   static Key key_of(const ReferenceMessage& message) { return {message.kind, message.to, message.fork}; }
 
-  using Outbox = absl::flat_hash_map<Key, ReferenceMessage>;
-  void remove(Outbox::iterator sent);
-
   uint64_t self_;
   // All members but this worker.
   absl::flat_hash_set<uint64_t> members_;
   GoneWorkers lost_;
-  Outbox outbox_;
-  // Receiver -> the number of its messages in outbox_, which is not 0.
-  absl::flat_hash_map<uint64_t, std::size_t> unacknowledged_;
+  absl::flat_hash_map<Key, ReferenceMessage> outbox_;
+  // The messages to each receiver in outbox_.
+  WorkerCounts unacknowledged_;
 };
 
 }  // namespace gradwire::rpc

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace gradwire::rpc {
+
+// Counts the entries of a table that each worker (an incarnation) has caused. So the table can limit what one
+// worker makes it keep, without a search. A worker without entries takes no memory.
+//
+// Not thread-safe.
+class WorkerCounts {
+ public:
+  void add(uint64_t worker) { ++counts_[worker]; }
+  // Does nothing for a worker without entries.
+  void remove(uint64_t worker) {
+    auto found = counts_.find(worker);
+    if (found != counts_.end() && --found->second == 0) counts_.erase(found);
+  }
+  // Removes all entries of this worker.
+  void remove_all(uint64_t worker) { counts_.erase(worker); }
+
+  std::size_t count(uint64_t worker) const {
+    auto found = counts_.find(worker);
+    return found == counts_.end() ? 0 : found->second;
+  }
+  // Number of workers with entries.
+  std::size_t workers() const { return counts_.size(); }
+
+ private:
+  // No count is 0.
+  absl::flat_hash_map<uint64_t, std::size_t> counts_;
+};
+
+}  // namespace gradwire::rpc
