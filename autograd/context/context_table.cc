@@ -40,14 +40,9 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
   row.opener = from;
   if (from != 0) {
     row.senders.insert(from);
-    ++opened_[from];
+    opened_.add(from);
   }
   return Entry::kNew;
-}
-
-std::size_t ContextTable::opened_by(uint64_t worker) const {
-  auto found = opened_.find(worker);
-  return found == opened_.end() ? 0 : found->second;
 }
 
 bool ContextTable::touch(const rpc::Id& context, uint64_t worker) {
@@ -88,8 +83,7 @@ std::optional<std::vector<uint64_t>> ContextTable::release(const rpc::Id& contex
   auto found = live_.find(context);
   if (found == live_.end()) return std::nullopt;
   std::vector<uint64_t> touched(found->second.touched.begin(), found->second.touched.end());
-  auto opened = opened_.find(found->second.opener);
-  if (opened != opened_.end() && --opened->second == 0) opened_.erase(opened);
+  opened_.remove(found->second.opener);
   live_.erase(found);
   return touched;
 }

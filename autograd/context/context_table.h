@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "gradwire/codec/id.h"
+#include "gradwire/rpc/limits/worker_counts.h"
 #include "gradwire/rpc/membership/gone_workers.h"
 
 namespace gradwire::autograd {
@@ -105,7 +106,7 @@ class ContextTable {
   // For tests and statistics: number of released counters and claims that are remembered, over all origins.
   std::size_t remembered() const;
   // Number of live contexts that messages of this worker have made live.
-  std::size_t opened_by(uint64_t worker) const;
+  std::size_t opened_by(uint64_t worker) const { return opened_.count(worker); }
   // For tests and statistics: number of origins with a row.
   std::size_t origins() const { return origins_.size(); }
 
@@ -142,8 +143,8 @@ class ContextTable {
   Limits limits_;
   absl::flat_hash_map<rpc::Id, Row> live_;
   absl::flat_hash_map<uint64_t, Origin> origins_;
-  // Opener -> number of its live contexts, which is not 0.
-  absl::flat_hash_map<uint64_t, std::size_t> opened_;
+  // The live contexts of each opener.
+  rpc::WorkerCounts opened_;
   rpc::GoneWorkers lost_{limits_.origins};
 };
 

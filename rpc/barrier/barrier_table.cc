@@ -1,6 +1,7 @@
 #include "gradwire/rpc/barrier/barrier_table.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 
@@ -22,8 +23,7 @@ BarrierTable::Lists::iterator BarrierTable::find_list(const Members& members) {
 void BarrierTable::answer(uint64_t ticket, absl::Status status, Answers& answers) {
   const auto place = tickets_.find(ticket);
   if (place == tickets_.end()) return;
-  const auto of = waiting_of_.find(place->second.from);
-  if (--of->second == 0) waiting_of_.erase(of);
+  waiting_of_.remove(place->second.from);
   tickets_.erase(place);
   answers.push_back({ticket, std::move(status)});
 }
@@ -75,10 +75,10 @@ BarrierTable::Answers BarrierTable::arrive(const Members& members, uint64_t numb
       barrier->second.erase(first);
     }
   }
-  if (const auto of = waiting_of_.find(from); of != waiting_of_.end() && of->second >= kMostWaiting) {
-    answers.push_back({ticket, absl::ResourceExhaustedError(
-                                   absl::StrCat("too many barriers: the worker waits for ", of->second,
-                                                " that this worker leads, its limit"))});
+  if (const std::size_t waiting = waiting_of_.count(from); waiting >= kMostWaiting) {
+    answers.push_back(
+        {ticket, absl::ResourceExhaustedError(absl::StrCat("too many barriers: the worker waits for ",
+                                                           waiting, " that this worker leads, its limit"))});
     return answers;
   }
   if (barrier == barriers.open.end()) {
@@ -87,7 +87,7 @@ BarrierTable::Answers BarrierTable::arrive(const Members& members, uint64_t numb
   }
   barrier->second.emplace(from, ticket);
   tickets_.emplace(ticket, Place{list, number, from});
-  ++waiting_of_[from];
+  waiting_of_.add(from);
   if (barrier->second.size() == members.size()) end(list, number, absl::OkStatus(), answers);
   return answers;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gradwire/rpc/limits/worker_counts.h"
 
 namespace gradwire::rpc {
 
@@ -92,7 +93,7 @@ class BarrierTable {
   // The places of the tickets that have not been answered.
   std::map<uint64_t, Place> tickets_;
   // Their number for each member.
-  std::map<uint64_t, std::size_t> waiting_of_;
+  WorkerCounts waiting_of_;
 };
 
 }  // namespace gradwire::rpc
