@@ -21,6 +21,7 @@
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/membership/directory.h"
 #include "gradwire/rpc/testing/group.h"
+#include "gradwire/rpc/testing/ignoring_sink.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/transport/recording_listener.h"
@@ -91,21 +92,13 @@ class Impostor {
   std::shared_ptr<transport::Connection> connection_;
 };
 
-class CountingSink : public Peers::Sink {
+class CountingSink : public testing::IgnoringSink {
  public:
   void on_request(const Worker&, const std::shared_ptr<Link>&, EnvelopePtr envelope,
                   std::vector<transport::Buffer>) override {
     MutexLock lock(mutex_);
     ids_.push_back((*envelope)->request().call_id());
   }
-  void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
-  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
-  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
-  void on_link_restored(const Worker&) override {}
-  void on_settled(const Worker&) override {}
-  void on_worker_state(const Worker&, WorkerState) override {}
-  void on_unresponsive(const Worker&, const absl::Status&) override {}
-  void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {}
 
   std::vector<uint64_t> ids() {
     MutexLock lock(mutex_);

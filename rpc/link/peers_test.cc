@@ -11,6 +11,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/testing/ignoring_sink.h"
 #include "gradwire/transport/loop_thread.h"
 #include "gradwire/transport/refused.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
@@ -56,7 +57,7 @@ class BrokenTransport : public transport::Transport {
   std::atomic<int> attempts_{0};
 };
 
-class RecordingSink : public Peers::Sink {
+class RecordingSink : public testing::IgnoringSink {
  public:
   void on_request(const Worker& from, const std::shared_ptr<Link>&, EnvelopePtr envelope,
                   std::vector<transport::Buffer>) override {
@@ -64,17 +65,11 @@ class RecordingSink : public Peers::Sink {
     requests_.push_back({from.name, (*envelope)->request().call_id()});
     changed_.notify_all();
   }
-  void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
-  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
-  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
-  void on_link_restored(const Worker&) override {}
-  void on_settled(const Worker&) override {}
   void on_worker_state(const Worker&, WorkerState state) override {
     MutexLock lock(mutex_);
     if (state == WorkerState::kSuspect) suspected_ = true;
     changed_.notify_all();
   }
-  void on_unresponsive(const Worker&, const absl::Status&) override {}
   void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {
     MutexLock lock(mutex_);
     lost_ = true;

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <random>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/rpc/callee/deduplicator.h"
@@ -13,6 +12,7 @@
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/rref/owner_table.h"
 #include "gradwire/rpc/rref/references.h"
+#include "gradwire/rpc/testing/ignoring_sink.h"
 
 // The memory about lost workers is bounded in every class that keeps some.
 namespace gradwire::rpc {
@@ -61,21 +61,8 @@ TEST(GoneWorkers, RevokedReferencesOfALiveSharerAreBounded) {
   EXPECT_EQ(references.revocations().revoked(), 0u);
 }
 
-class Silent : public Peers::Sink {
-  void on_request(const Worker&, const std::shared_ptr<Link>&, EnvelopePtr,
-                  std::vector<transport::Buffer>) override {}
-  void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
-  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
-  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
-  void on_link_restored(const Worker&) override {}
-  void on_settled(const Worker&) override {}
-  void on_worker_state(const Worker&, WorkerState) override {}
-  void on_unresponsive(const Worker&, const absl::Status&) override {}
-  void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {}
-};
-
 TEST(GoneWorkers, PeersKeepTheNewest) {
-  Silent sink;
+  testing::IgnoringSink sink;
   TimerQueue timers;
   Peers peers({}, sink, timers, Peers::Options());
   const Worker self{"self", 0, 1'000'000};

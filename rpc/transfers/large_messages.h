@@ -14,6 +14,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/testing/ignoring_sink.h"
 #include "gradwire/rpc/transfers/transfer_watch.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/loop_thread.h"
@@ -30,7 +31,7 @@ using MakeTransport =
     std::function<std::unique_ptr<transport::Transport>(std::shared_ptr<transport::EventLoop>)>;
 
 // Counts the messages that a worker receives.
-class TransferSink : public Peers::Sink {
+class TransferSink : public testing::IgnoringSink {
  public:
   void on_request(const Worker&, const std::shared_ptr<Link>& link, EnvelopePtr,
                   std::vector<transport::Buffer>) override {
@@ -45,13 +46,6 @@ class TransferSink : public Peers::Sink {
   std::string callee_of(const Worker& peer, uint64_t call_id) override {
     return peer.name == "b" && call_id == 7 ? "train" : "";
   }
-  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
-  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
-  void on_link_restored(const Worker&) override {}
-  void on_settled(const Worker&) override {}
-  void on_worker_state(const Worker&, WorkerState) override {}
-  void on_unresponsive(const Worker&, const absl::Status&) override {}
-  void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {}
 
   bool wait_for_messages(int count) {
     return eventually([&] {
