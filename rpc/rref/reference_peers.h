@@ -21,7 +21,9 @@ namespace gradwire::rpc {
 // to them that wait for an answer. A pure state machine. Not thread-safe.
 class ReferencePeers {
  public:
-  explicit ReferencePeers(uint64_t self) : self_(self) {}
+  // answers() uses `max_unacknowledged`.
+  ReferencePeers(uint64_t self, std::size_t max_unacknowledged)
+      : self_(self), max_unacknowledged_(max_unacknowledged) {}
 
   uint64_t self() const { return self_; }
   // A member that was lost never becomes a member again.
@@ -43,6 +45,8 @@ class ReferencePeers {
   std::size_t unacknowledged() const { return outbox_.size(); }
   // Number of messages to `to` without an answer, in constant time.
   std::size_t count_unacknowledged(uint64_t to) const { return unacknowledged_.count(to); }
+  // Whether this number is below the maximum.
+  bool answers(uint64_t to) const { return count_unacknowledged(to) < max_unacknowledged_; }
 
   // Peers in the same state have the same hash. Used to explore states in tests.
   template <class H>
@@ -55,6 +59,7 @@ class ReferencePeers {
   static Key key_of(const ReferenceMessage& message) { return {message.kind, message.to, message.fork}; }
 
   uint64_t self_;
+  std::size_t max_unacknowledged_;
   // All members but this worker.
   absl::flat_hash_set<uint64_t> members_;
   GoneWorkers lost_;

@@ -7,28 +7,12 @@ using Answer = ReferenceMessage::Answer;
 
 namespace {
 
-// Whether fewer messages than the bound wait for an answer of this worker.
-bool answers(uint64_t worker, const ReferencePeers& peers, const ReferenceBounds& bounds) {
-  return peers.count_unacknowledged(worker) < bounds.messages;
-}
-
-// Whether the reference, which names another owner, exceeds the bounds. What a worker that does not answer
-// causes is kept until it is lost. So the messages to it are counted as well as the forks: a fork can be gone
-// while its messages are not.
-bool exceeds(const ReferenceBounds& bounds, const References::Reference& reference, uint64_t from,
-             const HolderTable& holder, const ReferencePeers& peers) {
-  // A worker does not limit itself.
-  if (from == peers.self()) return false;
-  return holder.count_given_by(from) >= bounds.forks || !answers(from, peers, bounds) ||
-         !answers(reference.owner, peers, bounds);
-}
-
 // This worker does not hold the reference that `from` has sent, so nobody must keep anything for it.
 void decline(const References::Reference& reference, uint64_t from, ReferencePeers& peers,
-             const ReferenceBounds& bounds, ReferenceActions& actions) {
+             ReferenceActions& actions) {
   // One message more would be kept as well. Such a worker takes the reference back when its connection ends
   // (References::revoke).
-  if (!answers(from, peers, bounds)) return;
+  if (!peers.answers(from)) return;
   if (reference.registered) {
     // The sender is the owner, and keeps a fork that nobody will hold.
     peers.post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child}, actions);
@@ -123,7 +107,7 @@ References::Received References::receive(const Reference& reference, uint64_t fr
   if (reference.child && revocations_.is_revoked(from, reference.child)) return Received::kRefused;
   if (reference.owner == peers_.self()) {
     const bool confirms = reference.child && from != peers_.self();
-    if (confirms && !answers(from, peers_, bounds_)) return Received::kTooMany;
+    if (confirms && !peers_.answers(from)) return Received::kTooMany;
     // The value comes home. The local handle is counted before the child is confirmed, so the value has a
     // reference at every moment.
     owner_.add_local(reference.rref);
@@ -141,8 +125,12 @@ References::Received References::receive(const Reference& reference, uint64_t fr
     return Received::kInvalid;
   }
   const bool known = peers_.members().contains(reference.owner);
-  if (!known || exceeds(bounds_, reference, from, holder_, peers_)) {
-    decline(reference, from, peers_, bounds_, actions);
+  // The messages to a worker that does not answer are kept until it is lost. So they are counted as well as
+  // the forks: a fork can be gone while its messages are not. A worker does not limit itself.
+  const bool fits = from == peers_.self() || (holder_.count_given_by(from) < max_given_ &&
+                                              peers_.answers(from) && peers_.answers(reference.owner));
+  if (!known || !fits) {
+    decline(reference, from, peers_, actions);
     return known ? Received::kTooMany : Received::kOwnerLost;
   }
   // The callee gets its handle without waiting. In the background the owner is asked to register the fork.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -32,7 +33,8 @@ class References {
   using Actions = ReferenceActions;
   using Bounds = ReferenceBounds;
 
-  explicit References(uint64_t self, const Bounds& bounds = {}) : bounds_(bounds), peers_(self) {}
+  explicit References(uint64_t self, const Bounds& bounds = {})
+      : max_given_(bounds.forks), peers_(self, bounds.messages) {}
 
   // ---- Members. A member that was lost never becomes a member again.
 
@@ -145,7 +147,8 @@ class References {
   // Ends this worker's fence, and answers the fences of others, if that is possible now.
   void check_fences(Actions& actions);
 
-  Bounds bounds_;
+  // Maximum number of forks that one other worker may give.
+  std::size_t max_given_;
   OwnerTable owner_;
   HolderTable holder_;
   ReferencePeers peers_;
