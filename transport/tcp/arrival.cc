@@ -138,17 +138,8 @@ std::size_t Arrival::wanted_bytes() const {
 }
 
 void Arrival::on_events_in_loop(uint32_t) {
-  if (deferred_) return;
-  Turns& turns = context_->loop->turns_in_loop();
-  if (!turns.spent()) {
-    read_in_loop();
-    return;
-  }
-  deferred_ = true;
-  turns.defer([self = shared_from_this()] {
-    self->deferred_ = false;
-    self->read_in_loop();
-  });
+  const auto again = [self = shared_from_this()] { self->on_events_in_loop(0); };
+  if (turn_.take(context_->loop->turns_in_loop(), again)) read_in_loop();
 }
 
 void Arrival::read_in_loop() {

@@ -16,6 +16,7 @@
 #include "gradwire/transport/tcp/secure/secured_socket.h"
 #include "gradwire/transport/tcp/tcp_context.h"
 #include "gradwire/transport/transport.h"
+#include "gradwire/transport/turns/turn.h"
 
 namespace gradwire::transport {
 
@@ -79,8 +80,7 @@ class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
   std::string received_;
-  // A deferred task will read.
-  bool deferred_ = false;
+  Turn turn_;
 
   // Stages 2 and 3.
   std::shared_ptr<TcpHandshake> handshake_;

@@ -216,19 +216,11 @@ void UcxConnection::settle_in_loop() {
     return;
   }
   if (opening_ != nullptr) {
-    // Peers that have proved nothing take their turns behind connections.
-    Turns& turns = loop().turns_in_loop();
-    if (turn_ == Turn::kWait) return;
-    if (turn_ == Turn::kAsk && !attempts_.has_value() && turns.spent()) {
-      turn_ = Turn::kWait;
-      turns.defer([this, self] {
-        turn_ = Turn::kGranted;
-        settle_in_loop();
-        context_->activate_in_loop();
-      });
-      return;
-    }
-    turn_ = Turn::kAsk;
+    const auto again = [this, self] {
+      settle_in_loop();
+      context_->activate_in_loop();
+    };
+    if (!attempts_.has_value() && !turn_.take(loop().turns_in_loop(), again)) return;
     const bool may_connect = attempts_.has_value() || context_->arrivals.may_connect_in_loop(place_);
     react_in_loop(may_connect
                       ? opening_->advance()

@@ -14,6 +14,7 @@
 #include "gradwire/transport/common/loop_connection.h"
 #include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/admission/admission.h"
+#include "gradwire/transport/turns/turn.h"
 #include "gradwire/transport/ucx/opening/ucx_attempts.h"
 #include "gradwire/transport/ucx/opening/ucx_opening.h"
 #include "gradwire/transport/ucx/ucx_context.h"
@@ -99,9 +100,8 @@ class UcxConnection : public LoopConnection {
   // The connection is closed.
   bool ended_ = false;
   ucp_ep_h endpoint_ = nullptr;
-  // An arrival asks before each unit of work whether the round has time. If not, it waits for a task of a
-  // later round, in which it has its turn.
-  enum class Turn { kAsk, kWait, kGranted } turn_ = Turn::kAsk;
+  // The turn of an arrival.
+  Turn turn_;
   // UCX has reported that the endpoint has failed.
   bool endpoint_failed_ = false;
   // The connecting end: UCX has reported that the peer has rejected or closed the connection.

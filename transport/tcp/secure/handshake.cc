@@ -20,19 +20,8 @@ void TcpHandshake::start_in_loop(absl::Time deadline, Done done) {
 }
 
 void TcpHandshake::advance_in_loop() {
-  if (deferred_) return;
-  if (!loop_.turns_in_loop().spent()) {
-    step_in_loop();
-    return;
-  }
-  deferred_ = true;
-  loop_.turns_in_loop().defer([self = shared_from_this()] {
-    self->deferred_ = false;
-    self->step_in_loop();
-  });
-}
-
-void TcpHandshake::step_in_loop() {
+  if (!turn_.take(loop_.turns_in_loop(), [self = shared_from_this()] { self->advance_in_loop(); })) return;
+  // The handshake may have ended while this waited.
   if (done_ == nullptr) return;
   const absl::StatusOr<security::SocketHandshake::Progress> progress = handshake_->step();
   if (!progress.ok()) {

@@ -11,6 +11,7 @@
 #include "gradwire/security/secure_stream.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/tcp/secure/secured_socket.h"
+#include "gradwire/transport/turns/turn.h"
 
 namespace gradwire::transport {
 
@@ -40,7 +41,6 @@ class TcpHandshake : public EventHandler, public std::enable_shared_from_this<Tc
  private:
   void on_events_in_loop(uint32_t) override { advance_in_loop(); }
   void advance_in_loop();
-  void step_in_loop();
   void finish_in_loop(const absl::Status& status);
 
   EventLoop& loop_;
@@ -49,8 +49,7 @@ class TcpHandshake : public EventHandler, public std::enable_shared_from_this<Tc
   Done done_;
   uint64_t handler_id_ = 0;
   uint64_t timer_ = 0;
-  // A deferred task will do the next step.
-  bool deferred_ = false;
+  Turn turn_;
 };
 
 }  // namespace gradwire::transport
