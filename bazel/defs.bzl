@@ -116,6 +116,7 @@ def gradwire_cc_test(
         threads = True,
         plain = False,
         sanitizers = True,
+        concurrent = False,
         tags = [],
         env = {},
         **kwargs):
@@ -136,6 +137,9 @@ def gradwire_cc_test(
         finds mistakes that occur only at full speed.
       sanitizers: False for a test of a feature that sanitizers replace, for example crash handlers. It runs only
         without them.
+      concurrent: True for a test most of whose cases wait for a timeout or for another process. Its cases run at the
+        same time, each in a process and with a TEST_TMPDIR of its own (//base/testing:concurrent_cases). The cases must
+        not share anything by name, for example a port.
       tags: as in cc_test.
       env: as in cc_test.
       **kwargs: as in cc_test.
@@ -151,7 +155,8 @@ def gradwire_cc_test(
         tags.append("no-sanitizer")
     elif not plain:
         tags.append("sanitized")
-    deps = deps + ["//base/testing:tsan_suppressions", "@system//:gtest_main"]
+    main = "//base/testing:concurrent_cases" if concurrent else "@system//:gtest_main"
+    deps = deps + ["//base/testing:tsan_suppressions", main]
     if not threads:
         tags.append("no-tsan")
         deps.append("//base/testing:no_threads")
