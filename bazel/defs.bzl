@@ -172,7 +172,7 @@ def gradwire_cc_test(
         **kwargs
     )
 
-def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = "", **kwargs):
+def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = "", copts = [], **kwargs):
     """Generates and compiles the C++ code of one .proto file.
 
     The file is imported, and its header included, as "FOLDER/FILE" with the folder's path in its workspace. protoc
@@ -184,6 +184,7 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = 
       deps: targets of this rule whose files it imports.
       grpc: whether it has services for gRPC.
       include_prefix: a folder before the path. Gradwire's own files are in "gradwire".
+      copts: as in cc_library, for the generated code.
       **kwargs: as in cc_library.
     """
     stem = src[:-len(".proto")]
@@ -226,7 +227,7 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = 
         include_prefix = include_prefix,
         strip_include_prefix = "/",
         # The warnings of the workspace do not apply to generated code.
-        copts = ["-w"],
+        copts = ["-w"] + copts,
         deps = deps + ["@system//:protobuf"] + (["@system//:grpc++"] if grpc else []),
         **kwargs
     )
