@@ -1,14 +1,42 @@
 #include "gradwire/transport/recording_listener.h"
 
+#include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 namespace {
 
-char test_byte(std::size_t index, unsigned seed) {
-  return static_cast<char>((index * 2'654'435'761u + seed * 40'503u) >> 13);
+// The bytes of test buffers repeat themselves after this number.
+constexpr std::size_t kPeriod = std::size_t{1} << 21;
+
+// The bytes of a test buffer with the seed 0. A table, because large buffers are compared byte by byte in
+// programs without optimisation.
+const std::string& test_bytes() {
+  static const auto* const bytes = [] {
+    auto* const table = new std::string(kPeriod, '\0');
+    char* const data = table->data();
+    for (std::size_t i = 0; i < kPeriod; ++i) data[i] = static_cast<char>((i * 2'654'435'761u) >> 13);
+    return table;
+  }();
+  return *bytes;
+}
+
+// Calls `visit` with each position at which a piece of the table begins, the piece, and its length. A buffer
+// with another seed begins elsewhere in the table.
+void for_pieces(std::size_t size, unsigned seed,
+                absl::FunctionRef<void(std::size_t position, const char* piece, std::size_t length)> visit) {
+  std::size_t begin = seed * std::size_t{1'299'709} % kPeriod;
+  for (std::size_t position = 0; position < size;) {
+    const std::size_t length = std::min(size - position, kPeriod - begin);
+    visit(position, test_bytes().data() + begin, length);
+    position += length;
+    begin = 0;
+  }
 }
 
 }  // namespace
@@ -110,17 +138,20 @@ std::thread::id RecordingListener::last_thread() {
 
 Buffer make_test_buffer(std::size_t size, unsigned seed, Buffer::Sharing sharing) {
   auto bytes = std::make_shared<std::vector<char>>(size);
-  for (std::size_t i = 0; i < size; ++i) (*bytes)[i] = test_byte(i, seed);
+  for_pieces(size, seed, [&](std::size_t position, const char* piece, std::size_t length) {
+    std::memcpy(bytes->data() + position, piece, length);
+  });
   return Buffer(bytes->data(), size, bytes, sharing);
 }
 
 bool is_test_buffer(const Buffer& buffer, std::size_t size, unsigned seed) {
   if (buffer.size() != size) return false;
   const char* bytes = static_cast<const char*>(buffer.data());
-  for (std::size_t i = 0; i < size; ++i) {
-    if (bytes[i] != test_byte(i, seed)) return false;
-  }
-  return true;
+  bool equal = true;
+  for_pieces(size, seed, [&](std::size_t position, const char* piece, std::size_t length) {
+    equal = equal && std::memcmp(bytes + position, piece, length) == 0;
+  });
+  return equal;
 }
 
 }  // namespace gradwire::transport
