@@ -5,7 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gradwire/tests/autograd/trial.h"
 #include "gtest/gtest.h"
@@ -15,7 +18,9 @@ namespace {
 
 using gradwire::rpc::testing::Group;
 
-constexpr uint64_t kExactPrograms = 1050;
+// The number of programs, by default, of the family with exact results. The generator makes every situation
+// in so many programs. Set by --programs=N.
+uint64_t exact_programs = 400;
 constexpr uint64_t kRealPrograms = 60;
 // The test stops after this number of failures, because more would rarely show anything new.
 constexpr int kFailures = 3;
@@ -52,7 +57,7 @@ void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t
 
 TEST(RandomPrograms, GradientsAreThoseOfOneProcess) {
   Group group(4);
-  for_seeds(Family::kExact, kExactPrograms, [&](uint64_t seed) { return try_exact(group, seed, {}); });
+  for_seeds(Family::kExact, exact_programs, [&](uint64_t seed) { return try_exact(group, seed, {}); });
   group.expect_empty();
 }
 
@@ -94,7 +99,7 @@ TEST(RandomPrograms, ContainEverySituation) {
   std::set<Kind> kinds;
   for (int kind = 0; kind <= static_cast<int>(Kind::kWait); ++kind) kinds.insert(static_cast<Kind>(kind));
   for (Kind kind : {Kind::kSin, Kind::kTanh}) kinds.erase(kind);
-  for (uint64_t seed = 1; seed <= kExactPrograms; ++seed) {
+  for (uint64_t seed = 1; seed <= exact_programs; ++seed) {
     const Program program = generate(seed, {});
     const auto has = [&](const char* what, bool does) {
       if (does) missing.erase(what);
@@ -144,5 +149,19 @@ TEST(RandomPrograms, ContainEverySituation) {
   }
 }
 
+bool parse(absl::string_view argument) {
+  return absl::ConsumePrefix(&argument, "--programs=") && absl::SimpleAtoi(argument, &exact_programs);
+}
+
 }  // namespace
 }  // namespace programs
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (programs::parse(argv[i])) continue;
+    std::cerr << "cannot parse the command line: got " << argv[i] << ", expected --programs=N\n";
+    return 2;
+  }
+  return RUN_ALL_TESTS();
+}

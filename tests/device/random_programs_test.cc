@@ -20,7 +20,7 @@ namespace {
 
 struct ProgramOptions {
   uint64_t seed = 1;
-  uint64_t programs = 2000;
+  uint64_t programs = 600;
 };
 
 ProgramOptions& options() {
