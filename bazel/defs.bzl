@@ -4,7 +4,7 @@
 _INCLUDE_PREFIX = "gradwire"
 
 # The folders that .bazelrc compiles with optimisation under the sanitizers.
-_OPTIMISED_FOLDERS = ("collectives/cpu", "transport")
+_OPTIMISED_FOLDERS = ("autograd/pass", "collectives/cpu", "tests/fuzz", "transport")
 
 # Options of the compiler for a target that every configuration optimises. No others have a precompiled header.
 OPTIMISED = [
