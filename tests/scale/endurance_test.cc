@@ -35,8 +35,8 @@ using gradwire::rpc::Agent;
 using gradwire::rpc::AgentGuard;
 using gradwire::rpc::RRef;
 
-int64_t calls = chaos::kSanitized ? 50000 : 300000;
-int64_t references = chaos::kSanitized ? 5000 : 30000;
+int64_t calls = chaos::kSanitized ? 20000 : 300000;
+int64_t references = chaos::kSanitized ? 2000 : 30000;
 std::string transport = "all";
 
 // The resources that both processes hold, each at its rank.
