@@ -31,16 +31,16 @@ def _precompiled(name, kwargs):
         folder = native.package_name()
         optimised = [each for each in _OPTIMISED_FOLDERS if folder == each or folder.startswith(each + "/")]
         sanitizer = name
-        if optimised and not name.startswith("torch"):  # The sanitizers build nothing with libtorch.
-            sanitizer = name + "_sanitizer"
+        if optimised:  # The tests of the sanitizers use nothing with libtorch.
+            sanitizer = "" if name.startswith("torch") else name + "_sanitizer"
     kwargs["copts"] = copts + select({
         "//bazel:pch": _flags(name),
-        "//bazel:pch_unoptimised": _flags(sanitizer),
+        "//bazel:pch_unoptimised": _flags(sanitizer) if sanitizer else [],
         "//conditions:default": [],
     })
     kwargs["deps"] = kwargs.get("deps", []) + select({
         "//bazel:pch": ["//bazel/pch:" + name],
-        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer],
+        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer] if sanitizer else [],
         "//conditions:default": [],
     })
 
