@@ -73,9 +73,7 @@ UnreadAnswers::Verdict UnreadAnswers::on_request(uint64_t caller, uint64_t unrea
     refused_.erase(caller);
     return Verdict::kServe;
   }
-  const bool too_many = ++refused_[caller] > most_refused_;
-  // The errors themselves wait, too. Written so that it cannot overflow.
-  return too_many || unread - max_bytes_ > max_bytes_ ? Verdict::kClose : Verdict::kRefuse;
+  return ++refused_[caller] > most_refused_ ? Verdict::kClose : Verdict::kRefuse;
 }
 
 }  // namespace gradwire::rpc

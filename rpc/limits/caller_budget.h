@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -47,16 +48,24 @@ class CallerBudget {
 // While more bytes than the limit wait for a caller, over all of its connections, each of its requests is
 // answered with a short error. A caller that keeps to the protocol reads such an error behind the answers
 // before it, so it cannot get many: the number of its unanswered requests is limited. A caller that gets
-// more, or for which twice the limit waits, does not read. Then the connection of its request must end.
+// more does not read. Then the connection of its request must end. The errors take at most about as many
+// bytes as the limit.
+//
+// How many bytes wait says nothing about the caller: handlers that run when it reaches the limit send their
+// answers, too.
 //
 // A pure state machine. Not thread-safe.
 class UnreadAnswers {
  public:
   enum class Verdict { kServe, kRefuse, kClose };
 
-  // `most_refused`: maximum number of requests that a caller may send while it is above the limit.
+  // The size of an error, rounded up.
+  static constexpr uint64_t kErrorBytes = 1024;
+
+  // `most_refused`: maximum number of requests that a caller may send while it is above the limit. It is less
+  // if their errors would take more than `max_bytes`.
   UnreadAnswers(uint64_t max_bytes, uint64_t most_refused)
-      : max_bytes_(max_bytes), most_refused_(most_refused) {}
+      : max_bytes_(max_bytes), most_refused_(std::min(most_refused, max_bytes / kErrorBytes)) {}
 
   // A request of this caller has arrived while `unread` bytes wait for it.
   Verdict on_request(uint64_t caller, uint64_t unread);

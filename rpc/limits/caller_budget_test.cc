@@ -67,30 +67,36 @@ TEST(CallerBudget, NothingIsKeptForACallerWithoutCalls) {
 }
 
 TEST(UnreadAnswers, APeerThatReadsIsServedAgain) {
-  UnreadAnswers answers(/*max_bytes=*/100, /*most_refused=*/2);
-  EXPECT_EQ(answers.on_request(1, 100), UnreadAnswers::Verdict::kServe);
+  UnreadAnswers answers(/*max_bytes=*/10'000, /*most_refused=*/2);
+  EXPECT_EQ(answers.on_request(1, 10'000), UnreadAnswers::Verdict::kServe);
   for (int round = 0; round < 3; ++round) {
-    EXPECT_EQ(answers.on_request(1, 101), UnreadAnswers::Verdict::kRefuse);
-    EXPECT_EQ(answers.on_request(1, 101), UnreadAnswers::Verdict::kRefuse);
-    EXPECT_EQ(answers.on_request(1, 99), UnreadAnswers::Verdict::kServe);
+    EXPECT_EQ(answers.on_request(1, 10'001), UnreadAnswers::Verdict::kRefuse);
+    EXPECT_EQ(answers.on_request(1, 10'001), UnreadAnswers::Verdict::kRefuse);
+    EXPECT_EQ(answers.on_request(1, 9'999), UnreadAnswers::Verdict::kServe);
   }
   EXPECT_EQ(answers.callers(), 0u);
 }
 
-TEST(UnreadAnswers, APeerForWhichTwiceTheLimitWaitsIsClosed) {
-  UnreadAnswers answers(/*max_bytes=*/100, /*most_refused=*/1000);
-  EXPECT_EQ(answers.on_request(1, 200), UnreadAnswers::Verdict::kRefuse);
-  EXPECT_EQ(answers.on_request(1, 201), UnreadAnswers::Verdict::kClose);
-  UnreadAnswers unlimited(std::numeric_limits<uint64_t>::max() - 1, 1000);
-  EXPECT_EQ(unlimited.on_request(1, std::numeric_limits<uint64_t>::max()), UnreadAnswers::Verdict::kRefuse);
+// Handlers that ran at the same time have sent their answers.
+TEST(UnreadAnswers, APeerForWhichMuchMoreThanTheLimitWaitsMayStillRead) {
+  UnreadAnswers answers(/*max_bytes=*/10'000, /*most_refused=*/2);
+  EXPECT_EQ(answers.on_request(1, 1'000'000), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 1'000'000), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 10'000), UnreadAnswers::Verdict::kServe);
+}
+
+TEST(UnreadAnswers, ErrorsTakeNoMoreBytesThanTheLimit) {
+  UnreadAnswers answers(/*max_bytes=*/3 * UnreadAnswers::kErrorBytes, /*most_refused=*/1'000);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(answers.on_request(1, 5'000), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 5'000), UnreadAnswers::Verdict::kClose);
 }
 
 TEST(UnreadAnswers, APeerThatGoesOnWithoutReadingIsClosed) {
-  UnreadAnswers answers(/*max_bytes=*/100, /*most_refused=*/2);
-  EXPECT_EQ(answers.on_request(1, 101), UnreadAnswers::Verdict::kRefuse);
-  EXPECT_EQ(answers.on_request(1, 102), UnreadAnswers::Verdict::kRefuse);
-  EXPECT_EQ(answers.on_request(2, 150), UnreadAnswers::Verdict::kRefuse);
-  EXPECT_EQ(answers.on_request(1, 103), UnreadAnswers::Verdict::kClose);
+  UnreadAnswers answers(/*max_bytes=*/10'000, /*most_refused=*/2);
+  EXPECT_EQ(answers.on_request(1, 10'001), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 10'002), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(2, 15'000), UnreadAnswers::Verdict::kRefuse);
+  EXPECT_EQ(answers.on_request(1, 10'003), UnreadAnswers::Verdict::kClose);
   EXPECT_EQ(answers.callers(), 2u);
   answers.forget(1);
   answers.forget(2);
