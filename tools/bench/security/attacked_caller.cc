@@ -8,6 +8,7 @@
 // a line like those of `bench --json` for each attack: the median over the rounds of the 99th percentile of
 // add2, alone and attacked, and their ratio, which should be at most 3.
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,8 +107,11 @@ Callee find_callee(const std::string& path) {
 // Begins the attack whose code it reads, ends it at the next code, and writes what it has counted. Ends at
 // the end of the input.
 void attack(const std::string& path, int in, int out) {
-  // Attackers are on other hosts, and take no time from the processors of those whom they attack.
-  setpriority(PRIO_PROCESS, 0, 19);
+  // Attackers are on other hosts, and take no time from the processors of those whom they attack. The threads
+  // that are started later inherit this. (Of a process that is only nice, a thread that has begun keeps the
+  // processor for some milliseconds, although others want it.)
+  const sched_param none = {};
+  if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) throw Error(absl::InternalError("sched_setscheduler"));
   const auto agent = join("mallory", path);
   agent->wait_for_worker("callee", absl::Seconds(60));
   const Callee callee = find_callee(path);
