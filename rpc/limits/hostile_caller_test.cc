@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -61,13 +62,30 @@ struct Shelf {
 };
 GRADWIRE_RPC_CLASS(Shelf, int64_t)
 GRADWIRE_RPC_METHOD(Shelf, get)
-RRef<Shelf>* shared_shelf = nullptr;
-RRef<Shelf> lend() { return *shared_shelf; }
+// Handlers that use these run at the same time.
+Mutex shelves;
+RRef<Shelf>* shared_shelf ABSL_GUARDED_BY(shelves) = nullptr;
+std::vector<RRef<Shelf>>* kept ABSL_GUARDED_BY(shelves) = nullptr;
+RRef<Shelf> lend() {
+  MutexLock lock(shelves);
+  return *shared_shelf;
+}
 GRADWIRE_RPC(lend)
 
-std::vector<RRef<Shelf>>* kept = nullptr;
-void keep(RRef<Shelf> shelf) { kept->push_back(std::move(shelf)); }
+void keep(RRef<Shelf> shelf) {
+  MutexLock lock(shelves);
+  kept->push_back(std::move(shelf));
+}
 GRADWIRE_RPC(keep)
+
+void set_shared_shelf(RRef<Shelf>* shelf) {
+  MutexLock lock(shelves);
+  shared_shelf = shelf;
+}
+void set_kept(std::vector<RRef<Shelf>>* list) {
+  MutexLock lock(shelves);
+  kept = list;
+}
 
 // Three workers: 0 is called, 1 is honest, and the test sends messages in the name of 2.
 class HostileCaller : public ::testing::Test {
@@ -339,7 +357,7 @@ TEST_F(HostileCaller, ReferencesAboveTheLimitAreRefusedAndEndWithTheirHolder) {
 TEST_F(HostileCaller, ReferencesThatItPassesOnAreLimited) {
   start({.max_calls = 1000, .max_call_bytes = 1 << 20, .max_references = 20});
   std::vector<RRef<Shelf>> held;
-  kept = &held;
+  set_kept(&held);
   for (uint64_t i = 0; i < 30; ++i) {
     proto::Request request = request_of<&keep>();
     request.mutable_arguments()->add_values()->set_reference(0);
@@ -358,8 +376,8 @@ TEST_F(HostileCaller, ReferencesThatItPassesOnAreLimited) {
   AgentGuard honest((*group_)[1]);
   rpc_sync<&keep>("worker0", RRef<Shelf>(Shelf(5)));
   EXPECT_EQ(callee()->tables().held_forks, 21u);
+  set_kept(nullptr);
   held.clear();
-  kept = nullptr;
   finish();
   group_->expect_empty();
 }
@@ -369,12 +387,12 @@ TEST_F(HostileCaller, AnAnswerWithAReferenceNeedsRoomForIt) {
   {
     AgentGuard guard(callee());
     RRef<Shelf> shelf(Shelf(5));
-    shared_shelf = &shelf;
+    set_shared_shelf(&shelf);
     for (int i = 0; i < 50; ++i) ASSERT_TRUE(send(request_of<&lend>()));
     EXPECT_EQ(refused(answers(50), "max_references"), 30u);
     AgentGuard honest((*group_)[1]);
     EXPECT_EQ(rpc_sync<&lend>("worker0").rpc_sync<&Shelf::get>(), 5);
-    shared_shelf = nullptr;
+    set_shared_shelf(nullptr);
   }
   finish();
   group_->kill(2);
