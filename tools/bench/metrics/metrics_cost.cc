@@ -22,6 +22,7 @@
 #include "gradwire/rpc/metrics/peer_calls.h"
 #include "gradwire/rpc/metrics/peer_calls_handle.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/tools/bench/report/statistics.h"
 #include "gradwire/tools/bench/run/measure.h"
 
 namespace gradwire::bench {
@@ -102,12 +103,6 @@ struct Pair {
   std::shared_ptr<rpc::Agent> callee;
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 // The time of a call in two groups.
 struct Times {
   double a = 0;
@@ -137,19 +132,17 @@ Times measure_groups(bool metrics_a, bool metrics_b, bool b_first) {
 
 // The medians over all rounds, and the difference in percent with its quartiles.
 void compare(const char* what, bool metrics_a, int rounds) {
-  std::vector<double> a, b, differences;
+  std::vector<double> a, b;
+  std::vector<float> differences;
   for (int round = 0; round < rounds; ++round) {
     const Times times = measure_groups(metrics_a, /*metrics_b=*/false, /*b_first=*/round % 2 == 1);
     a.push_back(times.a);
     b.push_back(times.b);
-    differences.push_back((times.a / times.b - 1) * 100);
+    differences.push_back(static_cast<float>((times.a / times.b - 1) * 100));
   }
-  std::sort(differences.begin(), differences.end());
-  const auto quantile = [&](double q) {
-    return differences[static_cast<std::size_t>(q * static_cast<double>(differences.size() - 1))];
-  };
   std::printf("%-52s %6.0f ns and %.0f ns without; difference %+.2f %% (quartiles %+.2f and %+.2f)\n", what,
-              median(a), median(b), quantile(0.5), quantile(0.25), quantile(0.75));
+              median(a), median(b), percentile(differences, 0.5), percentile(differences, 0.25),
+              percentile(differences, 0.75));
 }
 
 void measure_calls(int rounds) {
