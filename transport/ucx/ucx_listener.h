@@ -25,9 +25,9 @@ class UcxListener {
   int port() const { return port_; }
   // Whether there are unanswered connection requests.
   bool has_requests() const { return !requests_.empty(); }
-  // Answers a connection request, and further ones until the time of the loop's round is over (turns.h). A
-  // request gets an endpoint, or is rejected if there is no place for it
-  // (transport/tcp/admission/admission.h). This method must not be called from UCX's callbacks.
+  // Answers a connection request, and further ones until the time of the loop's round is over (turns.h). It
+  // makes an endpoint for a request, or rejects it if all places are taken
+  // (transport/tcp/admission/admission.h). Must not be called from UCX's callbacks.
   void accept_in_loop();
   // Returns the listener of a connection whose peer has proved who it is; nullptr: it is refused.
   std::shared_ptr<ConnectionListener> accepted_in_loop(const std::shared_ptr<Connection>& connection) {
