@@ -20,7 +20,8 @@ void AnswerTimes::learn(bool answered) {
 }
 
 AnswerWait::AnswerWait(const WaitPolicy& policy, const AnswerWaitLimits& limits, Now now)
-    : pause_(bounded_nanoseconds(policy.pause)),
+    : free_(bounded_nanoseconds(policy.pause) + bounded_nanoseconds(policy.yield)),
+      pause_(std::max(bounded_nanoseconds(policy.pause), std::min(limits.pauses.nanoseconds(), free_))),
       yield_(bounded_nanoseconds(policy.yield)),
       limits_(limits),
       now_(now) {}
@@ -31,10 +32,10 @@ Rest AnswerWait::rest() {
   if (last_yield_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
   const int64_t now = now_();
   if (last_yield_ == 0 && now - begin_ < pause_) return Rest::kPause;
-  limits_.demand.yielded(std::exchange(yield_took_, 0), now);
+  limits_.demand.yielded(std::exchange(yield_took_, 0), now, long_yield());
   last_yield_ = now;
   if (limits_.demand.is_high(now)) return Rest::kSleep;
-  const int64_t free_until = begin_ + pause_ + yield_;
+  const int64_t free_until = begin_ + free_;
   if (now < free_until) return Rest::kYield;
   if (extra_until_ == 0) {
     const int64_t extra = limits_.times.extra();
@@ -46,6 +47,10 @@ Rest AnswerWait::rest() {
 }
 
 void AnswerWait::yielded() { yield_took_ = now_() - last_yield_; }
+
+int64_t AnswerWait::long_yield() const {
+  return limits_.pauses.proven() ? PauseLength::kLongestTurn : CoreDemand::kLongYield;
+}
 
 void AnswerWait::renew() {
   if (extra_until_ != 0) charge(now_());
@@ -59,11 +64,16 @@ void AnswerWait::renew() {
 void AnswerWait::end(bool answered) {
   if (extra_until_ != 0) charge(now_());
   if (used_extra_) limits_.times.learn(answered);
+  if (begin_ == 0) return;
+  const int64_t waited = last_yield_ == 0 ? 0 : last_yield_ + yield_took_ - begin_;
+  const bool ran_callee = yield_took_ > PauseLength::kShortestTurn && yield_took_ < long_yield();
+  if (limits_.pauses.proven()) limits_.demand.yielded(yield_took_, begin_ + waited, long_yield());
+  limits_.pauses.learn(answered ? waited : PauseLength::kLong, ran_callee);
 }
 
 void AnswerWait::charge(int64_t now) {
   used_extra_ = true;
-  limits_.budget.spend(std::max<int64_t>(0, now - begin_ - pause_ - yield_));
+  limits_.budget.spend(std::max<int64_t>(0, now - begin_ - free_));
 }
 
 }  // namespace gradwire

@@ -5,6 +5,7 @@
 
 #include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/polling/look_on.h"
+#include "gradwire/base/polling/pause_length.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"
 
@@ -29,6 +30,7 @@ class AnswerTimes {
 struct AnswerWaitLimits {
   PollBudget& budget;
   CoreDemand& demand;
+  PauseLength& pauses;
   AnswerTimes& times;
 };
 
@@ -53,7 +55,11 @@ class AnswerWait {
  private:
   // Charges the time since the begin that exceeds WaitPolicy::yield.
   void charge(int64_t now);
+  // A yield that takes longer has run a thread other than the callee: one that computes.
+  int64_t long_yield() const;
 
+  // How long the thread polls without charge, and pauses in that time.
+  const int64_t free_;
   const int64_t pause_;
   const int64_t yield_;
   const AnswerWaitLimits limits_;

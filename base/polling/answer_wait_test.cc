@@ -18,7 +18,7 @@ class AnswerWaitTest : public ::testing::Test {
 
   // Waits for an answer that arrives after `nanoseconds`. Returns for how long the thread polled.
   int64_t wait(int64_t nanoseconds, const WaitPolicy& policy = {}) {
-    AnswerWait wait(policy, {budget_, demand_, times_}, [] { return now_ns; });
+    AnswerWait wait(policy, {budget_, demand_, pauses_, times_}, [] { return now_ns; });
     const int64_t begin = now_ns;
     bool answered = false;
     while (!answered) {
@@ -37,6 +37,7 @@ class AnswerWaitTest : public ::testing::Test {
   int64_t yield_ = kMicro;
   PollBudget budget_{0.1};
   CoreDemand demand_;
+  PauseLength pauses_;
   AnswerTimes times_;
 };
 
@@ -80,11 +81,44 @@ TEST_F(AnswerWaitTest, BusyCoreIsGivenUp) {
   yield_ = 3 * kMilli;
   EXPECT_LE(wait(10 * kMilli), 4 * kMilli);
   now_ns -= 99 * kMilli;
-  EXPECT_LE(wait(10 * kMilli), 5 * kMicro);
+  EXPECT_LE(wait(10 * kMilli), 31 * kMicro);
+}
+
+// A yield could run a thread that computes.
+TEST_F(AnswerWaitTest, AnswersThatComeSoonAreAwaitedWithoutYields) {
+  yield_ = kMilli;
+  for (int i = 0; i < 100; ++i) EXPECT_LE(wait(29 * kMicro), 30 * kMicro) << i;
+  // The time of the pauses is part of that of the policy.
+  yield_ = kMicro;
+  EXPECT_NEAR(static_cast<double>(wait(kMilli)), 653e3, 5e3);
+}
+
+TEST_F(AnswerWaitTest, AnswersOfThisCoreAreAwaitedWithYields) {
+  // The callee answers during the first yield.
+  yield_ = 5 * kMicro;
+  for (int i = 0; i < 100; ++i) (void)wait(PauseLength::kLong + kMicro);
+  int64_t polled = 0;
+  for (int i = 0; i < 100; ++i) polled += wait(5 * kMicro);
+  EXPECT_LE(polled, 100 * 10 * kMicro);
+}
+
+// Where answers come soon, nobody shares the core on purpose. So the first yield that runs a thread for long
+// is the last one.
+TEST_F(AnswerWaitTest, CoreOnWhichAnotherThreadComputesIsGivenUpSoonerIfAnswersComeSoon) {
+  for (int i = 0; i < 10; ++i) (void)wait(15 * kMicro);
+  yield_ = 300 * kMicro;
+  EXPECT_GE(wait(100 * kMicro), 300 * kMicro);
+  now_ns -= 99 * kMilli;
+  EXPECT_LE(wait(100 * kMicro), 31 * kMicro);
+}
+
+TEST_F(AnswerWaitTest, ShortPolicyAllowsNoLongPauses) {
+  for (int i = 0; i < 10; ++i) (void)wait(2 * kMicro);
+  EXPECT_LE(wait(kMilli, {absl::Microseconds(1), absl::ZeroDuration()}), 2 * kMicro);
 }
 
 TEST_F(AnswerWaitTest, FoundMessageRenewsTheWait) {
-  AnswerWait wait({}, {budget_, demand_, times_}, [] { return now_ns; });
+  AnswerWait wait({}, {budget_, demand_, pauses_, times_}, [] { return now_ns; });
   for (int round = 0; round < 10; ++round) {
     const int64_t begin = now_ns;
     while (now_ns - begin < 140 * kMicro) {

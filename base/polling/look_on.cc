@@ -52,10 +52,10 @@ Rest LookOn::rest() {
   if (poll_begin_ == 0 && ++polls_ % kPausesPerClock != 0) return Rest::kPause;
   const int64_t now = now_();
   if (poll_begin_ == 0) {
-    if (now - silence_begin_ < pause_) return Rest::kPause;
+    if (now - silence_begin_ < pause_now_) return Rest::kPause;
     plan(now);
   }
-  demand_.yielded(take_yield(), now);
+  demand_.yielded(take_yield(), now, long_yield());
   if (now < poll_until_ && !demand_.is_high(now)) {
     yield_begin_ = now;
     return Rest::kYield;
@@ -72,6 +72,10 @@ Rest LookOn::rest() {
 
 void LookOn::yielded() { yield_took_ = std::max<int64_t>(1, now_() - yield_begin_); }
 
+int64_t LookOn::long_yield() const {
+  return pauses_.proven() ? PauseLength::kLongestTurn : CoreDemand::kLongYield;
+}
+
 int64_t LookOn::take_yield() {
   const int64_t took = std::exchange(yield_took_, 0);
   if (took >= kSharedCore) away_ += took;
@@ -82,6 +86,7 @@ void LookOn::fall_silent() {
   silence_begin_ = now_();
   if (work_begin_ != 0) budget_.earn(std::min(silence_begin_ - work_begin_, kMaxWork));
   work_begin_ = silence_begin_;
+  pause_now_ = std::max(pause_, std::min(pauses_.nanoseconds(), pause_ + yield_));
   polls_ = 0;
   is_sole_ = false;
 }
@@ -148,6 +153,8 @@ void LookOn::found(uint64_t source) {
     // The poll that found the message has also handled it. So the time before that poll counts.
     const int64_t now = yield_took_ != 0 ? yield_begin_ + yield_took_ : woke_at_ != 0 ? woke_at_ : now_();
     work_begin_ = now;
+    const int64_t longest = pauses_.proven() ? PauseLength::kLongestTurn : kTimeSlice;
+    pauses_.learn(now - silence_begin_, yield_took_ > PauseLength::kShortestTurn && yield_took_ < longest);
     if (now - silence_begin_ >= kBurst) {
       forecast_.record(source, now);
       from_last_source_ = source == last_source_ ? from_last_source_ + 1 : 1;
@@ -156,10 +163,12 @@ void LookOn::found(uint64_t source) {
     }
     const int64_t took = take_yield();
     // A shorter yield was probably the sender's own time: it gave this thread the core when it began to wait.
-    if (took >= kTimeSlice) demand_.yielded(took, now);
-    handed_over_ = took >= kSharedCore && took < kTimeSlice;
+    if (took >= longest) demand_.yielded(took, now, longest);
+    handed_over_ = took >= kSharedCore && took < longest;
     if (handed_over_) demand_.returned();
     end_polling(now);
+  } else {
+    pauses_.learn(0, false);
   }
   silence_begin_ = 0;
   poll_begin_ = 0;

@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/monotonic_time.h"
 #include "gradwire/base/polling/arrival_forecast.h"
+#include "gradwire/base/polling/pause_length.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"
 
@@ -20,7 +21,7 @@ enum class Rest : uint8_t { kPause, kYield, kSleep };
 // Decides how the leader of a pool waits for messages: when it polls, and when and for how long it sleeps.
 //
 // A silence is the time from one message to the next. In each silence the thread
-// 1. polls with pauses for WaitPolicy::pause;
+// 1. polls with pauses for WaitPolicy::pause, or longer where messages follow one another soon (PauseLength);
 // 2. if an arrival is forecast, sleeps until shortly before it, and then yields and polls until the forecast
 //    window has passed;
 // 3. without a forecast, yields and polls for at most WaitPolicy::yield;
@@ -70,6 +71,8 @@ class LookOn {
   // Takes the duration of the last yield into account, and returns it. Returns 0 if the thread has not
   // yielded since the last call.
   int64_t take_yield();
+  // A yield that takes longer has run a thread that computes.
+  int64_t long_yield() const;
   void note_oversleep(int64_t nanoseconds);
   // How long before an arrival the sleep must end.
   int64_t lead_time() const { return oversleep_ + 2 * oversleep_deviation_; }
@@ -85,6 +88,8 @@ class LookOn {
   int64_t work_begin_ = 0;
   // The begin of the silence; 0: no poll has failed since the last message.
   int64_t silence_begin_ = 0;
+  // How long the thread pauses in this silence.
+  int64_t pause_now_ = 0;
   uint32_t polls_ = 0;
   // The begin and the planned end of polling; 0: not polling yet.
   int64_t poll_begin_ = 0;
@@ -115,6 +120,7 @@ class LookOn {
   int64_t yield_took_ = 0;
   // How long other threads have computed on this core while the thread polled.
   int64_t away_ = 0;
+  PauseLength pauses_;
   // Whether the last silence ended when a thread that computed handed this core over.
   bool handed_over_ = false;
 };

@@ -7,9 +7,6 @@ namespace {
 
 // The budget is a bucket that holds what this time of the past allows.
 constexpr int64_t kSavedTime = 1'000'000'000;
-// A yield that takes longer has run a thread that computes for most of its time slice. Shorter ones are
-// common when more processes than cores work on one task: there the yields are what makes it advance.
-constexpr int64_t kLongYield = 1'000'000;
 constexpr int64_t kMinBusy = 8'000'000;
 constexpr int64_t kMaxBusy = 256'000'000;
 
@@ -28,8 +25,8 @@ int64_t PollBudget::left(int64_t now) {
   return std::min(left + gained, most);
 }
 
-void CoreDemand::yielded(int64_t nanoseconds, int64_t now) {
-  if (nanoseconds < kLongYield) return;
+void CoreDemand::yielded(int64_t nanoseconds, int64_t now, int64_t least) {
+  if (nanoseconds < least) return;
   const int64_t last = length_.load(std::memory_order_relaxed);
   const bool again = last != 0 && now - until_.load(std::memory_order_relaxed) < last;
   const int64_t length = again ? std::min(2 * last, kMaxBusy) : kMinBusy;

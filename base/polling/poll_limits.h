@@ -37,8 +37,12 @@ class PollBudget {
 // time doubles while the core stays busy. Thread-safe.
 class CoreDemand {
  public:
-  // A yield took this long, until `now`.
-  void yielded(int64_t nanoseconds, int64_t now);
+  // A yield that takes longer has run a thread that computes for most of its time slice. Shorter ones are
+  // common when more processes than cores work on one task: there the yields are what makes it advance.
+  static constexpr int64_t kLongYield = 1'000'000;
+
+  // A yield took this long, until `now`. The core is needed if that is at least `least`.
+  void yielded(int64_t nanoseconds, int64_t now, int64_t least = kLongYield);
   // A thread that computed gave the core back in time: the next long yield counts as the first one.
   void returned() { length_.store(0, std::memory_order_relaxed); }
   bool is_high(int64_t now) const { return now < until_.load(std::memory_order_relaxed); }

@@ -16,7 +16,7 @@ AnswerWait PoolPolling::wait_for_answer(absl::Time deadline) {
     policy.pause = std::min(policy.pause, left);
     policy.yield = std::min(policy.yield, left);
   }
-  return AnswerWait(policy, {budget_, demand_, answer_times_});
+  return AnswerWait(policy, {budget_, demand_, answer_pauses_, answer_times_});
 }
 
 }  // namespace gradwire

@@ -3,6 +3,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/polling/answer_wait.h"
 #include "gradwire/base/polling/look_on.h"
+#include "gradwire/base/polling/pause_length.h"
 #include "gradwire/base/polling/poll_limits.h"
 #include "gradwire/base/threads/spin_wait.h"
 
@@ -24,6 +25,7 @@ class PoolPolling {
   const WaitPolicy policy_;
   PollBudget budget_;
   CoreDemand demand_;
+  PauseLength answer_pauses_;
   AnswerTimes answer_times_;
   LookOn leader_;
 };
