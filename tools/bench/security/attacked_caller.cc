@@ -1,12 +1,16 @@
-// Measures the calls of an honest worker while other processes attack the worker that it calls: they open
-// connections, send handshakes byte by byte, or make calls and read no answers. Each worker and the attackers
-// are processes of their own. The workers have a token, and use tcp.
+// Measures the calls of an honest worker while another process attacks the worker that it calls: it opens
+// connections, sends handshakes byte by byte, or makes calls and reads no answers. The workers and the
+// attacker are processes of their own. The workers have a token, and use tcp.
 //
 //   bazel run -c opt //tools/bench/security:attacked_caller
 //
+// Attackers are on other hosts; here they share the processors of the worker that they attack. They run only
+// when nobody else wants a processor (SCHED_IDLE), which still delays others. So each attack is also made on
+// a bystander, a worker like the callee that nobody else calls and that has the attackers' priority.
+//
 // The states alternate, and each is measured several times, because the machine has other work, too. Prints
-// a line like those of `bench --json` for each attack: the median over the rounds of the 99th percentile of
-// add2, alone and attacked, and their ratio, which should be at most 3.
+// two lines like those of `bench --json` for each attack: the median over the rounds of the 99th percentile
+// of add2 during the attack, beside that without it, and beside that while the bystander is attacked.
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -55,11 +59,24 @@ namespace {
 constexpr int kWarm = 500;
 constexpr double kAim = 3;
 
-struct Attack {
+struct Kind {
   char code;
+  int64_t rate;  // Connections or calls in a second. 0: as many as possible.
   const char* name;
 };
-constexpr Attack kAttacks[] = {{'c', "10000_connections"}, {'s', "byte_by_byte"}, {'m', "answers_unread"}};
+constexpr Kind kKinds[] = {{'c', 10'000, "10000_connections_a_second"},
+                           {'c', 0, "connections"},
+                           {'s', 0, "byte_by_byte"},
+                           {'m', 100'000, "100000_unread_answers_a_second"},
+                           {'m', 0, "unread_answers"}};
+
+// The attacker reads these from its pipe.
+struct Order {
+  char code;  // kEnd ends the attack.
+  bool bystander;
+  int64_t rate;
+};
+constexpr char kEnd = '-';
 
 std::shared_ptr<rpc::Agent> join(const std::string& name, const std::string& store) {
   rpc::RpcBackendOptions options;
@@ -84,59 +101,81 @@ pid_t start(const std::function<void()>& body) {
   _exit(0);
 }
 
-struct Callee {
+struct Target {
   std::string address;
   uint64_t incarnation;
 };
 
-// Finds the worker "callee" in the log of the group.
-Callee find_callee(const std::string& path) {
+// Finds a worker in the log of the group.
+Target find(const std::string& name, const std::string& path) {
   store::PrefixStore log("rpc", std::make_shared<store::FileStore>(path));
   for (int i = 0;; ++i) {
     proto::LogLine line;
     if (!line.ParseFromString(log.get(absl::StrCat("log/0/", i)))) throw Error(absl::DataLossError("log"));
     const proto::WorkerRecord& worker = line.join().worker();
-    if (worker.name() != "callee") continue;
+    if (worker.name() != name) continue;
     for (const proto::Address& address : worker.addresses()) {
       if (address.transport() == "tcp") return {address.address(), worker.incarnation()};
     }
-    throw Error(absl::NotFoundError("the callee has no address for tcp"));
+    throw Error(absl::NotFoundError(absl::StrCat(name, " has no address for tcp")));
   }
 }
 
-// Begins the attack whose code it reads, ends it at the next code, and writes what it has counted. Ends at
-// the end of the input.
-void attack(const std::string& path, int in, int out) {
-  // Attackers are on other hosts, and take no time from the processors of those whom they attack. The threads
-  // that are started later inherit this. (Of a process that is only nice, a thread that has begun keeps the
-  // processor for some milliseconds, although others want it.)
+// The threads that are started later inherit this. (Of a process that is only nice, a thread that has begun
+// keeps the processor for some milliseconds, although others want it.)
+void run_only_when_idle() {
   const sched_param none = {};
   if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) throw Error(absl::InternalError("sched_setscheduler"));
+}
+
+// Follows the orders that it reads, and writes what each attack has counted. Ends at the end of the input.
+void attack(const std::string& path, int in, int out) {
+  run_only_when_idle();
   const auto agent = join("mallory", path);
-  agent->wait_for_worker("callee", absl::Seconds(60));
-  const Callee callee = find_callee(path);
-  const MuteCaller mute{
-      *agent, callee.incarnation, value_or_throw(security::make_credentials(security_of("token", "", 0))),
-      rpc::callee_of_function<&large_answer>->name, rpc::callee_of_function<&large_answer>->signature_hash};
-  char code = 0;
-  while (read(in, &code, 1) == 1) {
-    std::atomic<bool> stop{false};
-    std::atomic<int64_t> count{0};
-    std::thread attacker([&, code] {
-      if (code == 'c') open_crowd(callee.address, stop, count);
-      if (code == 's') open_slowly(callee.address, stop, count);
-      if (code == 'm') call_without_reading(callee.address, mute, stop, count);
+  for (const char* name : {"callee", "bystander"}) agent->wait_for_worker(name, absl::Seconds(60));
+  const Target callee = find("callee", path), bystander = find("bystander", path);
+  const auto credentials = value_or_throw(security::make_credentials(security_of("token", "", 0)));
+  Order order{};
+  while (read(in, &order, sizeof(order)) == sizeof(order)) {
+    const Target& target = order.bystander ? bystander : callee;
+    Attack attack{.address = target.address, .rate = order.rate};
+    const MuteCaller mute{*agent, target.incarnation, credentials,
+                          rpc::callee_of_function<&large_answer>->name,
+                          rpc::callee_of_function<&large_answer>->signature_hash};
+    std::thread attacker([&, code = order.code] {
+      if (code == 'c') open_crowd(attack);
+      if (code == 's') open_slowly(attack);
+      if (code == 'm') call_without_reading(attack, mute);
     });
-    const bool more = read(in, &code, 1) == 1;
-    stop = true;
+    const bool ended = read(in, &order, sizeof(order)) == sizeof(order) && order.code == kEnd;
+    attack.stop = true;
     attacker.join();
-    const int64_t counted = count;
-    if (!more || write(out, &counted, sizeof(counted)) != sizeof(counted)) break;
+    const int64_t counted = attack.count;
+    if (!ended || write(out, &counted, sizeof(counted)) != sizeof(counted)) break;
   }
   agent->shutdown(false);
 }
 
-double p99_of_calls(double seconds, std::vector<double>& medians) {
+// A worker that serves calls until the end of the input.
+void serve(const std::string& name, const std::string& path, int in) {
+  const auto agent = join(name, path);
+  char end = 0;
+  (void)!read(in, &end, 1);
+  const rpc::AgentStatistics statistics = agent->statistics();
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::fprintf(stderr, "%s: %d calls served, %d over a limit, at most %d MiB of memory\n", name.c_str(),
+               static_cast<int>(statistics.calls_served), static_cast<int>(statistics.calls_over_limit),
+               static_cast<int>(usage.ru_maxrss / 1024));
+  agent->shutdown(false);
+}
+
+// Percentiles of the time of a call in one state, one for each round. Microseconds.
+struct Times {
+  std::vector<double> p50, p99;
+};
+
+void call_for(double seconds, Times& times) {
   std::vector<float> micros;
   for (int i = 0; i < kWarm; ++i) rpc::rpc_sync<&add2>("callee", 1, 2);
   const int64_t end = nanoseconds() + static_cast<int64_t>(seconds * 1e9);
@@ -146,41 +185,54 @@ double p99_of_calls(double seconds, std::vector<double>& medians) {
     if (rpc::rpc_sync<&add2>("callee", 1, 2) != 3) throw Error(absl::InternalError("wrong sum"));
     micros.push_back(static_cast<float>(nanoseconds() - begin) / 1000);
   }
-  medians.push_back(percentile(micros, 0.5));
-  return percentile(micros, 0.99);
+  times.p50.push_back(percentile(micros, 0.5));
+  times.p99.push_back(percentile(micros, 0.99));
 }
 
-// The attacker has begun, and has filled its places.
+// The attacker has begun and has filled its places, or what it has left is gone.
 void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }
 
+void report(const Kind& kind, const Times& attacked, const char* peer, const Times& other, int64_t counted) {
+  const double ratio = median(attacked.p99) / median(other.p99);
+  std::printf("%s\n",
+              absl::StrFormat("{\"suite\":\"security\",\"case\":\"add2_during_%s\",\"transport\":\"token\","
+                              "\"metric\":\"p99_us\",\"gradwire\":%.1f,\"peer\":\"%s\",\"peer_value\":"
+                              "%.1f,\"ratio\":%.2f,\"aim\":\"%s <= %.0f\",\"attacks\":%d}",
+                              kind.name, median(attacked.p99), peer, median(other.p99), ratio,
+                              ratio <= kAim ? "ok" : "MISS", kAim, counted)
+                  .c_str());
+  std::fflush(stdout);
+}
+
 void measure(int to_attacker, int from_attacker, int rounds, double seconds) {
-  for (const Attack& attack : kAttacks) {
-    std::vector<double> alone, attacked, alone_p50, attacked_p50;
+  const auto measure_attacked = [&](const Order& order, Times& times) {
+    if (write(to_attacker, &order, sizeof(order)) != sizeof(order))
+      throw Error(absl::UnavailableError("the attacker has ended"));
+    settle();
+    call_for(seconds, times);
+    const Order end{kEnd, false, 0};
+    int64_t count = 0;
+    if (write(to_attacker, &end, sizeof(end)) != sizeof(end) ||
+        read(from_attacker, &count, sizeof(count)) != sizeof(count))
+      throw Error(absl::UnavailableError("the attacker has ended"));
+    settle();
+    return count;
+  };
+  for (const Kind& kind : kKinds) {
+    Times alone, bystander, attacked;
     int64_t counted = 0;
     for (int round = 0; round < rounds; ++round) {
-      alone.push_back(p99_of_calls(seconds, alone_p50));
-      if (write(to_attacker, &attack.code, 1) != 1)
-        throw Error(absl::UnavailableError("the attacker has ended"));
-      settle();
-      attacked.push_back(p99_of_calls(seconds, attacked_p50));
-      int64_t count = 0;
-      if (write(to_attacker, "-", 1) != 1 || read(from_attacker, &count, sizeof(count)) != sizeof(count))
-        throw Error(absl::UnavailableError("the attacker has ended"));
-      counted += count;
-      settle();
+      call_for(seconds, alone);
+      measure_attacked({kind.code, true, kind.rate}, bystander);
+      counted += measure_attacked({kind.code, false, kind.rate}, attacked);
+      std::fprintf(stderr,
+                   "%s round %d: p50 and p99 alone %.1f %.1f us, bystander attacked %.1f %.1f us, attacked "
+                   "%.1f %.1f us\n",
+                   kind.name, round, alone.p50.back(), alone.p99.back(), bystander.p50.back(),
+                   bystander.p99.back(), attacked.p50.back(), attacked.p99.back());
     }
-    for (std::size_t i = 0; i < alone.size(); ++i)
-      std::fprintf(stderr, "%s round %d: alone p50 %.1f p99 %.1f us, attacked p50 %.1f p99 %.1f us\n",
-                   attack.name, static_cast<int>(i), alone_p50[i], alone[i], attacked_p50[i], attacked[i]);
-    const double ratio = median(attacked) / median(alone);
-    std::printf("%s\n",
-                absl::StrFormat("{\"suite\":\"security\",\"case\":\"add2_during_%s\",\"transport\":\"token\","
-                                "\"metric\":\"p99_us\",\"gradwire\":%.1f,\"peer\":\"alone\",\"peer_value\":"
-                                "%.1f,\"ratio\":%.2f,\"aim\":\"%s <= %.0f\",\"attacks\":%d}",
-                                attack.name, median(attacked), median(alone), ratio,
-                                ratio <= kAim ? "ok" : "MISS", kAim, counted)
-                    .c_str());
-    std::fflush(stdout);
+    report(kind, attacked, "alone", alone, counted);
+    report(kind, attacked, "bystander attacked", bystander, counted);
   }
 }
 
@@ -195,16 +247,12 @@ int run(int rounds, double seconds) {
   // The processes start before this one has threads.
   const pid_t callee = start([&] {
     close(ends[1]);
-    const auto agent = join("callee", path);
-    char end = 0;
-    (void)!read(ends[0], &end, 1);
-    const rpc::AgentStatistics statistics = agent->statistics();
-    std::fprintf(stderr, "callee: %d calls served, %d over a limit\n",
-                 static_cast<int>(statistics.calls_served), static_cast<int>(statistics.calls_over_limit));
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    std::fprintf(stderr, "callee: at most %d MiB of memory\n", static_cast<int>(usage.ru_maxrss / 1024));
-    agent->shutdown(false);
+    serve("callee", path, ends[0]);
+  });
+  const pid_t bystander = start([&] {
+    run_only_when_idle();
+    close(ends[1]);
+    serve("bystander", path, ends[0]);
   });
   const pid_t attacker = start([&] {
     close(commands[1]);
@@ -214,12 +262,12 @@ int run(int rounds, double seconds) {
   {
     const auto agent = join("honest", path);
     rpc::AgentGuard guard(agent);
-    for (const char* name : {"callee", "mallory"}) agent->wait_for_worker(name, absl::Seconds(60));
+    for (const char* name : {"callee", "bystander", "mallory"})
+      agent->wait_for_worker(name, absl::Seconds(60));
     measure(commands[1], counts[0], rounds, seconds);
     close(commands[1]);
     close(ends[1]);
-    waitpid(attacker, nullptr, 0);
-    waitpid(callee, nullptr, 0);
+    for (const pid_t process : {attacker, callee, bystander}) waitpid(process, nullptr, 0);
     agent->shutdown(false);
   }
   std::filesystem::remove_all(folder);

@@ -20,6 +20,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_services.h"
@@ -82,16 +84,38 @@ uint32_t next_address() {
   return 2 + last.fetch_add(1) % kAddresses;
 }
 
+// Spreads the units of an attack over its time.
+class Pace {
+ public:
+  explicit Pace(int64_t rate) : rate_(rate) {}
+
+  // How many units are due now, at most `most`.
+  int due(int most) const {
+    if (rate_ == 0) return most;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
+    const auto due = static_cast<int64_t>(static_cast<double>(rate_) * seconds) - done_;
+    return static_cast<int>(std::clamp<int64_t>(due, 0, most));
+  }
+  void on_done() { ++done_; }
+  bool limited() const { return rate_ != 0; }
+
+ private:
+  const int64_t rate_;
+  const absl::Time begin_ = absl::Now();
+  int64_t done_ = 0;
+};
+
 }  // namespace
 
-void open_crowd(const std::string& address, const std::atomic<bool>& stop, std::atomic<int64_t>& count) {
-  const int port = port_of(address);
+void open_crowd(Attack& attack) {
+  const int port = port_of(attack.address);
+  Pace pace(attack.rate);
   const std::size_t most = std::min<rlim_t>(10'000, raise_descriptors() - kReserved);
   Descriptor poller(::epoll_create1(EPOLL_CLOEXEC));
   std::vector<Descriptor> sockets;
   std::size_t open = 0;
-  while (!stop) {
-    for (int burst = 0; burst < 64 && open < most; ++burst) {
+  while (!attack.stop) {
+    for (int burst = pace.due(64); burst > 0 && open < most; --burst) {
       Descriptor socket = connect_from(next_address(), port);
       if (!socket.valid()) break;
       epoll_event event = {};
@@ -102,10 +126,14 @@ void open_crowd(const std::string& address, const std::atomic<bool>& stop, std::
       if (sockets.size() <= index) sockets.resize(index + 1);
       sockets[index] = std::move(socket);
       ++open;
-      count.fetch_add(1, std::memory_order_relaxed);
+      pace.on_done();
+      attack.count.fetch_add(1, std::memory_order_relaxed);
     }
     std::array<epoll_event, 256> events;
-    const int ready = ::epoll_wait(poller.get(), events.data(), events.size(), open < most ? 0 : 10);
+    const int ready = ::epoll_wait(poller.get(), events.data(), events.size(),
+                                   open == most     ? 10
+                                   : pace.limited() ? 1
+                                                    : 0);
     for (int i = 0; i < ready; ++i) {
       sockets[static_cast<std::size_t>(events[static_cast<std::size_t>(i)].data.fd)].reset();
       --open;
@@ -113,8 +141,8 @@ void open_crowd(const std::string& address, const std::atomic<bool>& stop, std::
   }
 }
 
-void open_slowly(const std::string& address, const std::atomic<bool>& stop, std::atomic<int64_t>& count) {
-  const int port = port_of(address);
+void open_slowly(Attack& attack) {
+  const int port = port_of(attack.address);
   raise_descriptors();
   struct Slow {
     Descriptor socket;
@@ -123,7 +151,7 @@ void open_slowly(const std::string& address, const std::atomic<bool>& stop, std:
   std::vector<Slow> all(kSlowSockets);
   // A record that does not end soon, behind a whole preface.
   const std::string record = security::Record{.body = std::string(1000, 'x')}.encode();
-  while (!stop) {
+  while (!attack.stop) {
     for (Slow& slow : all) {
       char byte = 0;
       if (slow.socket.valid() && ::recv(slow.socket.get(), &byte, 1, MSG_DONTWAIT) == 0) slow.socket.reset();
@@ -137,12 +165,12 @@ void open_slowly(const std::string& address, const std::atomic<bool>& stop, std:
                 .encode();
         (void)::send(slow.socket.get(), preface.data(), preface.size(), MSG_NOSIGNAL);
         slow.sent = 0;
-        count.fetch_add(1, std::memory_order_relaxed);
+        attack.count.fetch_add(1, std::memory_order_relaxed);
       }
       if (::send(slow.socket.get(), &record[slow.sent++ % record.size()], 1, MSG_NOSIGNAL) != 1)
         slow.socket.reset();
     }
-    for (int i = 0; i < 100 && !stop; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 100 && !attack.stop; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
@@ -209,19 +237,19 @@ MuteConnection open_mute(const std::string& address, const MuteCaller& caller,
 
 }  // namespace
 
-void call_without_reading(const std::string& address, const MuteCaller& caller, const std::atomic<bool>& stop,
-                          std::atomic<int64_t>& count) {
+void call_without_reading(Attack& attack, const MuteCaller& caller) {
+  Pace pace(attack.rate);
   std::vector<MuteConnection> all(kMuteConnections);
   proto::Envelope call;
   call.mutable_request()->set_function(caller.function);
   call.mutable_request()->set_signature(caller.signature);
   uint64_t id = 0;
-  while (!stop) {
+  while (!attack.stop) {
     bool sent = false;
     for (MuteConnection& mute : all) {
       if (mute.connection == nullptr || mute.listener->closed()) {
         mute.end();
-        mute = open_mute(address, caller, stop);
+        mute = open_mute(attack.address, caller, attack.stop);
         continue;
       }
       // Bytes that the kernel does not take at once wait for a thread that does not come.
@@ -231,10 +259,10 @@ void call_without_reading(const std::string& address, const MuteCaller& caller, 
         mute = MuteConnection();
         continue;
       }
-      for (int burst = 0; burst < 16; ++burst) {
+      for (int burst = pace.due(16); burst > 0; --burst) {
         call.mutable_request()->set_call_id(++id);
         if (!mute.connection->send({call.SerializeAsString(), {}}).ok()) break;
-        count.fetch_add(1, std::memory_order_relaxed);
+        attack.count.fetch_add(1, std::memory_order_relaxed);
         sent = true;
       }
     }
