@@ -124,9 +124,9 @@ absl::Status check_rights(const FileKind& kind, const std::string& path, const s
   return absl::PermissionDeniedError(absl::StrCat(
       named(kind, path), " can be ", trusted ? "changed" : "read or changed", " by ",
       (excess & S_IRWXO) != 0 ? "all users" : "its group", ": it has ", rights(file), ", expected mode ",
-      trusted          ? "0644 or 0600"
-      : group_may_read ? "0440 or 0400"
-                       : "0600 or 0400",
+      trusted                      ? "0644 or 0600"
+      : of_other && group_may_read ? "0440 or 0400"
+                                   : "0600 or 0400",
       "; run", of_other ? " as root" : "", ": ", command));
 }
 

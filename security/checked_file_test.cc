@@ -122,6 +122,9 @@ TEST(CheckedFile, ErrorsNameModeOwnerAndTheExactCommand) {
   EXPECT_EQ(message(rights(kSecret, 0, 100, 0444)),
             "the key FILE can be read or changed by all users: it has mode 0444 and belongs to user 0 and "
             "group 100, expected mode 0440 or 0400; run as root: chmod 440 FILE");
+  EXPECT_EQ(message(rights(kSecret, 0, 100, 0644, /*user=*/0)),
+            "the key FILE can be read or changed by all users: it has mode 0644 and belongs to user 0 and "
+            "group 100, expected mode 0600 or 0400; run: chmod 600 FILE");
   EXPECT_EQ(message(rights(kSecret, 0, 300, 0440)),
             "the key FILE can be read or changed by its group: it has mode 0440 and belongs to user 0 and "
             "group 300, expected mode 0600 or 0400; run as root: chown 1000 FILE && chmod 600 FILE");
