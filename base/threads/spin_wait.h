@@ -9,7 +9,8 @@ namespace gradwire {
 // How a thread waits for an event that is expected soon: it first polls continuously, then yields its core
 // between two polls, then sleeps. Waking a sleeping thread costs 20 to 200 us if the core is idle.
 struct WaitPolicy {
-  // The longest time of each phase. Zero for both: sleep at once.
+  // The longest time of each phase. Zero for both: sleep at once. A thread of a pool pauses for longer, and
+  // yields for less, where messages come soon (base/polling/pause_length.h).
   absl::Duration pause = absl::Microseconds(3);
   absl::Duration yield = absl::Microseconds(150);
   // The part of one core that a thread of a pool may use on average to poll for messages in silences that are
