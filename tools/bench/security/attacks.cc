@@ -84,32 +84,31 @@ uint32_t next_address() {
   return 2 + last.fetch_add(1) % kAddresses;
 }
 
-// Spreads the units of an attack over its time.
+// Counts the units of an attack, and spreads them over its time.
 class Pace {
  public:
-  explicit Pace(int64_t rate) : rate_(rate) {}
+  explicit Pace(Attack& attack) : attack_(attack) {}
 
   // How many units are due now, at most `most`.
   int due(int most) const {
-    if (rate_ == 0) return most;
+    if (!limited()) return most;
     const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
-    const auto due = static_cast<int64_t>(static_cast<double>(rate_) * seconds) - done_;
+    const auto due = static_cast<int64_t>(static_cast<double>(attack_.rate) * seconds) - attack_.count;
     return static_cast<int>(std::clamp<int64_t>(due, 0, most));
   }
-  void on_done() { ++done_; }
-  bool limited() const { return rate_ != 0; }
+  void on_done() { attack_.count.fetch_add(1, std::memory_order_relaxed); }
+  bool limited() const { return attack_.rate != 0; }
 
  private:
-  const int64_t rate_;
+  Attack& attack_;
   const absl::Time begin_ = absl::Now();
-  int64_t done_ = 0;
 };
 
 }  // namespace
 
 void open_crowd(Attack& attack) {
   const int port = port_of(attack.address);
-  Pace pace(attack.rate);
+  Pace pace(attack);
   const std::size_t most = std::min<rlim_t>(10'000, raise_descriptors() - kReserved);
   Descriptor poller(::epoll_create1(EPOLL_CLOEXEC));
   std::vector<Descriptor> sockets;
@@ -127,7 +126,6 @@ void open_crowd(Attack& attack) {
       sockets[index] = std::move(socket);
       ++open;
       pace.on_done();
-      attack.count.fetch_add(1, std::memory_order_relaxed);
     }
     std::array<epoll_event, 256> events;
     const int ready = ::epoll_wait(poller.get(), events.data(), events.size(),
@@ -238,7 +236,7 @@ MuteConnection open_mute(const std::string& address, const MuteCaller& caller,
 }  // namespace
 
 void call_without_reading(Attack& attack, const MuteCaller& caller) {
-  Pace pace(attack.rate);
+  Pace pace(attack);
   std::vector<MuteConnection> all(kMuteConnections);
   proto::Envelope call;
   call.mutable_request()->set_function(caller.function);
@@ -262,7 +260,7 @@ void call_without_reading(Attack& attack, const MuteCaller& caller) {
       for (int burst = pace.due(16); burst > 0; --burst) {
         call.mutable_request()->set_call_id(++id);
         if (!mute.connection->send({call.SerializeAsString(), {}}).ok()) break;
-        attack.count.fetch_add(1, std::memory_order_relaxed);
+        pace.on_done();
         sent = true;
       }
     }
