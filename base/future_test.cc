@@ -17,7 +17,7 @@ namespace {
 
 using Number = ExecutionSlot<int>;
 
-int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
+int number_in_slot() { return Number::get() == nullptr ? 0 : *Number::get(); }
 
 struct NoDefault {
   explicit NoDefault(int v) : value(v) {}
@@ -399,17 +399,17 @@ TEST(FutureExecutor, StateIsThatOfTheCodeThatAttached) {
     {
       Number::Scope scope(std::make_shared<int>(7));
       seven = promise.future().then([](int) {
-        const int seen = number();
+        const int seen = number_in_slot();
         Number::set(std::make_shared<int>(9));
         return seen;
       });
     }
-    none = promise.future().then([](int) { return number(); });
+    none = promise.future().then([](int) { return number_in_slot(); });
     Number::Scope completing(std::make_shared<int>(5));
     promise.set_value(1);
     EXPECT_EQ(seven.wait(), 7);
     EXPECT_EQ(none.wait(), 0);
-    EXPECT_EQ(number(), 5);
+    EXPECT_EQ(number_in_slot(), 5);
   }
   pool->shutdown();
 }

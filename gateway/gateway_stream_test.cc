@@ -86,7 +86,7 @@ struct Model {
 GRADWIRE_RPC_CLASS(Model, int64_t)
 GRADWIRE_RPC_METHOD(Model, generate)
 
-std::string name(const std::string& last) { return "gradwire::gateway::(anonymous)::" + last; }
+std::string callee_name(const std::string& last) { return "gradwire::gateway::(anonymous)::" + last; }
 
 using Reader = grpc::ClientReader<v1::DownloadPart>;
 
@@ -99,7 +99,7 @@ class GatewayStream : public testing::GatewayFixture {
 
   std::unique_ptr<Reader> open(Context& context, const std::string& function,
                                const std::vector<v1::Value>& arguments = {}) {
-    return client_->stub->CallStream(&context, call_of("worker1", name(function), arguments));
+    return client_->stub->CallStream(&context, call_of("worker1", callee_name(function), arguments));
   }
   // Reads a stream to its end.
   grpc::Status read(const v1::CallRequest& request, std::vector<v1::Value>& items,
@@ -120,19 +120,19 @@ class GatewayStream : public testing::GatewayFixture {
 TEST_F(GatewayStream, ItemsArriveInOrder) {
   start();
   std::vector<v1::Value> items;
-  ASSERT_TRUE(read(call_of("worker1", name("count"), {integer(5'000)}), items).ok());
+  ASSERT_TRUE(read(call_of("worker1", callee_name("count"), {integer(5'000)}), items).ok());
   ASSERT_EQ(items.size(), 5'000u);
   for (std::size_t i = 0; i < items.size(); ++i) EXPECT_EQ(items[i].integer(), static_cast<int64_t>(i));
   items.clear();
-  ASSERT_TRUE(read(call_of("worker1", name("tokens"), {text("a"), integer(3)}), items).ok());
+  ASSERT_TRUE(read(call_of("worker1", callee_name("tokens"), {text("a"), integer(3)}), items).ok());
   ASSERT_EQ(items.size(), 3u);
   EXPECT_EQ(items[2].text(), "a2");
   items.clear();
-  ASSERT_TRUE(read(call_of("worker1", name("halves"), {integer(4)}), items).ok());
+  ASSERT_TRUE(read(call_of("worker1", callee_name("halves"), {integer(4)}), items).ok());
   ASSERT_EQ(items.size(), 4u);
   EXPECT_EQ(items[3].real(), 1.5);
   items.clear();
-  ASSERT_TRUE(read(call_of("worker1", name("count"), {integer(0)}), items).ok());
+  ASSERT_TRUE(read(call_of("worker1", callee_name("count"), {integer(0)}), items).ok());
   EXPECT_TRUE(items.empty());
 }
 
@@ -140,11 +140,11 @@ TEST_F(GatewayStream, AMethodStreams) {
   Client& client = start();
   OpenedSession session(client);
   v1::CallRequest request = call_of("worker1", "", {integer(10)});
-  request.set_constructor(name("Model"));
+  request.set_constructor(callee_name("Model"));
   request.set_session(session.id);
   ASSERT_TRUE(client.call(request).ok());
   request = call_of("", "", {integer(2)});
-  request.mutable_method()->set_name(name("Model::generate"));
+  request.mutable_method()->set_name(callee_name("Model::generate"));
   request.mutable_method()->set_object(client.result.result().handle().id());
   request.set_session(session.id);
   std::vector<v1::Value> items;
@@ -156,7 +156,7 @@ TEST_F(GatewayStream, AMethodStreams) {
 
 TEST_F(GatewayStream, ReferencesNeedASession) {
   Client& client = start();
-  v1::CallRequest request = call_of("worker1", name("references"), {integer(3)});
+  v1::CallRequest request = call_of("worker1", callee_name("references"), {integer(3)});
   std::vector<v1::Value> items;
   EXPECT_EQ(read(request, items).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   OpenedSession session(client);
@@ -180,7 +180,7 @@ TEST_F(GatewayStream, TheListNamesTheItemsTypeAndNoInternalMethod) {
   Context internal;
   ASSERT_TRUE(client.stub->ListFunctions(&internal, request, &response).ok());
   EXPECT_EQ(response.functions_size(), 0);
-  request.set_prefix(name("tokens"));
+  request.set_prefix(callee_name("tokens"));
   Context context;
   ASSERT_TRUE(client.stub->ListFunctions(&context, request, &response).ok());
   ASSERT_EQ(response.functions_size(), 1);
@@ -196,20 +196,21 @@ TEST_F(GatewayStream, OnlyStreamsAreStreamed) {
   Client& client = start();
   std::vector<v1::Value> items;
   v1::ErrorDetail detail;
-  grpc::Status status = read(call_of("worker1", name("number"), {}), items, &detail);
+  grpc::Status status = read(call_of("worker1", callee_name("number"), {}), items, &detail);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_NE(status.error_message().find("returns int64, not a stream"), std::string::npos)
       << status.error_message();
-  EXPECT_EQ(detail.callee(), name("number"));
-  status = client.call(call_of("worker1", name("count"), {integer(1)}));
+  EXPECT_EQ(detail.callee(), callee_name("number"));
+  status = client.call(call_of("worker1", callee_name("count"), {integer(1)}));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_NE(status.error_message().find("use CallStream"), std::string::npos) << status.error_message();
-  v1::CallRequest keeps = call_of("worker1", name("count"), {integer(1)});
+  v1::CallRequest keeps = call_of("worker1", callee_name("count"), {integer(1)});
   keeps.set_keep_result(true);
   EXPECT_EQ(read(keeps, items).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(read(call_of("worker1", name("missing"), {}), items).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(read(call_of("worker1", callee_name("missing"), {}), items).error_code(),
+            grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(read(v1::CallRequest(), items).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(read(call_of("worker1", name("count"), {text("many")}), items, &detail).error_code(),
+  EXPECT_EQ(read(call_of("worker1", callee_name("count"), {text("many")}), items, &detail).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(detail.argument(), 1u);
   EXPECT_TRUE(items.empty());
@@ -219,11 +220,12 @@ TEST_F(GatewayStream, AnErrorComesAfterTheItems) {
   start();
   std::vector<v1::Value> items;
   v1::ErrorDetail detail;
-  const grpc::Status status = read(call_of("worker1", name("fails_after"), {integer(3)}), items, &detail);
+  const grpc::Status status =
+      read(call_of("worker1", callee_name("fails_after"), {integer(3)}), items, &detail);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNKNOWN);
   EXPECT_NE(status.error_message().find("no more paper"), std::string::npos) << status.error_message();
   EXPECT_EQ(detail.worker(), "worker1");
-  EXPECT_EQ(detail.callee(), name("fails_after"));
+  EXPECT_EQ(detail.callee(), callee_name("fails_after"));
   EXPECT_EQ(items.size(), 3u);
 }
 
@@ -238,14 +240,14 @@ TEST_F(GatewayStream, TheProducerWaitsForTheClient) {
   Client other(server_->port());
   Context second;
   const std::unique_ptr<Reader> fast =
-      other.stub->CallStream(&second, call_of("worker1", name("count"), {integer(20'000)}));
+      other.stub->CallStream(&second, call_of("worker1", callee_name("count"), {integer(20'000)}));
   int read = 0;
   while (fast->Read(&part)) ++read;
   EXPECT_EQ(read, 20'000);
   // At most the window of the gateway, what gRPC buffers, and what the producer makes ahead: 1,000 items of
   // 10 kB are more than these.
   EXPECT_LT(produced, 1'000);
-  EXPECT_EQ(client.call(call_of("worker1", name("number"), {})).error_code(), grpc::StatusCode::OK);
+  EXPECT_EQ(client.call(call_of("worker1", callee_name("number"), {})).error_code(), grpc::StatusCode::OK);
   context.TryCancel();
   EXPECT_EQ(slow->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
@@ -278,7 +280,7 @@ TEST_F(GatewayStream, ALostClientEndsTheProducer) {
     Client lost(server_->port());
     Context context;
     const std::unique_ptr<Reader> stream =
-        lost.stub->CallStream(&context, call_of("worker1", name("endless"), {}));
+        lost.stub->CallStream(&context, call_of("worker1", callee_name("endless"), {}));
     ASSERT_TRUE(stream->Read(&part));
     EXPECT_EQ(running, 1);
   }
@@ -308,7 +310,7 @@ TEST_F(GatewayStream, AStreamCountsAsACallAndEndsWithTheGateway) {
   const std::unique_ptr<Reader> stream = open(context, "silent");
   v1::DownloadPart part;
   ASSERT_TRUE(stream->Read(&part));
-  EXPECT_EQ(client.call(call_of("worker1", name("number"), {})).error_code(),
+  EXPECT_EQ(client.call(call_of("worker1", callee_name("number"), {})).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   server_->shutdown();
   EXPECT_FALSE(stream->Read(&part));

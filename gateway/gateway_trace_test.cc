@@ -37,7 +37,7 @@ rpc::Stream<std::string> traces() {
 }
 GRADWIRE_RPC(traces)
 
-std::string name(const std::string& last) { return "gradwire::gateway::(anonymous)::" + last; }
+std::string full_name(const std::string& last) { return "gradwire::gateway::(anonymous)::" + last; }
 
 class GatewayTrace : public testing::GatewayFixture {
  protected:
@@ -50,7 +50,7 @@ class GatewayTrace : public testing::GatewayFixture {
     Context context;
     add(metadata, context);
     v1::CallResponse response;
-    EXPECT_TRUE(client_->stub->Call(&context, call_of("worker1", name("trace"), {}), &response).ok());
+    EXPECT_TRUE(client_->stub->Call(&context, call_of("worker1", full_name("trace"), {}), &response).ok());
     return response.result().text();
   }
 };
@@ -72,7 +72,7 @@ TEST_F(GatewayTrace, AMalformedOneCountsAsNone) {
 TEST_F(GatewayTrace, GoesWithAStream) {
   Context context;
   add({{"traceparent", kParent}}, context);
-  const auto stream = client_->stub->CallStream(&context, call_of("worker1", name("traces"), {}));
+  const auto stream = client_->stub->CallStream(&context, call_of("worker1", full_name("traces"), {}));
   v1::DownloadPart part;
   int items = 0;
   for (; stream->Read(&part); ++items)
@@ -86,7 +86,7 @@ TEST_F(GatewayTrace, GoesWithAChunkedCall) {
   add({{"traceparent", kParent}}, context);
   const auto stream = client_->stub->CallChunked(&context);
   v1::UploadPart request;
-  *request.mutable_request() = call_of("worker1", name("trace"), {});
+  *request.mutable_request() = call_of("worker1", full_name("trace"), {});
   ASSERT_TRUE(stream->Write(request));
   stream->WritesDone();
   v1::DownloadPart part;

@@ -18,8 +18,8 @@
 namespace gradwire::security {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using Rule = FileKind::Rule;
 
 constexpr FileKind kSecret = {.what = "key", .option = "OPTION", .rule = Rule::kSecret, .most = 100};
@@ -28,7 +28,7 @@ constexpr FileKind kTrusted = {.what = "policy", .option = "OPTION", .rule = Rul
 // A new path for each call.
 std::string path() {
   static int count = 0;
-  return absl::StrCat(testing::TempDir(), "/checked_file_", ::getpid(), "_", ++count);
+  return absl::StrCat(::testing::TempDir(), "/checked_file_", ::getpid(), "_", ++count);
 }
 
 std::string file(const std::string& content, mode_t mode) {
@@ -171,7 +171,7 @@ TEST(CheckedFile, LinksAreFollowed) {
 TEST(CheckedFile, IsARegularFile) {
   const std::string pipe = path();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  for (const std::string& name : {pipe, testing::TempDir(), std::string("/dev/null")}) {
+  for (const std::string& name : {pipe, ::testing::TempDir(), std::string("/dev/null")}) {
     const absl::Status status = read_status(name);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_EQ(status.message(),

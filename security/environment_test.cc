@@ -19,12 +19,12 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::string kToken(32, 't');
 
 // Each test begins without variables.
-class Environment : public testing::Test {
+class Environment : public ::testing::Test {
  protected:
   Environment() {
     for (const char* variable :
@@ -184,15 +184,15 @@ class LaunchedProcess : public Environment {
 };
 
 TEST_F(LaunchedProcess, GivesTheSameTokenToAllCallers) {
-  EXPECT_EXIT((read_the_token_often(), end()), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT((read_the_token_often(), end()), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(LaunchedProcess, AWrongDescriptorMattersOnlyIfItIsNeeded) {
-  EXPECT_EXIT((need_no_descriptor(), end()), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT((need_no_descriptor(), end()), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(LaunchedProcess, TakesAlsoATokenThatItDoesNotUse) {
-  EXPECT_EXIT((give_another_token(), end()), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT((give_another_token(), end()), ::testing::ExitedWithCode(0), "");
 }
 
 // Each of them is wiped when the last copy ends (secret_test.cc).
@@ -210,7 +210,7 @@ TEST_F(Environment, CopiesOfATokenShareOnePlaceInMemory) {
 TEST_F(Environment, TokenOfOptions) {
   EXPECT_TRUE(token_of({})->empty());
   EXPECT_EQ(token_of({.token = kToken})->reveal(), kToken);
-  const std::string file = absl::StrCat(testing::TempDir(), "/environment_token_", ::getpid());
+  const std::string file = absl::StrCat(::testing::TempDir(), "/environment_token_", ::getpid());
   std::ofstream(file) << kToken << "\n";
   ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   const absl::StatusOr<Secret> token = token_of({.token_file = file});

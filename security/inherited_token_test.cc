@@ -20,15 +20,15 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr const char* kVariable = "GRADWIRE_TOKEN_FD";
-const std::string kToken(64, 't');
+const std::string kInheritedToken(64, 't');
 
 bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
 
 Descriptor descriptor() {
-  absl::StatusOr<Descriptor> made = token_descriptor(Secret(kToken));
+  absl::StatusOr<Descriptor> made = token_descriptor(Secret(kInheritedToken));
   EXPECT_TRUE(made.ok()) << made.status();
   return *std::move(made);
 }
@@ -67,7 +67,7 @@ TEST(InheritedToken, IsReadOnceAndThenGone) {
   for (int i = 0; i < 2; ++i) {
     const absl::StatusOr<Secret> read = token.read();
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->reveal(), kToken);
+    EXPECT_EQ(read->reveal(), kInheritedToken);
     EXPECT_FALSE(is_open(number));
     EXPECT_EQ(std::getenv(kVariable), nullptr);
   }
@@ -93,7 +93,7 @@ TEST(InheritedToken, SeveralProgramsReadTheSameDescriptor) {
     InheritedToken token(kVariable);
     const absl::StatusOr<Secret> read = token.read();
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->reveal(), kToken);
+    EXPECT_EQ(read->reveal(), kInheritedToken);
   }
 }
 
@@ -101,7 +101,8 @@ TEST(InheritedToken, SeveralProgramsReadTheSameDescriptor) {
 TEST(InheritedToken, SurvivesExec) {
   const Descriptor shared = descriptor();
   const int number = inherit(shared);
-  EXPECT_EQ(std::system(absl::StrCat("test \"$(cat /proc/self/fd/", number, ")\" = ", kToken).c_str()), 0);
+  EXPECT_EQ(
+      std::system(absl::StrCat("test \"$(cat /proc/self/fd/", number, ")\" = ", kInheritedToken).c_str()), 0);
   InheritedToken token(kVariable);
   ASSERT_TRUE(token.read().ok());
   // The children of the worker do not inherit it.
@@ -117,7 +118,7 @@ TEST(InheritedToken, ConcurrentReadersGetTheSame) {
     threads.emplace_back([&token] {
       const absl::StatusOr<Secret> read = token.read();
       ASSERT_TRUE(read.ok()) << read.status();
-      EXPECT_EQ(read->reveal(), kToken);
+      EXPECT_EQ(read->reveal(), kInheritedToken);
     });
   }
   for (std::thread& thread : threads) thread.join();

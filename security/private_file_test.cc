@@ -17,23 +17,23 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // A new path for each call.
-std::string path() {
+std::string unused_path() {
   static int count = 0;
-  return absl::StrCat(testing::TempDir(), "/private_file_", ::getpid(), "_", ++count);
+  return absl::StrCat(::testing::TempDir(), "/private_file_", ::getpid(), "_", ++count);
 }
 
-std::string file(const std::string& content, mode_t mode) {
-  const std::string name = path();
+std::string existing_file(const std::string& content, mode_t mode) {
+  const std::string name = unused_path();
   std::ofstream(name) << content;
   EXPECT_EQ(::chmod(name.c_str(), mode), 0);
   return name;
 }
 
 TEST(PrivateFile, IsCreatedForItsOwnerOnly) {
-  const std::string name = path();
+  const std::string name = unused_path();
   const mode_t before = ::umask(0277);
   const absl::Status created = create_private_file("key", name, Secret("content"));
   ::umask(before);
@@ -47,8 +47,8 @@ TEST(PrivateFile, IsCreatedForItsOwnerOnly) {
 }
 
 TEST(PrivateFile, IsNotCreatedOverAnotherOne) {
-  const std::string existing = file("mine", 0600);
-  const std::string link = path();
+  const std::string existing = existing_file("mine", 0600);
+  const std::string link = unused_path();
   ASSERT_EQ(::symlink("/nowhere/FILE", link.c_str()), 0);
   for (const std::string& name : {existing, link}) {
     const absl::Status status = create_private_file("key", name, Secret("content"));

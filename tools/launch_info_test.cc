@@ -14,7 +14,7 @@
 namespace gradwire {
 namespace {
 
-class LaunchInfoFromEnv : public testing::Test {
+class LaunchInfoFromEnv : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : kOther) unsetenv(name);
@@ -167,7 +167,7 @@ int run_child(const std::string& path, Body body) {
 }
 
 TEST_F(LaunchInfoFromEnv, UncaughtErrorIsLeftForTheLauncher) {
-  const std::string path = testing::TempDir() + "/uncaught.json";
+  const std::string path = ::testing::TempDir() + "/uncaught.json";
   const int status = run_child(path, []() noexcept {
     LaunchInfo::from_env();
     throw_if_error(with_worker(absl::UnavailableError("the peer has left"), "trainer1"));
@@ -181,7 +181,7 @@ TEST_F(LaunchInfoFromEnv, UncaughtErrorIsLeftForTheLauncher) {
 }
 
 TEST_F(LaunchInfoFromEnv, ChildOfTheWorkerLeavesNothing) {
-  const std::string path = testing::TempDir() + "/grandchild.json";
+  const std::string path = ::testing::TempDir() + "/grandchild.json";
   run_child(path, [] {
     LaunchInfo::from_env();
     const pid_t child = fork();
@@ -193,7 +193,7 @@ TEST_F(LaunchInfoFromEnv, ChildOfTheWorkerLeavesNothing) {
 }
 
 TEST_F(LaunchInfoFromEnv, CaughtErrorIsRecordedWhereTheProgramSaysSo) {
-  const std::string path = testing::TempDir() + "/caught.json";
+  const std::string path = ::testing::TempDir() + "/caught.json";
   EXPECT_EQ(run_child(path,
                       [] {
                         try {

@@ -11,7 +11,7 @@
 namespace gradwire::transport {
 namespace {
 
-Message text_message(std::string header) {
+Message message_with(std::string header) {
   Message message;
   message.header = std::move(header);
   return message;
@@ -38,7 +38,7 @@ TEST_P(TransportConformance, MessagesSentBeforeTheConnectionIsEstablishedArriveI
   auto listener = std::make_shared<RecordingListener>();
   auto connection = client().connect(address(), listener, absl::Seconds(30));
   ASSERT_TRUE(connection.ok());
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE((*connection)->send(text_message(absl::StrCat(i))).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE((*connection)->send(message_with(absl::StrCat(i))).ok());
   auto received_by = accepted_listener(0);
   ASSERT_NE(received_by, nullptr);
   auto received = received_by->wait_for_messages(100);
@@ -50,7 +50,7 @@ TEST_P(TransportConformance, ManyMessagesKeepTheirOrder) {
   constexpr int kMessages = 5'000;
   Pair pair = connect();
   for (int i = 0; i < kMessages; ++i) {
-    Message message = text_message(absl::StrCat(i));
+    Message message = message_with(absl::StrCat(i));
     if (i % 7 == 0) message.buffers.push_back(make_test_buffer(i, i));
     ASSERT_TRUE(pair.client->send(std::move(message)).ok());
   }
@@ -71,7 +71,7 @@ TEST_P(TransportConformance, EachOfManyThreadsKeepsItsOrder) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&pair, t] {
       for (int i = 0; i < kMessages; ++i) {
-        Message message = text_message(absl::StrCat(t, " ", i));
+        Message message = message_with(absl::StrCat(t, " ", i));
         message.buffers = {make_test_buffer(i * 10, t), make_test_buffer(i % 100 == 0 ? 100'000 : 3, i)};
         EXPECT_TRUE(pair.client->send(std::move(message)).ok());
       }
@@ -94,10 +94,10 @@ TEST_P(TransportConformance, EachOfManyThreadsKeepsItsOrder) {
 TEST_P(TransportConformance, LargeBuffersArriveWhole) {
   constexpr std::size_t kSize = std::size_t{64} << 20;
   Pair pair = connect();
-  Message message = text_message("large");
+  Message message = message_with("large");
   message.buffers = {make_test_buffer(kSize, 5), make_test_buffer(kSize / 64 + 1, 6)};
   ASSERT_TRUE(pair.client->send(std::move(message)).ok());
-  ASSERT_TRUE(pair.client->send(text_message("after")).ok());
+  ASSERT_TRUE(pair.client->send(message_with("after")).ok());
   auto received = pair.server_listener->wait_for_messages(2);
   ASSERT_EQ(received.size(), 2);
   EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kSize, 5));
@@ -109,7 +109,7 @@ TEST_P(TransportConformance, LargeHeadersArriveWhole) {
   Pair pair = connect();
   std::string header(5'000'000, 'x');
   for (std::size_t i = 0; i < header.size(); i += 4'096) header[i] = static_cast<char>(i >> 12);
-  ASSERT_TRUE(pair.client->send(text_message(header)).ok());
+  ASSERT_TRUE(pair.client->send(message_with(header)).ok());
   auto received = pair.server_listener->wait_for_messages(1);
   ASSERT_EQ(received.size(), 1);
   EXPECT_TRUE(received[0].header == header);
@@ -165,7 +165,7 @@ TEST_P(TransportConformance, EmptyHeadersAndEmptyBuffersArrive) {
   message.buffers = {Buffer(), make_test_buffer(0, 1, Buffer::Sharing::kBorrowed), make_test_buffer(2, 1),
                      Buffer()};
   ASSERT_TRUE(pair.client->send(std::move(message)).ok());
-  ASSERT_TRUE(pair.client->send(text_message("end")).ok());
+  ASSERT_TRUE(pair.client->send(message_with("end")).ok());
   auto received = pair.server_listener->wait_for_messages(3);
   ASSERT_EQ(received.size(), 3);
   EXPECT_TRUE(received[0].header.empty() && received[0].buffers.empty());
@@ -182,7 +182,7 @@ TEST_P(TransportConformance, BothDirectionsCarryLargeMessagesAtOnce) {
   Pair pair = connect();
   auto send_all = [](Connection& connection, unsigned seed) {
     for (int i = 0; i < kMessages; ++i) {
-      Message message = text_message("both");
+      Message message = message_with("both");
       message.buffers = {make_test_buffer(kSize + i, seed + i)};
       EXPECT_TRUE(connection.send(std::move(message)).ok());
     }
@@ -267,11 +267,11 @@ TEST_P(TransportConformance, CaptureKeepsTheBytesOfThatMoment) {
   Pair pair = connect();
   // The receiver does not read, so most of the messages are still queued when they are captured.
   pair.server_listener->hold_back();
-  ASSERT_TRUE(pair.client->send(text_message("first")).ok());
+  ASSERT_TRUE(pair.client->send(message_with("first")).ok());
   std::vector<Buffer> mine;
   std::vector<uint64_t> tickets;
   for (int i = 0; i < kMessages; ++i) {
-    Message message = text_message("borrowed");
+    Message message = message_with("borrowed");
     message.buffers = {make_test_buffer(kSize, i, Buffer::Sharing::kBorrowed), make_test_buffer(100, i),
                        make_test_buffer(77, i, Buffer::Sharing::kBorrowed)};
     mine.push_back(message.buffers[0]);
@@ -301,7 +301,7 @@ TEST_P(TransportConformance, CaptureWhileTheBytesAreBeingSentKeepsThem) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&pair, t] {
       for (int i = 0; i < kMessages; ++i) {
-        Message message = text_message(absl::StrCat(t * 100 + i));
+        Message message = message_with(absl::StrCat(t * 100 + i));
         Buffer mine = make_test_buffer(kSize, t * 100 + i, Buffer::Sharing::kBorrowed);
         message.buffers = {mine};
         auto ticket = pair.client->send(std::move(message));
@@ -323,13 +323,13 @@ TEST_P(TransportConformance, CaptureWhileTheBytesAreBeingSentKeepsThem) {
 
 TEST_P(TransportConformance, CaptureOfASentOrUnknownMessageDoesNothing) {
   Pair pair = connect();
-  auto ticket = pair.client->send(text_message("one"));
+  auto ticket = pair.client->send(message_with("one"));
   ASSERT_TRUE(ticket.ok());
   ASSERT_EQ(pair.server_listener->wait_for_messages(1).size(), 1);
   pair.client->capture(*ticket);
   pair.client->capture(0);
   pair.client->capture(~uint64_t{0});
-  ASSERT_TRUE(pair.client->send(text_message("two")).ok());
+  ASSERT_TRUE(pair.client->send(message_with("two")).ok());
   EXPECT_EQ(pair.server_listener->wait_for_messages(2).size(), 2);
 }
 
@@ -341,7 +341,7 @@ TEST_P(TransportConformance, ListenersMayAnswerFromTheirCalls) {
     EXPECT_TRUE(connection.send(std::move(answer)).ok());
   });
   for (int i = 0; i < kMessages; ++i) {
-    Message message = text_message(absl::StrCat(i));
+    Message message = message_with(absl::StrCat(i));
     message.buffers = {make_test_buffer(i * 1'000, i)};
     ASSERT_TRUE(pair.client->send(std::move(message)).ok());
   }

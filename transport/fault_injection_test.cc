@@ -14,7 +14,7 @@ namespace {
 
 Fault deliver(Direction, const Message&) { return {}; }
 
-std::string kind_name(const testing::TestParamInfo<TransportKind>& info) { return info.param.name; }
+std::string name_of_faulty(const testing::TestParamInfo<TransportKind>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(
     DeliveringAll, TransportConformance,
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(
         TransportKind{"faulty_loopback",
                       [] { return make_fault_injecting_transport(make_loopback_transport(), deliver); }, true,
                       false}),
-    kind_name);
+    name_of_faulty);
 
 Message text_message(std::string header) {
   Message message;

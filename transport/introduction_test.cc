@@ -21,7 +21,7 @@ struct Kind {
   std::function<std::unique_ptr<Transport>()> make;
 };
 
-class Introduction : public testing::TestWithParam<Kind> {
+class Introduction : public ::testing::TestWithParam<Kind> {
  protected:
   Introduction() {
     EXPECT_TRUE(known_.listener->introduced());
@@ -75,18 +75,18 @@ TEST_P(Introduction, OnlyAStrangersConnectionEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Introduction,
-                         testing::Values(Kind{"tcp",
-                                              [] {
-                                                TcpOptions options;
-                                                options.introduction_timeout = kTimeout;
-                                                return make_tcp_transport(options);
-                                              }},
-                                         Kind{"shm",
-                                              [] {
-                                                ShmOptions options;
-                                                options.introduction_timeout = kTimeout;
-                                                return make_shm_transport(options);
-                                              }}),
+                         ::testing::Values(Kind{"tcp",
+                                                [] {
+                                                  TcpOptions options;
+                                                  options.introduction_timeout = kTimeout;
+                                                  return make_tcp_transport(options);
+                                                }},
+                                           Kind{"shm",
+                                                [] {
+                                                  ShmOptions options;
+                                                  options.introduction_timeout = kTimeout;
+                                                  return make_shm_transport(options);
+                                                }}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -200,7 +200,7 @@ TEST(ContextTable, PartyEndsTheContextButNoOther) {
     EXPECT_FALSE(cleanup.refused);
     ASSERT_EQ(cleanup.ended.size(), 1u);
     EXPECT_EQ(cleanup.ended[0].context, (rpc::Id{7, 5}));
-    EXPECT_THAT(cleanup.ended[0].touched, testing::Contains(21));
+    EXPECT_THAT(cleanup.ended[0].touched, ::testing::Contains(21));
     EXPECT_EQ(table.enter({7, 5}, 7), Entry::kReleased);
     EXPECT_TRUE(table.live({7, 1}));
     EXPECT_EQ(table.enter({7, 50}, 7), Entry::kNew);

@@ -35,11 +35,11 @@ GRADWIRE_RPC(times_kept)
 
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Sgd = DistributedOptimizer<torch::optim::SGD>;
 
-class Unjoined : public testing::Test {
+class Unjoined : public ::testing::Test {
  protected:
   Unjoined() : group_(3), guard_(group_[0]) { kept() = Tensor(); }
 

@@ -25,7 +25,7 @@ namespace {
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-const rpc::Id kContext{1, 1};
+const rpc::Id kPassOnDevices{1, 1};
 constexpr uint64_t kReceiver = 2;
 constexpr int kDevices = 2;
 constexpr int kStreams = 3;
@@ -57,7 +57,7 @@ struct Value {
 enum class Placement { kCpu, kOneDevice, kTwoDevices, kMixed };
 
 // A graph, and the gradients that enter it.
-struct Graph {
+struct RandomGraph {
   Tensors leaves;
   Tensor loss;
   // The tensors that were sent, with their gradients on the CPU: the outputs of views for libtorch's engine,
@@ -78,7 +78,7 @@ class Builder {
     torch::manual_seed(seed);
   }
 
-  Graph build() {
+  RandomGraph build() {
     for (int i = 0; i < 3; ++i) add_leaf();
     const uint64_t steps = 8 + draw(10);
     for (uint64_t i = 0; i < steps; ++i) step(i);
@@ -185,7 +185,7 @@ class Builder {
       graph_.sent.push_back(value.tensor.view_as(value.tensor));
     } else {
       graph_.nodes.push_back(std::make_shared<SendNode>(
-          kContext, message, kReceiver,
+          kPassOnDevices, message, kReceiver,
           torch::autograd::edge_list{torch::autograd::impl::gradient_edge(value.tensor)}));
     }
     graph_.sent_devices.push_back(on_cpu_ ? at::Device(at::kCPU) : value.place.device);
@@ -206,7 +206,7 @@ class Builder {
   const bool on_cpu_;
   bool engine_ = false;
   std::vector<Value> values_;
-  Graph graph_;
+  RandomGraph graph_;
 };
 
 Tensors to_cpu(Tensors tensors) {
@@ -216,7 +216,7 @@ Tensors to_cpu(Tensors tensors) {
   return tensors;
 }
 
-Tensors run_engine(Graph graph) {
+Tensors run_engine(RandomGraph graph) {
   Tensors roots{graph.loss};
   Tensors gradients{torch::ones_like(graph.loss)};
   for (std::size_t i = 0; i < graph.sent.size(); ++i) {
@@ -230,8 +230,8 @@ Tensors run_engine(Graph graph) {
 // Runs every event of the pass with other current streams, as if it ran on another thread.
 class Runner {
  public:
-  Runner(uint64_t seed, Graph graph)
-      : random_(seed), graph_(std::move(graph)), executor_({.context = kContext}) {}
+  Runner(uint64_t seed, RandomGraph graph)
+      : random_(seed), graph_(std::move(graph)), executor_({.context = kPassOnDevices}) {}
 
   Tensors run() {
     torch::AutoGradMode mode(false);
@@ -292,13 +292,13 @@ class Runner {
   }
 
   std::mt19937_64 random_;
-  Graph graph_;
+  RandomGraph graph_;
   LocalExecutor executor_;
   Gradients gradients_;
   int64_t host_waits_ = 0;
 };
 
-bool same_bits(const Tensor& a, const Tensor& b) {
+bool equal_bits(const Tensor& a, const Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
   if (!a.device().is_cpu() || a.sizes() != b.sizes()) return false;
@@ -309,16 +309,16 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 void expect_same(const Tensors& got, const Tensors& want, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(same_bits(got[i], want[i])) << what << ", leaf " << i << "\n" << got[i] << "\n" << want[i];
+    EXPECT_TRUE(equal_bits(got[i], want[i])) << what << ", leaf " << i << "\n" << got[i] << "\n" << want[i];
   }
 }
 
 void run_random_graphs(Placement placement, uint64_t graphs) {
-  for (uint64_t seed = 1; seed <= graphs && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= graphs && !::testing::Test::HasFailure(); ++seed) {
     const std::string what = "seed " + std::to_string(seed);
     lag::set_lag(lag::Profile::seeded(seed));
     const Tensors want = run_engine(Builder(seed, placement, /*on_cpu=*/true).build());
-    Graph graph = Builder(seed, placement, /*on_cpu=*/false).build();
+    RandomGraph graph = Builder(seed, placement, /*on_cpu=*/false).build();
     const int host_copies = graph.host_copies;
     Runner runner(seed, std::move(graph));
     expect_same(runner.run(), want, what);
@@ -352,7 +352,7 @@ TEST(LocalExecutorDevice, RecvNodeShipsOnTheCurrentStreamsOfSeveralDevices) {
   Tensors results;
   std::vector<Tensor> sources;
   {
-    auto node = std::make_shared<RecvNode>(kContext, 0, rpc::Worker{"peer", 1, kReceiver}, 7);
+    auto node = std::make_shared<RecvNode>(kPassOnDevices, 0, rpc::Worker{"peer", 1, kReceiver}, 7);
     Tensors received;
     std::vector<c10::Stream> side{streams()[0][1], streams()[1][1]};
     std::deque<lag::StreamHold> holds;
@@ -371,7 +371,7 @@ TEST(LocalExecutorDevice, RecvNodeShipsOnTheCurrentStreamsOfSeveralDevices) {
     }
     for (const c10::Stream& stream : side) holds.emplace_back(stream);
     torch::AutoGradMode mode(false);
-    LocalExecutor executor({.context = kContext});
+    LocalExecutor executor({.context = kPassOnDevices});
     torch::autograd::edge_list roots;
     for (const Tensor& loss : losses) roots.push_back(torch::autograd::impl::gradient_edge(loss));
     ASSERT_TRUE(executor.mark_roots(roots).ok());
@@ -391,7 +391,7 @@ TEST(LocalExecutorDevice, RecvNodeShipsOnTheCurrentStreamsOfSeveralDevices) {
   ASSERT_EQ(results.size(), 2u);
   lag::synchronize_all();
   for (std::size_t i = 0; i < results.size(); ++i) {
-    EXPECT_TRUE(same_bits(results[i].cpu(), sources[i].cos() * 2 * 1)) << i;
+    EXPECT_TRUE(equal_bits(results[i].cpu(), sources[i].cos() * 2 * 1)) << i;
   }
 }
 
@@ -414,7 +414,7 @@ TEST(Gradients, SumOfTwoPassesIsReadyForAReaderOnAnotherStream) {
     }
     sum = gradients.hand_out().at(variable) * 1;
   }
-  EXPECT_TRUE(same_bits(sum.cpu(), a + b));
+  EXPECT_TRUE(equal_bits(sum.cpu(), a + b));
 }
 
 // The reader has dropped its tensor on the host, so the sum is changed in place, but the reader's stream has
@@ -440,8 +440,8 @@ TEST(Gradients, SumWaitsForAReaderWhoseStreamIsBehind) {
     accumulate(gradients, variable, b.to(lag::device(0), true));
   }
   lag::synchronize_all();
-  EXPECT_TRUE(same_bits(read.cpu(), a));
-  EXPECT_TRUE(same_bits(gradients.hand_out().at(variable).cpu(), a + b));
+  EXPECT_TRUE(equal_bits(read.cpu(), a));
+  EXPECT_TRUE(equal_bits(gradients.hand_out().at(variable).cpu(), a + b));
 }
 
 // The allocator of the device reuses memory in the order of the stream that it was allocated on.
@@ -467,7 +467,7 @@ TEST(Gradients, MemoryIsNotReusedBeforeAReaderHasReadIt) {
     for (int i = 0; i < 8; ++i) torch::randn({8}).to(lag::device(0));
   }
   lag::synchronize_all();
-  EXPECT_TRUE(same_bits(read.cpu(), a));
+  EXPECT_TRUE(equal_bits(read.cpu(), a));
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ std::vector<Case> cases() {
   };
 }
 
-class LocalExecutorGraphs : public testing::TestWithParam<Case> {};
+class LocalExecutorGraphs : public ::testing::TestWithParam<Case> {};
 
 TEST_P(LocalExecutorGraphs, GradientsAreLibtorchsOwnBitForBit) {
   for (int seed = 0; seed < 5; ++seed) {
@@ -220,7 +220,7 @@ TEST_P(LocalExecutorGraphs, SummingAsTheyArriveGivesTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Graphs, LocalExecutorGraphs, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Graphs, LocalExecutorGraphs, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(LocalExecutor, HooksRunAsInLibtorch) {

@@ -27,7 +27,7 @@ namespace {
 using rpc::AgentGuard;
 using rpc::RRef;
 using rpc::testing::Group;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -41,7 +41,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return at::allclose(a, b, 0, 0, /*equal_nan=*/true);
 }
 
-class ClipGrad : public testing::Test {
+class ClipGrad : public ::testing::Test {
  protected:
   ClipGrad() : guard_(group_[0]), pair_(group_) {}
 

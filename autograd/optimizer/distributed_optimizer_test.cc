@@ -29,7 +29,7 @@ using rpc::Agent;
 using rpc::AgentGuard;
 using rpc::RRef;
 using rpc::testing::Group;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using torch::Tensor;
 
 // Parameters on a server.
@@ -81,7 +81,7 @@ RRef<Server> server_here(const Tensor& initial) {
 }
 GRADWIRE_RPC(server_here)
 
-class Trainers : public testing::Test {
+class Trainers : public ::testing::Test {
  protected:
   void SetUp() override { servers = &servers_; }
 

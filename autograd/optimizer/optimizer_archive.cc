@@ -19,7 +19,7 @@ namespace {
 // The keys that torch::optim::serialize uses.
 constexpr char kVersionKey[] = "pytorch_version";
 // The version that libtorch writes. It reads an archive without a version as one in its older format.
-constexpr char kVersion[] = "1.5.0";
+constexpr char kLibtorchVersion[] = "1.5.0";
 constexpr char kStateKey[] = "state";
 constexpr char kGroupsKey[] = "param_groups";
 constexpr char kNumGroupsKey[] = "param_groups/size";
@@ -167,7 +167,7 @@ void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer)
     group.write(kOptionsKey, nested);
     options.write(group_key(g), group);
   }
-  written.write(kVersionKey, c10::IValue(kVersion));
+  written.write(kVersionKey, c10::IValue(kLibtorchVersion));
   written.write(kStateKey, state);
   written.write(kGroupsKey, options);
   torch::serialize::InputArchive archive;

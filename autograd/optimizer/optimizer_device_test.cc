@@ -18,7 +18,7 @@ namespace {
 using rpc::RRef;
 
 // Parameters on lag:0, and a copy of them on the CPU. Each forward and backward uses another stream.
-class OptimizerDevice : public testing::Test {
+class OptimizerDevice : public ::testing::Test {
  protected:
   OptimizerDevice() : guard_(group_[0]) {
     for (const at::Tensor& value : {torch::linspace(-1, 1, 6), torch::linspace(2, 0.5, 6)}) {

@@ -20,8 +20,8 @@ namespace {
 using rpc::AgentGuard;
 using rpc::RRef;
 using rpc::testing::Group;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 OptimizerFile read(const std::string& bytes) { return value_or_throw(read_optimizer_file(bytes)); }
 

@@ -101,8 +101,8 @@ namespace {
 using rpc::AgentGuard;
 using rpc::RRef;
 using rpc::testing::Group;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using torch::optim::OptimizerParamGroup;
 
 std::string message_of(const absl::Status& status) { return std::string(status.message()); }
@@ -274,7 +274,7 @@ TEST(OptimizerSteps, OwnerWithoutAGradientNeitherStepsNorWaits) {
 
 // ---- A step locks only its own parameters.
 
-class Overlap : public testing::TestWithParam<Consistency> {};
+class Overlap : public ::testing::TestWithParam<Consistency> {};
 
 // Each step returns only after the other has begun, on the same owner.
 TEST_P(Overlap, StepsOfTwoTrainersOnDifferentParametersOverlap) {
@@ -305,7 +305,7 @@ TEST_P(Overlap, StepsOfTwoTrainersOnDifferentParametersOverlap) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OptimizerSteps, Overlap,
-                         testing::Values(Consistency::kWait, Consistency::kSync, Consistency::kHogwild));
+                         ::testing::Values(Consistency::kWait, Consistency::kSync, Consistency::kHogwild));
 
 // ---- Closures.
 

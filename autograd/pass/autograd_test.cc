@@ -25,7 +25,7 @@ using rpc::Agent;
 using rpc::AgentGuard;
 using rpc::RRef;
 using rpc::testing::Group;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using torch::Tensor;
 
 // A parameter on a worker, with the functions of the tests.
@@ -136,12 +136,12 @@ void expect_no_contexts(const Group& group) {
   }
 }
 
-class Backward : public testing::TestWithParam<BackwardMode> {
+class Backward : public ::testing::TestWithParam<BackwardMode> {
  protected:
   BackwardOptions options() const { return {.mode = GetParam(), .timeout = absl::Seconds(30)}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, Backward, testing::Values(BackwardMode::kSmart, BackwardMode::kFast),
+INSTANTIATE_TEST_SUITE_P(Modes, Backward, ::testing::Values(BackwardMode::kSmart, BackwardMode::kFast),
                          [](const auto& info) {
                            return info.param == BackwardMode::kSmart ? "Smart" : "Fast";
                          });

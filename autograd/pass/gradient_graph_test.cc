@@ -68,13 +68,13 @@ GRADWIRE_RPC_METHOD(Curve, gradient)
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Tensor leaf(std::initializer_list<double> values) {
   return at::tensor(values, at::kDouble).set_requires_grad(true);
 }
 
-class GradientGraph : public testing::Test {
+class GradientGraph : public ::testing::Test {
  protected:
   GradientGraph() : group_(3), guard_(group_[0]) {
     for (int i = 1; i < 3; ++i) {

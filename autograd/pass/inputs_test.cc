@@ -61,13 +61,13 @@ GRADWIRE_RPC(constant)
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-Tensor leaf(std::initializer_list<double> values) {
+Tensor input_leaf(std::initializer_list<double> values) {
   return at::tensor(values, at::kDouble).set_requires_grad(true);
 }
 
-class Inputs : public testing::Test {
+class Inputs : public ::testing::Test {
  protected:
   Inputs() : group_(3), guard_(group_[0]) {
     for (int i = 1; i < 3; ++i) {
@@ -92,7 +92,7 @@ class Inputs : public testing::Test {
 };
 
 TEST_F(Inputs, OnlyTheBranchOfARemoteWeightIsComputed) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   Context context;
   backward(context, {two_branches(x)}, {.inputs = {references_[0]}});
   const std::vector<Tensor> gradient = parts_[0].rpc_sync<&Part::gradient>(context.id());
@@ -106,7 +106,7 @@ TEST_F(Inputs, OnlyTheBranchOfARemoteWeightIsComputed) {
 }
 
 TEST_F(Inputs, LocalLeafIsReachedThroughWorkersWhoseLeavesGetNoGradient) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   Context context;
   backward(context, {two_branches(x)}, {.inputs = {x}});
   const Tensor plain = x.detach();
@@ -118,7 +118,7 @@ TEST_F(Inputs, LocalLeafIsReachedThroughWorkersWhoseLeavesGetNoGradient) {
 }
 
 TEST_F(Inputs, ReceivedTensorAsInputStopsThePassThere) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   Context context;
   Tensor y = parts_[0].rpc_sync<&Part::forward>(x);
   backward(context, {(y * y).sum()}, {.inputs = {y}});
@@ -127,7 +127,7 @@ TEST_F(Inputs, ReceivedTensorAsInputStopsThePassThere) {
 }
 
 TEST_F(Inputs, GraphThatCrossesAWorkerTwiceIsFollowedBackAndForth) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   for (int chosen = 0; chosen < 2; ++chosen) {
     Context context;
     Tensor y = parts_[0].rpc_sync<&Part::through>(x, parts_[1]);
@@ -144,7 +144,7 @@ TEST_F(Inputs, GraphThatCrossesAWorkerTwiceIsFollowedBackAndForth) {
 }
 
 TEST_F(Inputs, InputThatTheRootDoesNotDependOnGetsNoGradient) {
-  Tensor x = leaf({0.25, -1}), other = leaf({1, 1});
+  Tensor x = input_leaf({0.25, -1}), other = input_leaf({1, 1});
   Context context;
   Tensor y = parts_[0].rpc_sync<&Part::forward>(x).sum();
   backward(context, {y}, {.retain_graph = true, .inputs = {other, references_[1]}});
@@ -157,7 +157,7 @@ TEST_F(Inputs, InputThatTheRootDoesNotDependOnGetsNoGradient) {
 }
 
 TEST_F(Inputs, ErrorsNameTheWorkerAndWhatToDo) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   Context context;
   Tensor y = parts_[0].rpc_sync<&Part::forward>(x).sum();
   const auto error_of = [&](const BackwardOptions& options) {
@@ -178,7 +178,7 @@ TEST_F(Inputs, ErrorsNameTheWorkerAndWhatToDo) {
 }
 
 TEST_F(Inputs, BackwardFromAReferenceRunsAtItsOwner) {
-  Tensor x = leaf({0.25, -1});
+  Tensor x = input_leaf({0.25, -1});
   Context context;
   RRef<Tensor> loss = parts_[0].rpc_sync<&Part::loss>(x);
   EXPECT_FALSE(loss.is_owner());

@@ -73,9 +73,9 @@ GRADWIRE_RPC(twice)
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class PassAbort : public testing::Test {
+class PassAbort : public ::testing::Test {
  protected:
   PassAbort() : group_(3) {
     halt() = Halt();
@@ -350,7 +350,7 @@ TEST_F(PassAbort, PlanWithoutATensorOfTheReceiverIsMalformed) {
       ASSERT_TRUE(answer.ParseFromString(reply.result()->body));
       const absl::Status failure = rpc::status_from_proto(answer.failure());
       EXPECT_EQ(failure.code(), absl::StatusCode::kInvalidArgument) << failure;
-      EXPECT_THAT(failure.message(), testing::HasSubstr("malformed plan"));
+      EXPECT_THAT(failure.message(), ::testing::HasSubstr("malformed plan"));
     }
     backward(context, {y});
     EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));

@@ -20,10 +20,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class Source final : public FlightSource {
+class EndingSource final : public FlightSource {
  public:
-  explicit Source(std::string name) : name_(std::move(name)) { attach(); }
-  ~Source() override { detach(); }
+  explicit EndingSource(std::string name) : name_(std::move(name)) { attach(); }
+  ~EndingSource() override { detach(); }
   void write(FlightSink& sink, absl::string_view reason, FlightDump dump) const override {
     JsonLine header = flight_header("agent", reason);
     header.text("dump", dump == FlightDump::kCrash ? "crash" : "ordinary");
@@ -41,7 +41,7 @@ class Source final : public FlightSource {
 // The same in the process of the test and in its child, which starts the program again.
 std::string directory() { return absl::StrCat(::testing::TempDir(), "/flight_end"); }
 
-std::string content(const std::string& name) {
+std::string content_in_directory(const std::string& name) {
   std::stringstream text;
   text << std::ifstream(absl::StrCat(directory(), "/", name)).rdbuf();
   return text.str();
@@ -61,43 +61,44 @@ using FlightEndDeathTest = FlightEnd;
 TEST_F(FlightEndDeathTest, SourceThatEndsLeavesItsFile) {
   EXPECT_EXIT(
       {
-        { const Source source("ended"); }
+        { const EndingSource source("ended"); }
         _exit(0);
       },
       ::testing::ExitedWithCode(0), "");
-  EXPECT_THAT(content("ended.jsonl"), AllOf(HasSubstr("the source of the records has ended"),
-                                            HasSubstr("\"dump\":\"ordinary\""), HasSubstr("\"boot\":\"")));
+  EXPECT_THAT(content_in_directory("ended.jsonl"),
+              AllOf(HasSubstr("the source of the records has ended"), HasSubstr("\"dump\":\"ordinary\""),
+                    HasSubstr("\"boot\":\"")));
 }
 
 TEST_F(FlightEndDeathTest, SourceThatIsThereAtExitLeavesItsFile) {
   EXPECT_EXIT(
       {
-        [[maybe_unused]] static auto* leaked = new Source("leaked");
+        [[maybe_unused]] static auto* leaked = new EndingSource("leaked");
         std::exit(3);
       },
       ::testing::ExitedWithCode(3), "");
-  EXPECT_THAT(content("leaked.jsonl"), HasSubstr("the process has ended"));
+  EXPECT_THAT(content_in_directory("leaked.jsonl"), HasSubstr("the process has ended"));
 }
 
 TEST_F(FlightEndDeathTest, ForkedChildWritesNothingInItsParentsPlace) {
   EXPECT_EXIT(
       {
-        [[maybe_unused]] static auto* leaked = new Source("parent");
+        [[maybe_unused]] static auto* leaked = new EndingSource("parent");
         if (fork() == 0) std::exit(0);
         _exit(0);
       },
       ::testing::ExitedWithCode(0), "");
-  EXPECT_EQ(content("parent.jsonl"), "");
+  EXPECT_EQ(content_in_directory("parent.jsonl"), "");
 }
 
 TEST_F(FlightEndDeathTest, SignalEndsTheProcessAsEverAndLeavesTheFile) {
   EXPECT_EXIT(
       {
-        [[maybe_unused]] static auto* leaked = new Source("signalled");
+        [[maybe_unused]] static auto* leaked = new EndingSource("signalled");
         raise(SIGTERM);
       },
       ::testing::KilledBySignal(SIGTERM), "");
-  EXPECT_THAT(content("signalled.crash.jsonl"),
+  EXPECT_THAT(content_in_directory("signalled.crash.jsonl"),
               AllOf(HasSubstr("the process was ended by SIGTERM"), HasSubstr("\"dump\":\"crash\"")));
 }
 
@@ -106,12 +107,12 @@ TEST_F(FlightEndDeathTest, SignalThatTheProgramHandlesStaysItsOwn) {
       {
         signal(SIGTERM, [](int) { _exit(7); });
         signal(SIGINT, SIG_IGN);
-        [[maybe_unused]] static auto* leaked = new Source("handled");
+        [[maybe_unused]] static auto* leaked = new EndingSource("handled");
         raise(SIGINT);
         raise(SIGTERM);
       },
       ::testing::ExitedWithCode(7), "");
-  EXPECT_EQ(content("handled.crash.jsonl"), "");
+  EXPECT_EQ(content_in_directory("handled.crash.jsonl"), "");
 }
 
 TEST_F(FlightEndDeathTest, WithoutATraceNothingIsWrittenAtTheEnd) {
@@ -119,12 +120,12 @@ TEST_F(FlightEndDeathTest, WithoutATraceNothingIsWrittenAtTheEnd) {
   setenv("GRADWIRE_FLIGHT_DIR", directory().c_str(), 1);
   EXPECT_EXIT(
       {
-        { const Source source("ended"); }
+        { const EndingSource source("ended"); }
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "");
   unsetenv("GRADWIRE_FLIGHT_DIR");
-  EXPECT_EQ(content("ended.jsonl"), "");
+  EXPECT_EQ(content_in_directory("ended.jsonl"), "");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace gradwire {
 namespace {
 
-constexpr std::size_t kMaxPath = 4096;
+constexpr std::size_t kMaxDirectory = 4096;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ std::size_t TraceSettings::group_records(std::size_t wanted) const {
 
 TraceSettings parse_trace_settings(const char* directory, const char* records) {
   TraceSettings settings;
-  if (directory == nullptr || std::strlen(directory) >= kMaxPath) return settings;
+  if (directory == nullptr || std::strlen(directory) >= kMaxDirectory) return settings;
   settings.directory = directory;
   uint64_t number = 0;
   const bool given = records != nullptr && absl::SimpleAtoi(records, &number);

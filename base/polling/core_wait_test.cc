@@ -7,7 +7,7 @@
 namespace gradwire {
 namespace {
 
-using Rest = CoreWait::Rest;
+using CoreRest = CoreWait::Rest;
 
 constexpr absl::Duration kStep = absl::Microseconds(100);
 
@@ -41,12 +41,12 @@ TEST(CoreSharing, MoreProcessesThanCoresNeverSleepForIt) {
   EXPECT_EQ(waits_until_sleep(sharing), 0);
 }
 
-class CoreWaitTest : public testing::Test {
+class CoreWaitTest : public ::testing::Test {
  protected:
   // Returns the number of rests until `wait` has to sleep. Each rest takes kStep.
   int rests_until_sleep(CoreWait& wait) {
     for (int rests = 1; rests < 1000; ++rests) {
-      if (wait.rest(unwanted) == Rest::kSleep) return rests;
+      if (wait.rest(unwanted) == CoreRest::kSleep) return rests;
       clock_.advance(kStep);
     }
     return 0;
@@ -58,20 +58,20 @@ class CoreWaitTest : public testing::Test {
 
 TEST_F(CoreWaitTest, SpinsWhileNobodyWantsTheCore) {
   CoreWait wait(sharing_, absl::InfiniteFuture(), clock_);
-  EXPECT_EQ(wait.rest(unwanted), Rest::kSpin);
-  EXPECT_EQ(wait.rest(wanted), Rest::kYield);
-  EXPECT_EQ(wait.rest(unwanted), Rest::kSpin);
+  EXPECT_EQ(wait.rest(unwanted), CoreRest::kSpin);
+  EXPECT_EQ(wait.rest(wanted), CoreRest::kYield);
+  EXPECT_EQ(wait.rest(unwanted), CoreRest::kSpin);
 }
 
 TEST_F(CoreWaitTest, LongWaitYieldsWithoutAskingForTheCore) {
   CoreWait wait(sharing_, absl::InfiniteFuture(), clock_);
   int asked = 0;
   for (int i = 0; i < 100; ++i) {
-    const Rest rest = wait.rest([&] {
+    const CoreRest rest = wait.rest([&] {
       ++asked;
       return false;
     });
-    EXPECT_EQ(rest, i < 8 ? Rest::kSpin : Rest::kYield) << i;
+    EXPECT_EQ(rest, i < 8 ? CoreRest::kSpin : CoreRest::kYield) << i;
   }
   EXPECT_EQ(asked, 8);
 }
@@ -93,7 +93,7 @@ TEST_F(CoreWaitTest, RenewRestartsTheWait) {
   wait.renew();
   EXPECT_EQ(rests_until_sleep(wait), first);
   wait.renew();
-  EXPECT_EQ(wait.rest(unwanted), Rest::kSpin);
+  EXPECT_EQ(wait.rest(unwanted), CoreRest::kSpin);
 }
 
 TEST_F(CoreWaitTest, DeadlineEndsTheYields) {
@@ -104,14 +104,14 @@ TEST_F(CoreWaitTest, DeadlineEndsTheYields) {
 
 TEST_F(CoreWaitTest, SharedWaitsInARowEndInASleep) {
   int waits = 0;
-  Rest rest;
+  CoreRest rest;
   do {
     CoreWait wait(sharing_, absl::InfiniteFuture(), clock_);
     rest = wait.rest(wanted);
-    EXPECT_NE(wait.rest(wanted), Rest::kSleep);
+    EXPECT_NE(wait.rest(wanted), CoreRest::kSleep);
     ASSERT_LE(++waits, 64);
-  } while (rest == Rest::kYield);
-  EXPECT_EQ(rest, Rest::kSleep);
+  } while (rest == CoreRest::kYield);
+  EXPECT_EQ(rest, CoreRest::kSleep);
   EXPECT_EQ(waits, 64);
 }
 

@@ -5,14 +5,14 @@
 namespace gradwire {
 namespace {
 
-constexpr int64_t kMicro = 1'000;
+constexpr int64_t kUsInNs = 1'000;
 
 void learn(PauseLength& pauses, int64_t waited, bool ran_sender, int times) {
   for (int i = 0; i < times; ++i) pauses.learn(waited, ran_sender);
 }
-void end_soon(PauseLength& pauses, int times = 1) { learn(pauses, 15 * kMicro, false, times); }
-void end_late(PauseLength& pauses, int times = 1) { learn(pauses, 90 * kMicro, false, times); }
-void run_sender(PauseLength& pauses, int times = 1) { learn(pauses, 40 * kMicro, true, times); }
+void end_soon(PauseLength& pauses, int times = 1) { learn(pauses, 15 * kUsInNs, false, times); }
+void end_late(PauseLength& pauses, int times = 1) { learn(pauses, 90 * kUsInNs, false, times); }
+void run_sender(PauseLength& pauses, int times = 1) { learn(pauses, 40 * kUsInNs, true, times); }
 
 // Number of waits until pauses are long.
 template <class Wait>

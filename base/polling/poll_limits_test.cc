@@ -5,99 +5,98 @@
 namespace gradwire {
 namespace {
 
-constexpr int64_t kMicro = 1'000;
-constexpr int64_t kMilli = 1'000'000;
-constexpr int64_t kSecond = 1'000 * kMilli;
+constexpr int64_t kMsInNs = 1'000'000;
+constexpr int64_t kSecond = 1'000 * kMsInNs;
 
 TEST(PollBudget, BeginsWithTheShareOfOneSecond) {
   PollBudget budget(0.1);
-  EXPECT_EQ(budget.left(kSecond), 100 * kMilli);
-  EXPECT_EQ(budget.left(kSecond), 100 * kMilli);
+  EXPECT_EQ(budget.left(kSecond), 100 * kMsInNs);
+  EXPECT_EQ(budget.left(kSecond), 100 * kMsInNs);
 }
 
 TEST(PollBudget, GainsTheShareOfTheTimeThatPasses) {
   PollBudget budget(0.1);
   int64_t now = kSecond;
   (void)budget.left(now);
-  budget.spend(130 * kMilli);
-  EXPECT_EQ(budget.left(now), -30 * kMilli);
-  EXPECT_EQ(budget.left(now += 200 * kMilli), -10 * kMilli);
-  EXPECT_EQ(budget.left(now += 200 * kMilli), 10 * kMilli);
+  budget.spend(130 * kMsInNs);
+  EXPECT_EQ(budget.left(now), -30 * kMsInNs);
+  EXPECT_EQ(budget.left(now += 200 * kMsInNs), -10 * kMsInNs);
+  EXPECT_EQ(budget.left(now += 200 * kMsInNs), 10 * kMsInNs);
 }
 
 TEST(PollBudget, SavesNoMoreThanOneSecondGives) {
   PollBudget budget(0.25);
   (void)budget.left(kSecond);
-  budget.spend(10 * kMilli);
-  EXPECT_EQ(budget.left(1'000 * kSecond), 250 * kMilli);
+  budget.spend(10 * kMsInNs);
+  EXPECT_EQ(budget.left(1'000 * kSecond), 250 * kMsInNs);
 }
 
 TEST(PollBudget, TimeThatGoesBackGivesNothing) {
   PollBudget budget(0.1);
   (void)budget.left(2 * kSecond);
-  budget.spend(100 * kMilli);
+  budget.spend(100 * kMsInNs);
   EXPECT_EQ(budget.left(kSecond), 0);
 }
 
 TEST(PollBudget, EarnsTheTimeOfWorkUpToTheSavedTime) {
   PollBudget budget(0.1);
   (void)budget.left(kSecond);
-  budget.spend(100 * kMilli);
-  budget.earn(3 * kMilli);
-  EXPECT_EQ(budget.left(kSecond), 3 * kMilli);
+  budget.spend(100 * kMsInNs);
+  budget.earn(3 * kMsInNs);
+  EXPECT_EQ(budget.left(kSecond), 3 * kMsInNs);
   budget.earn(kSecond);
-  EXPECT_EQ(budget.left(kSecond), 100 * kMilli);
+  EXPECT_EQ(budget.left(kSecond), 100 * kMsInNs);
 }
 
 TEST(PollBudget, ShareOfZeroIsAlwaysEmpty) {
   PollBudget budget(0);
-  budget.earn(kMilli);
+  budget.earn(kMsInNs);
   EXPECT_EQ(budget.left(kSecond), 0);
   EXPECT_EQ(budget.left(2 * kSecond), 0);
 }
 
 TEST(CoreDemand, ShortYieldsAreNoDemand) {
   CoreDemand demand;
-  for (int64_t now = kSecond; now < 2 * kSecond; now += 500 * kMicro) {
-    demand.yielded(500 * kMicro, now);
+  for (int64_t now = kSecond; now < 2 * kSecond; now += kMsInNs / 2) {
+    demand.yielded(kMsInNs / 2, now);
     ASSERT_FALSE(demand.is_high(now));
   }
 }
 
 TEST(CoreDemand, LongYieldIsDemandForAWhile) {
   CoreDemand demand;
-  demand.yielded(3 * kMilli, kSecond);
+  demand.yielded(3 * kMsInNs, kSecond);
   EXPECT_TRUE(demand.is_high(kSecond));
-  EXPECT_TRUE(demand.is_high(kSecond + 7 * kMilli));
-  EXPECT_FALSE(demand.is_high(kSecond + 8 * kMilli));
+  EXPECT_TRUE(demand.is_high(kSecond + 7 * kMsInNs));
+  EXPECT_FALSE(demand.is_high(kSecond + 8 * kMsInNs));
 }
 
 TEST(CoreDemand, DemandThatStaysLastsTwiceAsLongEachTimeUpToALimit) {
   CoreDemand demand;
   int64_t now = kSecond;
-  for (int64_t length = 8 * kMilli; length <= 256 * kMilli; length *= 2) {
-    demand.yielded(3 * kMilli, now);
+  for (int64_t length = 8 * kMsInNs; length <= 256 * kMsInNs; length *= 2) {
+    demand.yielded(3 * kMsInNs, now);
     ASSERT_TRUE(demand.is_high(now + length - 1));
     now += length;
     ASSERT_FALSE(demand.is_high(now));
   }
-  demand.yielded(3 * kMilli, now);
-  EXPECT_FALSE(demand.is_high(now + 256 * kMilli));
+  demand.yielded(3 * kMsInNs, now);
+  EXPECT_FALSE(demand.is_high(now + 256 * kMsInNs));
   // After a long time without demand it begins anew.
   now += 2 * kSecond;
-  demand.yielded(3 * kMilli, now);
-  EXPECT_FALSE(demand.is_high(now + 8 * kMilli));
+  demand.yielded(3 * kMsInNs, now);
+  EXPECT_FALSE(demand.is_high(now + 8 * kMsInNs));
 }
 
 TEST(CoreDemand, CoreThatWasReturnedEndsTheDoubling) {
   CoreDemand demand;
   int64_t now = kSecond;
-  demand.yielded(3 * kMilli, now);
-  demand.yielded(3 * kMilli, now += 9 * kMilli);
-  EXPECT_TRUE(demand.is_high(now + 15 * kMilli));
+  demand.yielded(3 * kMsInNs, now);
+  demand.yielded(3 * kMsInNs, now += 9 * kMsInNs);
+  EXPECT_TRUE(demand.is_high(now + 15 * kMsInNs));
   demand.returned();
-  demand.yielded(3 * kMilli, now += 17 * kMilli);
-  EXPECT_FALSE(demand.is_high(now + 8 * kMilli));
+  demand.yielded(3 * kMsInNs, now += 17 * kMsInNs);
+  EXPECT_FALSE(demand.is_high(now + 8 * kMsInNs));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ void init_google_test(std::vector<std::string> arguments) {
   for (std::string& each : arguments) pointers.push_back(each.data());
   int count = static_cast<int>(pointers.size());
   pointers.push_back(nullptr);
-  testing::InitGoogleTest(&count, pointers.data());
+  ::testing::InitGoogleTest(&count, pointers.data());
 }
 
 void make_folder(const std::string& path) { mkdir(path.c_str(), 0700); }
@@ -117,7 +117,7 @@ bool disabled(std::string_view name) { return name.substr(0, 9) == "DISABLED_"; 
 void list_cases(const std::string& path) {
   init_google_test({});
   std::ofstream file(path);
-  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *all.GetTestSuite(i);
     for (int j = 0; j < suite.total_test_count(); ++j) {
@@ -240,6 +240,6 @@ int main(int argc, char** argv) {
     if (!environment(part).empty()) whole = false;
   }
   if (whole) return run_concurrently();
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

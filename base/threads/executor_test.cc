@@ -13,7 +13,7 @@ namespace {
 
 using Number = ExecutionSlot<int>;
 
-int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
+int number_in_slot() { return Number::get() == nullptr ? 0 : *Number::get(); }
 
 // Runs its tasks on the thread of the test, when the test calls run_all().
 class FakeExecutor : public Executor {
@@ -52,20 +52,20 @@ TEST(Executor, PostCarriesTheStateAndLeavesNone) {
   {
     Number::Scope scope(std::make_shared<int>(7));
     EXPECT_TRUE(executor.post([&seen] {
-      seen = number();
+      seen = number_in_slot();
       Number::set(std::make_shared<int>(8));
     }));
   }
   executor.run_all();
   EXPECT_EQ(seen, 7);
-  EXPECT_EQ(number(), 0);
+  EXPECT_EQ(number_in_slot(), 0);
 }
 
 TEST(Executor, TaskIsDestroyedInItsState) {
   FakeExecutor executor;
   int seen = -1;
   std::shared_ptr<int> probe(new int(0), [&seen](int* value) {
-    seen = number();
+    seen = number_in_slot();
     delete value;
   });
   {
@@ -93,11 +93,11 @@ TEST(Executor, PostOrRunRunsHereAfterShutdown) {
   Number::Scope scope(std::make_shared<int>(7));
   int seen = -1;
   executor.post_or_run([&seen] {
-    seen = number();
+    seen = number_in_slot();
     Number::set(nullptr);
   });
   EXPECT_EQ(seen, 7);
-  EXPECT_EQ(number(), 7);
+  EXPECT_EQ(number_in_slot(), 7);
 }
 
 TEST(BlockingScope, OutsideAnExecutorIsFree) {

@@ -12,14 +12,14 @@
 namespace gradwire {
 namespace {
 
-constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr absl::Duration kLongWait = absl::Seconds(60);
 
 TEST(Futex, WaitReturnsAtOnceWhenTheWordHasChanged) {
   std::atomic<uint32_t> word{1};
   const absl::Time begun = Clock::system().now();
-  futex_wait(word, 0, kLong);
+  futex_wait(word, 0, kLongWait);
   futex_wait(word, 0, absl::InfiniteDuration());
-  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+  EXPECT_LT(Clock::system().now() - begun, kLongWait / 2);
 }
 
 TEST(Futex, WaitEndsAfterItsTime) {
@@ -29,7 +29,7 @@ TEST(Futex, WaitEndsAfterItsTime) {
   futex_wait(word, 1, absl::ZeroDuration());
   futex_wait(word, 1, -absl::Seconds(1));
   futex_wait(word, 1, -absl::InfiniteDuration());
-  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+  EXPECT_LT(Clock::system().now() - begun, kLongWait / 2);
 }
 
 TEST(Futex, WakeReachesThreadsThatMapTheSameMemoryElsewhere) {
@@ -45,10 +45,10 @@ TEST(Futex, WakeReachesThreadsThatMapTheSameMemoryElsewhere) {
   std::atomic<uint32_t>* const other_mapping = map();
   EXPECT_EQ(futex_wake_all(*other_mapping), 0);
   const absl::Time begun = Clock::system().now();
-  std::thread sleeper([mapping] { futex_wait(*mapping, 0, kLong); });
-  EXPECT_TRUE(eventually([other_mapping] { return futex_wake_all(*other_mapping) == 1; }, kLong / 2));
+  std::thread sleeper([mapping] { futex_wait(*mapping, 0, kLongWait); });
+  EXPECT_TRUE(eventually([other_mapping] { return futex_wake_all(*other_mapping) == 1; }, kLongWait / 2));
   sleeper.join();
-  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+  EXPECT_LT(Clock::system().now() - begun, kLongWait / 2);
   ::close(fd);
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using Number = ExecutionSlot<int>;
 
-int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
+int number_of_thread() { return Number::get() == nullptr ? 0 : *Number::get(); }
 
 TEST(ThreadPool, OneThreadKeepsTheOrder) {
   ThreadPool pool({.num_threads = 1});
@@ -168,12 +168,12 @@ TEST(ThreadPool, TasksStartFromTheCleanStateAndLeaveNone) {
   ThreadPool pool({.num_threads = 1});
   Number::Scope scope(std::make_shared<int>(7));
   int posted = -1, clean = -1, after = -1;
-  pool.post([&posted] { posted = number(); });
+  pool.post([&posted] { posted = number_of_thread(); });
   pool.post_clean([&clean] {
-    clean = number();
+    clean = number_of_thread();
     Number::set(std::make_shared<int>(8));
   });
-  pool.post_clean([&after] { after = number(); });
+  pool.post_clean([&after] { after = number_of_thread(); });
   pool.shutdown();
   EXPECT_EQ(posted, 7);
   EXPECT_EQ(clean, 0);

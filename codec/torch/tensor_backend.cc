@@ -358,7 +358,7 @@ class TorchBackend : public TensorBackend {
   }
 };
 
-[[maybe_unused]] const bool installed = [] {
+[[maybe_unused]] const bool backend_installed = [] {
   static TorchBackend backend;
   install_tensor_backend(&backend);
   return true;

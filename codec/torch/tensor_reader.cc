@@ -14,7 +14,7 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kDataAlignment = 64;
 
 absl::Status wrong_size(std::size_t needed, std::size_t given) {
   return absl::InvalidArgumentError(absl::StrCat("wrong size of its data: got ", given, " bytes, expected ",
@@ -148,7 +148,7 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
   // Use the received memory if possible. Copy it if libtorch's alignment is missing, or if the content will
   // be checked while the sender could still change it.
   const bool private_enough = !checked || buffer.sharing() != transport::Buffer::Sharing::kForeign;
-  if (private_enough && reinterpret_cast<uintptr_t>(buffer.data()) % kAlignment == 0) return buffer;
+  if (private_enough && reinterpret_cast<uintptr_t>(buffer.data()) % kDataAlignment == 0) return buffer;
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));
   std::memcpy(copy.data(), buffer.data(), size);
   return copy;

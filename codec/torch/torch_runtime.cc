@@ -97,7 +97,7 @@ void restore(const ExecutionState::Value& value) {
   c10::AutogradState::set_tls_state(state);
 }
 
-[[maybe_unused]] const bool installed = [] {
+[[maybe_unused]] const bool runtime_installed = [] {
   set_exception_translator(&translate);
   register_execution_slot({&capture, &restore});
   return true;

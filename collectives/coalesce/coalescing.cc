@@ -13,11 +13,11 @@ using Kind = CoalescedCall::Kind;
 using Tensors = std::vector<at::Tensor>;
 using Calls = std::vector<CoalescedCall>;
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(absl::InvalidArgumentError(what)); }
+[[noreturn]] void refuse_calls(const std::string& what) { throw Error(absl::InvalidArgumentError(what)); }
 
 void check_lengths(const char* function, const char* name, std::size_t length, std::size_t expected) {
   if (length == expected) return;
-  refuse(absl::StrCat(function, ": ", name, " has ", length, " entries, expected ", expected));
+  refuse_calls(absl::StrCat(function, ": ", name, " has ", length, " entries, expected ", expected));
 }
 
 Calls reductions(Tensors tensors, const Reduction& op) {
@@ -159,15 +159,15 @@ void CoalescingManager::run() {
 // isend() and irecv() check their arguments, too. But when one of them throws, other messages of the list
 // have begun.
 std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<P2POp>& messages) {
-  if (messages.empty()) refuse("batch_isend_irecv: the list is empty; expected at least one message");
+  if (messages.empty()) refuse_calls("batch_isend_irecv: the list is empty; expected at least one message");
   const Group group = group_or_world(messages.front().group);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const P2POp& message = messages[i];
     const std::string place = absl::StrCat("batch_isend_irecv: message ", i);
     const Group own = group_or_world(message.group);
     if (own != group) {
-      refuse(absl::StrCat(place, ": it is of group \"", own->name(), "\", but message 0 is of group \"",
-                          group->name(), "\""));
+      refuse_calls(absl::StrCat(place, ": it is of group \"", own->name(), "\", but message 0 is of group \"",
+                                group->name(), "\""));
     }
     try {
       if (message.kind == P2POp::Kind::kSend) {

@@ -22,17 +22,17 @@ namespace {
 
 using Longs = PlainReducer<int64_t, Sum>;
 
-absl::Time deadline() { return Clock::system().now() + absl::Seconds(60); }
+absl::Time call_deadline() { return Clock::system().now() + absl::Seconds(60); }
 
-Span span(std::vector<int64_t>& values) { return {values.data(), values.size() * sizeof(int64_t)}; }
+Span span_of(std::vector<int64_t>& values) { return {values.data(), values.size() * sizeof(int64_t)}; }
 
 std::vector<Span> spans(std::vector<std::vector<int64_t>>& lists) {
   std::vector<Span> result;
-  for (auto& list : lists) result.push_back(span(list));
+  for (auto& list : lists) result.push_back(span_of(list));
   return result;
 }
 
-std::vector<int64_t> values_of(int rank, std::size_t count, int64_t salt = 0) {
+std::vector<int64_t> values_from(int rank, std::size_t count, int64_t salt = 0) {
   std::vector<int64_t> values(count);
   for (std::size_t i = 0; i < count; ++i)
     values[i] = static_cast<int64_t>(i * 7 + 13 * salt) * (rank + 1) + rank;
@@ -56,8 +56,8 @@ class MisreadStore : public store::ForwardingStore {
  private:
   absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
                                                       std::optional<absl::string_view> last_value,
-                                                      absl::Time deadline) override {
-    auto value = ForwardingStore::do_watch(key, last_value, deadline);
+                                                      absl::Time call_deadline) override {
+    auto value = ForwardingStore::do_watch(key, last_value, call_deadline);
     if (value.ok() && value->has_value() && key == key_) *value = misread_;
     return value;
   }
@@ -104,7 +104,7 @@ void in_groups(const std::vector<std::string>& hosts, const std::function<void(C
   for (std::thread& thread : threads) thread.join();
 }
 
-class CpuGroupTest : public testing::TestWithParam<Place> {};
+class CpuGroupTest : public ::testing::TestWithParam<Place> {};
 
 TEST_P(CpuGroupTest, EveryOperationWorks) {
   const std::vector<std::string>& hosts = GetParam().hosts;
@@ -116,50 +116,50 @@ TEST_P(CpuGroupTest, EveryOperationWorks) {
       std::vector<std::vector<int64_t>> all, lists;
       std::vector<int64_t> sum(count);
       for (int each = 0; each < size; ++each) {
-        all.push_back(values_of(each, count));
+        all.push_back(values_from(each, count));
         for (std::size_t i = 0; i < count; ++i) sum[i] += all.back()[i];
       }
       std::vector<int64_t> mine = all[rank];
-      ASSERT_TRUE(group.all_reduce(span(mine), Longs(), deadline()).ok());
+      ASSERT_TRUE(group.all_reduce(span_of(mine), Longs(), call_deadline()).ok());
       ASSERT_EQ(mine, sum);
       for (int root = 0; root < size; ++root) {
         mine = all[rank];
-        ASSERT_TRUE(group.broadcast(span(mine), root, deadline()).ok());
+        ASSERT_TRUE(group.broadcast(span_of(mine), root, call_deadline()).ok());
         ASSERT_EQ(mine, all[root]);
         mine = all[rank];
-        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), deadline()).ok());
+        ASSERT_TRUE(group.reduce(span_of(mine), root, Longs(), call_deadline()).ok());
         ASSERT_EQ(mine, rank == root ? sum : all[rank]);
         lists.assign(rank == root ? size : 0, std::vector<int64_t>(count));
-        ASSERT_TRUE(group.gather(span(mine = all[rank]), spans(lists), root, deadline()).ok());
+        ASSERT_TRUE(group.gather(span_of(mine = all[rank]), spans(lists), root, call_deadline()).ok());
         if (rank == root) {
           ASSERT_EQ(lists, all);
         }
         mine.assign(count, 0);
-        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, deadline()).ok());
+        ASSERT_TRUE(group.scatter(span_of(mine), spans(lists), root, call_deadline()).ok());
         ASSERT_EQ(mine, all[rank]);
       }
       lists.assign(size, std::vector<int64_t>(count));
-      ASSERT_TRUE(group.all_gather(span(mine), spans(lists), deadline()).ok());
+      ASSERT_TRUE(group.all_gather(span_of(mine), spans(lists), call_deadline()).ok());
       ASSERT_EQ(lists, all);
       lists.clear();
       std::vector<int64_t> expected(count);
       std::vector<std::vector<int64_t>> outputs, wanted;
       for (int each = 0; each < size; ++each) {
-        lists.push_back(values_of(rank, count, each));
+        lists.push_back(values_from(rank, count, each));
         outputs.emplace_back(count);
-        wanted.push_back(values_of(each, count, rank));
+        wanted.push_back(values_from(each, count, rank));
         for (std::size_t i = 0; i < count; ++i) expected[i] += wanted.back()[i];
       }
-      ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), deadline()).ok());
+      ASSERT_TRUE(group.reduce_scatter(span_of(mine), spans(lists), Longs(), call_deadline()).ok());
       ASSERT_EQ(mine, expected);
-      ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), deadline()).ok());
+      ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), call_deadline()).ok());
       ASSERT_EQ(outputs, wanted);
-      ASSERT_TRUE(group.barrier(deadline()).ok());
+      ASSERT_TRUE(group.barrier(call_deadline()).ok());
     }
     // Point-to-point: every rank sends to the next.
     std::vector<int64_t> out{rank, 1}, in(2);
-    const Future<void> sent = group.send((rank + 1) % size, 5, span(out), deadline());
-    ASSERT_EQ(group.receive(kAnyRank, 5, span(in), deadline()).wait(), (rank + size - 1) % size);
+    const Future<void> sent = group.send((rank + 1) % size, 5, span_of(out), call_deadline());
+    ASSERT_EQ(group.receive(kAnyRank, 5, span_of(in), call_deadline()).wait(), (rank + size - 1) % size);
     EXPECT_EQ(in[0], (rank + size - 1) % size);
     sent.wait();
   });
@@ -175,12 +175,12 @@ TEST_P(CpuGroupTest, EndsOnEveryHostWhenOneMemberFails) {
       group.abort("this rank aborts on purpose");
       return;
     }
-    const absl::Status status = group.all_reduce(span(mine), Longs(), deadline());
+    const absl::Status status = group.all_reduce(span_of(mine), Longs(), call_deadline());
     EXPECT_FALSE(status.ok());
     EXPECT_TRUE(absl::StrContains(status.message(), "aborts on purpose") ||
                 absl::StrContains(status.message(), absl::StrCat("rank ", size - 1)))
         << status;
-    EXPECT_EQ(group.barrier(deadline()).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(group.barrier(call_deadline()).code(), absl::StatusCode::kAborted);
   });
 }
 
@@ -189,7 +189,7 @@ TEST(CpuGroup, ErrorsNameRanksOfTheGroup) {
     if (group.rank() == 1) return;
     const auto late = [] { return Clock::system().now() + absl::Milliseconds(50); };
     std::vector<int64_t> into(1);
-    const absl::Status alone = group.receive(1, 5, span(into), late()).result().status();
+    const absl::Status alone = group.receive(1, 5, span_of(into), late()).result().status();
     EXPECT_TRUE(absl::StrContains(alone.message(), "arrived from rank 1")) << alone;
     const absl::Status all = group.barrier(late());
     EXPECT_EQ(all.code(), absl::StatusCode::kDeadlineExceeded) << all;
@@ -202,12 +202,13 @@ TEST(CpuGroup, ErrorsNameRanksOfTheGroup) {
 void expect_works(CpuGroup& group, int size, int hosts) {
   EXPECT_EQ(group.hosts(), hosts);
   std::vector<int64_t> mine(1000, group.rank() + 1);
-  ASSERT_TRUE(group.all_reduce(span(mine), Longs(), deadline()).ok());
+  ASSERT_TRUE(group.all_reduce(span_of(mine), Longs(), call_deadline()).ok());
   EXPECT_EQ(mine, std::vector<int64_t>(1000, size * (size + 1) / 2));
-  ASSERT_TRUE(group.broadcast(span(mine), size - 1, deadline()).ok());
+  ASSERT_TRUE(group.broadcast(span_of(mine), size - 1, call_deadline()).ok());
   std::vector<int64_t> out{group.rank()}, in(1);
-  const Future<void> sent = group.send((group.rank() + 1) % size, 5, span(out), deadline());
-  EXPECT_EQ(group.receive(kAnyRank, 5, span(in), deadline()).wait(), (group.rank() + size - 1) % size);
+  const Future<void> sent = group.send((group.rank() + 1) % size, 5, span_of(out), call_deadline());
+  EXPECT_EQ(group.receive(kAnyRank, 5, span_of(in), call_deadline()).wait(),
+            (group.rank() + size - 1) % size);
   sent.wait();
 }
 
@@ -237,10 +238,10 @@ TEST(CpuGroup, RingsThatOneMemberCannotReachAreReplacedByMessages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, CpuGroupTest,
-                         testing::Values(Place{"alone", {"a"}}, Place{"one host", {"a", "a", "a"}},
-                                         Place{"nothing shared", {"", "", ""}},
-                                         Place{"two and two", {"a", "a", "b", "b"}},
-                                         Place{"interleaved", {"a", "b", "a", "b", "c"}}));
+                         ::testing::Values(Place{"alone", {"a"}}, Place{"one host", {"a", "a", "a"}},
+                                           Place{"nothing shared", {"", "", ""}},
+                                           Place{"two and two", {"a", "a", "b", "b"}},
+                                           Place{"interleaved", {"a", "b", "a", "b", "c"}}));
 
 }  // namespace
 }  // namespace gradwire::collectives::cpu

@@ -158,7 +158,7 @@ TEST(HostGroup, AllToAllRefusesMismatchedSizes) {
 }
 
 TEST(HostGroup, NoticesAKilledProcess) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/host_group_", getpid());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/host_group_", getpid());
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();

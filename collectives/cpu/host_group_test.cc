@@ -25,7 +25,7 @@ std::vector<int64_t> values_of(int rank, std::size_t count, int64_t salt = 0) {
   return values;
 }
 
-class HostGroupTest : public testing::TestWithParam<int> {};
+class HostGroupTest : public ::testing::TestWithParam<int> {};
 
 const std::size_t kCounts[] = {0, 1, 3, 7, 8, 100, 1023, 4097, 70001};
 
@@ -196,7 +196,7 @@ TEST_P(HostGroupTest, OperandsAreAlignedForTheLargestElement) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, HostGroupTest, testing::Values(1, 2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Sizes, HostGroupTest, ::testing::Values(1, 2, 3, 4, 5, 8));
 
 }  // namespace
 }  // namespace gradwire::collectives::cpu

@@ -90,7 +90,7 @@ TEST(HostMemory, MalformedEntriesAreInvalid) {
 
 // A pipe and a device: opening one of them may block or have an effect.
 TEST(HostMemory, OtherKindsOfFilesAreNotOpened) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/pipe_", ::getpid());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/pipe_", ::getpid());
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   for (const std::string& file : {path, std::string("/dev/null")}) {
     SCOPED_TRACE(file);

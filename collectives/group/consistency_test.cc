@@ -19,7 +19,7 @@ using testing::Group;
 using ::testing::HasSubstr;
 using testing::Ranks;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool consistency_uses_local_backend = (testing::use_local_backend(), true);
 
 class Consistency : public ::testing::Test {
  protected:

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::Ranks;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool objects_use_local_backend = (testing::use_local_backend(), true);
 
 class Objects : public ::testing::TestWithParam<int> {};
 

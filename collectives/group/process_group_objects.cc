@@ -12,21 +12,21 @@
 namespace gradwire::collectives {
 namespace {
 
-using Kind = ObjectExchange::Kind;
+using ExchangeKind = ObjectExchange::Kind;
 using Tensors = std::vector<at::Tensor>;
 
 // Sent instead of a size: the object could not be encoded.
 constexpr int64_t kNoObject = -1;
 
-Operation operation_of(Kind kind) {
+Operation operation_of(ExchangeKind kind) {
   switch (kind) {
-    case Kind::kBroadcast:
+    case ExchangeKind::kBroadcast:
       return Operation::kBroadcastObject;
-    case Kind::kAllGather:
+    case ExchangeKind::kAllGather:
       return Operation::kAllGatherObject;
-    case Kind::kGather:
+    case ExchangeKind::kGather:
       return Operation::kGatherObject;
-    case Kind::kScatter:
+    case ExchangeKind::kScatter:
       return Operation::kScatterObject;
   }
   return Operation::kBroadcastObject;
@@ -44,12 +44,14 @@ class Exchange {
     const c10::NoGradGuard no_grad;
     GRADWIRE_RETURN_IF_ERROR(exchange_sizes());
     GRADWIRE_RETURN_IF_ERROR(check_sizes());
-    return exchange_.kind == Kind::kBroadcast ? broadcast() : exchange_bytes();
+    return exchange_.kind == ExchangeKind::kBroadcast ? broadcast() : exchange_bytes();
   }
 
  private:
   bool at_root() const { return run_.rank == root_; }
-  bool from_root() const { return exchange_.kind == Kind::kBroadcast || exchange_.kind == Kind::kScatter; }
+  bool from_root() const {
+    return exchange_.kind == ExchangeKind::kBroadcast || exchange_.kind == ExchangeKind::kScatter;
+  }
 
   at::Tensor make(int64_t count, at::ScalarType dtype) const {
     return at::empty({count}, at::TensorOptions().dtype(dtype).device(device_));
@@ -58,7 +60,7 @@ class Exchange {
   absl::Status exchange_sizes() {
     Tensors all;
     if (from_root()) {
-      at::Tensor sizes = at::empty({exchange_.kind == Kind::kScatter ? run_.size : 1}, at::kLong);
+      at::Tensor sizes = at::empty({exchange_.kind == ExchangeKind::kScatter ? run_.size : 1}, at::kLong);
       if (at_root()) {
         for (int64_t i = 0; i < sizes.numel(); ++i) {
           sizes.mutable_data_ptr<int64_t>()[i] = size_of(exchange_.sent[static_cast<std::size_t>(i)]);
@@ -116,26 +118,27 @@ class Exchange {
     }
     GRADWIRE_RETURN_IF_ERROR(operations::all_to_all(run_, outputs, std::move(inputs)));
     run_.order_behind_last_step();
-    if (exchange_.kind == Kind::kScatter)
+    if (exchange_.kind == ExchangeKind::kScatter)
       return exchange_.receive({outputs[static_cast<std::size_t>(root_)].cpu()});
-    if (exchange_.kind == Kind::kGather && !at_root()) return exchange_.receive({});
+    if (exchange_.kind == ExchangeKind::kGather && !at_root()) return exchange_.receive({});
     for (at::Tensor& output : outputs) output = output.cpu();
     return exchange_.receive(std::move(outputs));
   }
 
   at::Tensor input_for(int other) const {
-    const bool sends = exchange_.kind == Kind::kAllGather ||
-                       (exchange_.kind == Kind::kGather && other == root_) ||
-                       (exchange_.kind == Kind::kScatter && at_root());
+    const bool sends = exchange_.kind == ExchangeKind::kAllGather ||
+                       (exchange_.kind == ExchangeKind::kGather && other == root_) ||
+                       (exchange_.kind == ExchangeKind::kScatter && at_root());
     if (!sends) return make(0, at::kByte);
-    return exchange_.sent[exchange_.kind == Kind::kScatter ? static_cast<std::size_t>(other) : 0].to(device_);
+    return exchange_.sent[exchange_.kind == ExchangeKind::kScatter ? static_cast<std::size_t>(other) : 0].to(
+        device_);
   }
 
   at::Tensor output_from(int other) const {
     switch (exchange_.kind) {
-      case Kind::kAllGather:
+      case ExchangeKind::kAllGather:
         return make(sizes_[static_cast<std::size_t>(other)], at::kByte);
-      case Kind::kGather:
+      case ExchangeKind::kGather:
         return make(at_root() ? sizes_[static_cast<std::size_t>(other)] : 0, at::kByte);
       default:
         return make(other == root_ ? sizes_[static_cast<std::size_t>(run_.rank)] : 0, at::kByte);
@@ -152,10 +155,11 @@ class Exchange {
 };
 
 absl::Status check_count(const ObjectExchange& exchange, bool at_root, int size) {
-  const bool sends = at_root || exchange.kind == Kind::kAllGather || exchange.kind == Kind::kGather;
-  const std::size_t expected = !sends                            ? 0
-                               : exchange.kind == Kind::kScatter ? static_cast<std::size_t>(size)
-                                                                 : 1;
+  const bool sends =
+      at_root || exchange.kind == ExchangeKind::kAllGather || exchange.kind == ExchangeKind::kGather;
+  const std::size_t expected = !sends                                    ? 0
+                               : exchange.kind == ExchangeKind::kScatter ? static_cast<std::size_t>(size)
+                                                                         : 1;
   if (exchange.sent.size() == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("wrong number of objects on this rank: got ",
                                                  exchange.sent.size(), ", expected ", expected));
@@ -167,8 +171,9 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_exchange_objects(Mode mode, Object
   OperationRecord record;
   record.operation = operation_of(exchange.kind);
   int root = 0;
-  if (exchange.kind != Kind::kAllGather) {
-    root = check_rank(record.operation, exchange.root, exchange.kind == Kind::kGather ? "dst" : "src");
+  if (exchange.kind != ExchangeKind::kAllGather) {
+    root =
+        check_rank(record.operation, exchange.root, exchange.kind == ExchangeKind::kGather ? "dst" : "src");
     record.peer = exchange.root;
   }
   check(record.operation, check_count(exchange, root == rank(), size()));

@@ -21,7 +21,7 @@ namespace {
 // How often the idle thread yields before it sleeps. Waking it would cost about as much.
 constexpr int kLingerYields = 200;
 // The interval at which the thread asks the store which peers have left.
-constexpr absl::Duration kStoreInterval = absl::Milliseconds(250);
+constexpr absl::Duration kStoreCheckInterval = absl::Milliseconds(250);
 
 }  // namespace
 
@@ -139,7 +139,7 @@ void MpiMessages::enqueue(Pending pending) {
 void MpiMessages::run() {
   std::vector<Pending> pending;
   MpiPause pause;
-  absl::Time next_store_check = Clock::system().now() + kStoreInterval;
+  absl::Time next_store_check = Clock::system().now() + kStoreCheckInterval;
   for (int idle = 0;;) {
     bool closing = false;
     {
@@ -161,7 +161,7 @@ void MpiMessages::run() {
     idle = 0;
     const bool clock_read = pause.pause();
     const bool check_store = clock_read && pause.now() >= next_store_check;
-    if (check_store) next_store_check = pause.now() + kStoreInterval;
+    if (check_store) next_store_check = pause.now() + kStoreCheckInterval;
     for (std::size_t i = 0; i < pending.size();) {
       if (auto ended = test(pending[i]); ended.has_value()) {
         complete(pending[i], *std::move(ended));

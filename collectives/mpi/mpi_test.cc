@@ -12,7 +12,7 @@
 namespace gradwire::collectives {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Outcome {
   int status = -1;
@@ -29,7 +29,7 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-class MpiGroups : public testing::TestWithParam<int> {
+class MpiGroups : public ::testing::TestWithParam<int> {
  protected:
   static void SetUpTestSuite() {
     const Outcome probe = run("mpirun --version");
@@ -76,7 +76,7 @@ TEST_P(MpiGroups, DetectARankThatHasLeft) { expect_done(launch("left", GetParam(
 
 TEST_P(MpiGroups, DetectARankThatAborted) { expect_done(launch("aborted", GetParam()), GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, MpiGroups, testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiGroups, ::testing::Values(2, 4));
 
 TEST(Mpi, ErrorWithoutALauncherNamesMpirun) {
   // The test itself may run under a launcher.

@@ -10,9 +10,9 @@
 namespace gradwire::collectives {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class Witnesses : public testing::Test {
+class Witnesses : public ::testing::Test {
  protected:
   const std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
   MpiWitness first_{store_, 0, 3};

@@ -59,7 +59,7 @@ absl::Status duplicate_error(int rank, const DeviceRecord& device, int other, co
 
 }  // namespace
 
-std::string encode(const RankRecord& record) {
+std::string encode_record(const RankRecord& record) {
   std::string text = encode(record.process);
   for (const DeviceRecord& device : record.devices) {
     absl::StrAppend(&text, "\n", field(device.uuid), " ", field(device.bus), " ", device.index);
@@ -122,7 +122,7 @@ absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gatherin
     return absl::StrCat(gathering.key, "/", gathering.ranks[index]);
   };
   const absl::Duration left = std::max(gathering.deadline - Clock::system().now(), absl::Seconds(1));
-  GRADWIRE_RETURN_IF_ERROR(gathering.store.try_set(key(gathering.index), encode(own), left));
+  GRADWIRE_RETURN_IF_ERROR(gathering.store.try_set(key(gathering.index), encode_record(own), left));
   std::vector<RankRecord> records(gathering.ranks.size());
   std::vector<int> missing;
   for (std::size_t index = 0; index < records.size(); ++index) {

@@ -32,7 +32,7 @@ struct RankRecord {
 };
 
 // Encodes a record as text.
-std::string encode(const RankRecord& record);
+std::string encode_record(const RankRecord& record);
 // Decodes a record with at most 128 devices. Errors: InvalidArgument for text that is not a record.
 absl::StatusOr<RankRecord> decode(absl::string_view text);
 

@@ -13,8 +13,8 @@
 namespace gradwire::collectives::nccl {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 RankRecord record(const std::string& host, std::vector<DeviceRecord> devices) {
   return {.process = {.space = host + ",pid:[1]", .id = 7, .started = 9}, .devices = std::move(devices)};
@@ -26,7 +26,8 @@ std::string refusal(const absl::Status& status) {
 }
 
 TEST(DeviceRecords, AreDecodedFromTheirText) {
-  const auto back = decode(encode(record("host", {{"ab12", "0000:3b:00.0", 0}, {"", "0000:5e:00.0", 1}})));
+  const auto back =
+      decode(encode_record(record("host", {{"ab12", "0000:3b:00.0", 0}, {"", "0000:5e:00.0", 1}})));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->process.space, "host,pid:[1]");
   EXPECT_EQ(back->process.id, 7);

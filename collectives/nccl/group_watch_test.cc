@@ -20,9 +20,9 @@
 namespace gradwire::collectives::nccl {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class FakeWork : public WatchedWork {
  public:
@@ -54,7 +54,7 @@ class FakeWork : public WatchedWork {
 };
 
 // The members of one group in one process; the test itself polls them.
-class GroupWatchTest : public testing::Test {
+class GroupWatchTest : public ::testing::Test {
  protected:
   std::unique_ptr<GroupWatch> member(int rank, std::vector<int> ranks = {3, 5, 8}) {
     GroupWatch::Options options;

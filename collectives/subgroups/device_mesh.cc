@@ -16,7 +16,7 @@
 namespace gradwire::collectives {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_mesh(const std::string& what) {
   throw Error(absl::InvalidArgumentError(absl::StrCat("device mesh: ", what)));
 }
 
@@ -27,35 +27,36 @@ std::string quoted(const std::vector<std::string>& names) {
 void check_names(const std::vector<std::string>& names, std::size_t dimensions) {
   if (names.empty()) return;
   if (names.size() != dimensions) {
-    refuse(absl::StrCat("got ", names.size(), " names for ", dimensions, " dimensions: ", quoted(names)));
+    refuse_mesh(
+        absl::StrCat("got ", names.size(), " names for ", dimensions, " dimensions: ", quoted(names)));
   }
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    if (name.empty()) refuse("a name of a dimension is empty; give each a name, or none at all");
-    if (!seen.insert(name).second) refuse(absl::StrCat("two dimensions have the name \"", name, "\""));
+    if (name.empty()) refuse_mesh("a name of a dimension is empty; give each a name, or none at all");
+    if (!seen.insert(name).second) refuse_mesh(absl::StrCat("two dimensions have the name \"", name, "\""));
   }
 }
 
 void check_arrangement(const MeshArrangement& grid, const ProcessGroup& group) {
-  if (grid.shape.empty()) refuse("the shape is empty; expected at least one dimension");
+  if (grid.shape.empty()) refuse_mesh("the shape is empty; expected at least one dimension");
   int64_t product = 1;
   for (const int length : grid.shape) {
     if (length <= 0)
-      refuse(absl::StrCat("the shape has a length of ", length, "; expected positive lengths"));
+      refuse_mesh(absl::StrCat("the shape has a length of ", length, "; expected positive lengths"));
     product = std::min<int64_t>(product * length, int64_t{1} << 31);
   }
   if (product != static_cast<int64_t>(grid.ranks.size())) {
-    refuse(absl::StrCat("shape [", absl::StrJoin(grid.shape, ", "), "] has ", product,
-                        " places, but there are ", grid.ranks.size(), " ranks"));
+    refuse_mesh(absl::StrCat("shape [", absl::StrJoin(grid.shape, ", "), "] has ", product,
+                             " places, but there are ", grid.ranks.size(), " ranks"));
   }
   std::vector<int> sorted = grid.ranks;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) refuse(absl::StrCat("rank ", *twice, " is in the grid twice"));
+  if (twice != sorted.end()) refuse_mesh(absl::StrCat("rank ", *twice, " is in the grid twice"));
   for (const int rank : sorted) {
     if (std::binary_search(group.ranks().begin(), group.ranks().end(), rank)) continue;
-    refuse(absl::StrCat("rank ", rank, " is not a member of group \"", group.name(), "\", whose ranks are ",
-                        absl::StrJoin(group.ranks(), ", ")));
+    refuse_mesh(absl::StrCat("rank ", rank, " is not a member of group \"", group.name(),
+                             "\", whose ranks are ", absl::StrJoin(group.ranks(), ", ")));
   }
 }
 
@@ -132,17 +133,18 @@ DeviceMesh DeviceMesh::from_groups(std::vector<Group> groups, std::vector<int> r
   const std::shared_ptr<Root> root = make_root(std::move(ranks), std::move(shape), std::move(names), parent);
   Part& whole = root->whole;
   if (groups.size() != whole.dims.size()) {
-    refuse(absl::StrCat("got ", groups.size(), " groups for ", whole.dims.size(), " dimensions"));
+    refuse_mesh(absl::StrCat("got ", groups.size(), " groups for ", whole.dims.size(), " dimensions"));
   }
   for (std::size_t dim = 0; dim < groups.size(); ++dim) {
-    if (groups[dim] == nullptr) refuse(absl::StrCat("the group of dimension ", dim, " is a null pointer"));
+    if (groups[dim] == nullptr)
+      refuse_mesh(absl::StrCat("the group of dimension ", dim, " is a null pointer"));
     if (!whole.coordinate.has_value()) continue;
     std::vector<int> row = whole.grid.along({static_cast<int>(dim)}, *whole.coordinate).ranks;
     std::sort(row.begin(), row.end());
     if (row == groups[dim]->ranks()) continue;
-    refuse(absl::StrCat("the group of dimension ", dim, " has the ranks ",
-                        absl::StrJoin(groups[dim]->ranks(), ", "), ", but this rank's row has ",
-                        absl::StrJoin(row, ", ")));
+    refuse_mesh(absl::StrCat("the group of dimension ", dim, " has the ranks ",
+                             absl::StrJoin(groups[dim]->ranks(), ", "), ", but this rank's row has ",
+                             absl::StrJoin(row, ", ")));
   }
   whole.groups = std::move(groups);
   return DeviceMesh(root);
@@ -158,12 +160,12 @@ const std::vector<Group>& DeviceMesh::get_all_groups() const { return part_->gro
 int DeviceMesh::dimension(absl::string_view name) const {
   const auto found = std::find(part_->names.begin(), part_->names.end(), name);
   if (found != part_->names.end()) return static_cast<int>(found - part_->names.begin());
-  refuse(absl::StrCat("no dimension has the name \"", name, "\"; the names are ", quoted(part_->names)));
+  refuse_mesh(absl::StrCat("no dimension has the name \"", name, "\"; the names are ", quoted(part_->names)));
 }
 
 int DeviceMesh::checked(int dim) const {
   if (dim >= 0 && dim < ndim()) return dim;
-  refuse(absl::StrCat("there is no dimension ", dim, "; the grid has ", ndim(), " dimensions"));
+  refuse_mesh(absl::StrCat("there is no dimension ", dim, "; the grid has ", ndim(), " dimensions"));
 }
 
 int DeviceMesh::size(int dim) const { return part_->grid.shape[static_cast<std::size_t>(checked(dim))]; }
@@ -177,12 +179,13 @@ Group DeviceMesh::get_group(int dim) const { return part_->groups[static_cast<st
 
 Group DeviceMesh::get_group() const {
   if (ndim() == 1) return part_->groups.front();
-  refuse(absl::StrCat("the grid has ", ndim(), " dimensions and one group for each; say which dimension"));
+  refuse_mesh(
+      absl::StrCat("the grid has ", ndim(), " dimensions and one group for each; say which dimension"));
 }
 
 DeviceMesh DeviceMesh::operator[](const std::vector<std::string>& names) const {
   Root& root = *root_;
-  if (names.empty()) refuse("no names of dimensions are given");
+  if (names.empty()) refuse_mesh("no names of dimensions are given");
   if (names.size() == 1 &&
       std::find(part_->names.begin(), part_->names.end(), names[0]) == part_->names.end()) {
     MutexLock lock(root.mutex);
@@ -194,8 +197,8 @@ DeviceMesh DeviceMesh::operator[](const std::vector<std::string>& names) const {
   for (const std::string& name : names) {
     const int dim = dimension(name);
     if (!own_dims.empty() && dim <= own_dims.back()) {
-      refuse(absl::StrCat("the dimensions ", quoted(names), " are not in the order of the grid, ",
-                          quoted(part_->names)));
+      refuse_mesh(absl::StrCat("the dimensions ", quoted(names), " are not in the order of the grid, ",
+                               quoted(part_->names)));
     }
     own_dims.push_back(dim);
     part->groups.push_back(part_->groups[static_cast<std::size_t>(dim)]);
@@ -214,15 +217,16 @@ DeviceMesh DeviceMesh::flatten(std::string name) const {
   Root& root = *root_;
   if (ndim() == 1 && (name.empty() || part_->names == std::vector<std::string>{name})) return *this;
   if (name.empty()) name = absl::StrJoin(part_->names, "_");
-  if (name.empty()) refuse("the dimensions of the grid have no names; give a name for the flattened one");
+  if (name.empty())
+    refuse_mesh("the dimensions of the grid have no names; give a name for the flattened one");
   if (std::find(root.whole.names.begin(), root.whole.names.end(), name) != root.whole.names.end())
-    refuse(absl::StrCat("the name \"", name, "\" is the name of a dimension of the grid"));
+    refuse_mesh(absl::StrCat("the name \"", name, "\" is the name of a dimension of the grid"));
   {
     MutexLock lock(root.mutex);
     const auto found = root.flattened.find(name);
     if (found != root.flattened.end()) {
       if (found->second->dims == part_->dims) return DeviceMesh(root_, found->second);
-      refuse(
+      refuse_mesh(
           absl::StrCat("the name \"", name, "\" belongs to other dimensions, which were flattened before"));
     }
   }
@@ -243,8 +247,8 @@ DeviceMesh init_device_mesh(std::vector<int> shape, std::vector<std::string> nam
   int64_t product = 1;
   for (const int length : shape) product = std::min<int64_t>(product * std::max(length, 1), int64_t{1} << 31);
   if (product > in->size()) {
-    refuse(absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] has ", product, " places, but group \"",
-                        in->name(), "\" has only ", in->size(), " ranks"));
+    refuse_mesh(absl::StrCat("shape [", absl::StrJoin(shape, ", "), "] has ", product,
+                             " places, but group \"", in->name(), "\" has only ", in->size(), " ranks"));
   }
   const auto begin = in->ranks().begin();
   return DeviceMesh(std::vector<int>(begin, begin + product), std::move(shape), std::move(names), in,

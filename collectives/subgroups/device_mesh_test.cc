@@ -21,7 +21,7 @@ using testing::sum_over;
 using Names = std::vector<std::string>;
 using Numbers = std::vector<int>;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool meshes_use_local_backend = (testing::use_local_backend(), true);
 
 TEST(DeviceMesh, ThreeDimensionsOfTwo) {
   Ranks ranks(8);

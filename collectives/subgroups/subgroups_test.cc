@@ -17,7 +17,7 @@ using testing::Ranks;
 using testing::refuses;
 using testing::sum_over;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool subgroups_use_local_backend = (testing::use_local_backend(), true);
 
 TEST(Subgroups, EqualPartsOfTheWorld) {
   Ranks ranks(6);

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool collectives_use_local_backend = (testing::use_local_backend(), true);
 
 ProcessGroupOptions alone() {
   return {.world_size = 1, .rank = 0, .store = std::make_shared<store::HashStore>()};

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Ranks;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool barriers_use_local_backend = (testing::use_local_backend(), true);
 
 // A timeout that is long enough for all ranks that take part to arrive.
 constexpr absl::Duration kLate = absl::Seconds(2);

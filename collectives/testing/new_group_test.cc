@@ -18,7 +18,7 @@ using testing::Group;
 using ::testing::HasSubstr;
 using testing::Ranks;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool new_groups_use_local_backend = (testing::use_local_backend(), true);
 
 TEST(NewGroup, MembersUseTheirRanksInTheWorld) {
   Ranks ranks(4);

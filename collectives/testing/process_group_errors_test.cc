@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using testing::Ranks;
 using testing::run_threads;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool errors_use_local_backend = (testing::use_local_backend(), true);
 
 std::string text(const absl::Status& status) { return status.ToString(); }
 

@@ -22,7 +22,7 @@ using testing::Group;
 using testing::Ranks;
 using Tensors = std::vector<at::Tensor>;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool tensors_use_local_backend = (testing::use_local_backend(), true);
 
 at::Tensor counting(at::IntArrayRef sizes, int rank) {
   int64_t count = 1;

@@ -26,7 +26,7 @@ using testing::Group;
 using testing::Ranks;
 using Tensors = std::vector<at::Tensor>;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool groups_use_local_backend = (testing::use_local_backend(), true);
 
 // The input of rank `rank`.
 at::Tensor mine(int rank, at::IntArrayRef sizes = {2, 3}) { return at::full(sizes, rank + 1.0, at::kFloat); }

@@ -9,6 +9,7 @@
 #include "gradwire/collectives/process_group.h"
 #include "gradwire/collectives/testing/group.h"
 #include "gradwire/collectives/testing/idle_backend.h"
+#include "gradwire/collectives/testing/local_backend.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -50,10 +51,11 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext&) {
   return backend;
 }
 
-[[maybe_unused]] const bool registered = (register_backend(Backend::kCpu, make), true);
-
 class ShortMessage : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { register_backend(Backend::kCpu, make); }
+  static void TearDownTestSuite() { testing::use_local_backend(); }
+
   ProcessGroup& group() { return *ranks[0]; }
 
   Ranks ranks{1};

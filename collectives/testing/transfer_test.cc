@@ -19,7 +19,7 @@ using testing::Group;
 using ::testing::HasSubstr;
 using testing::Ranks;
 
-[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+[[maybe_unused]] const bool transfers_use_local_backend = (testing::use_local_backend(), true);
 
 at::Tensor number(double value) { return at::full({3}, value); }
 

@@ -25,7 +25,7 @@ using MakeHook = std::function<std::shared_ptr<CommHook>(std::shared_ptr<CommHoo
 const std::pair<const char*, MakeHook> kHooks[] = {{"plain", hook_with_zero_step},
                                                    {"interleaved", hook_with_zero_step_interleaved}};
 
-void expect_equal(const torch::nn::Module& got, const torch::nn::Module& want) {
+void expect_equal_parameters(const torch::nn::Module& got, const torch::nn::Module& want) {
   for (std::size_t i = 0; i < want.parameters().size(); ++i) {
     EXPECT_TRUE(at::equal(got.parameters()[i], want.parameters()[i])) << i;
   }
@@ -76,7 +76,7 @@ TEST(ZeroStepHooks, StepAsAnOptimizerAfterThePass) {
             model.forward(x).sum().backward();
             other.forward(x).sum().backward();
             whole.step();
-            expect_equal(*net, *plain);
+            expect_equal_parameters(*net, *plain);
           }
           if (size > 1) EXPECT_LT(optimizer.local().state().size(), 6u);
           optimizer.consolidate_state();
@@ -111,7 +111,7 @@ TEST(ZeroStepHooks, MixedPrecisionStepsInFullPrecision) {
         model.forward(x).sum().backward();
         other.forward(x).sum().backward();
         whole.step();
-        expect_equal(*net, *plain);
+        expect_equal_parameters(*net, *plain);
         EXPECT_EQ(net->first->weight.scalar_type(), at::kFloat);
         EXPECT_EQ(net->first->weight.grad().scalar_type(), at::kFloat);
       }
@@ -156,7 +156,7 @@ TEST(ZeroStepHooks, ParametersInNoBucketAreSteppedAtTheEnd) {
         model.forward(words).sum().backward();
         other.forward(words).sum().backward();
         whole.step();
-        expect_equal(*net, *plain);
+        expect_equal_parameters(*net, *plain);
       }
     });
   }

@@ -9,8 +9,8 @@
 namespace gradwire::rpc {
 namespace {
 
-int64_t add(int64_t a, int64_t b) { return a + b; }
-GRADWIRE_RPC(add)
+int64_t sum(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(sum)
 
 std::string greet(const std::string& name, std::optional<int> times) {
   std::string text;
@@ -24,13 +24,13 @@ GRADWIRE_RPC(fail)
 
 TEST(Agent, SyncCallReturnsResult) {
   testing::Group group(2);
-  EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", 2, 3), 5);
+  EXPECT_EQ(group[0]->rpc_sync<&sum>("worker1", 2, 3), 5);
   EXPECT_EQ(group[1]->rpc_sync<&greet>("worker0", "you", 2), "hello you hello you ");
 }
 
 TEST(Agent, CallToItselfWorks) {
   testing::Group group(1);
-  EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 2, 3), 5);
+  EXPECT_EQ(group[0]->rpc_sync<&sum>("worker0", 2, 3), 5);
 }
 
 TEST(Agent, HandlerExceptionNamesWorkerAndFunction) {

@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-constexpr absl::Duration kTimeout = absl::Seconds(30);
+constexpr absl::Duration kChangeTimeout = absl::Seconds(30);
 
 int64_t twice(int64_t value) { return 2 * value; }
 GRADWIRE_RPC(twice)
@@ -49,7 +49,7 @@ class Changes {
 
   // Waits for the change. Returns whether it was reported.
   bool saw(const std::string& name, WorkerState state) {
-    const absl::Time deadline = absl::Now() + kTimeout;
+    const absl::Time deadline = absl::Now() + kChangeTimeout;
     MutexLock lock(seen_->mutex);
     while (true) {
       for (const auto& change : seen_->list) {
@@ -87,12 +87,12 @@ TEST(OpenGroup, AnyWorkerMayLeaveAlsoTheFirst) {
   auto first = Agent::start("first", -1, 0, options);
   Changes seen(first);
   auto second = Agent::start("second", -1, 0, options);
-  EXPECT_EQ(first->wait_for_worker("second", kTimeout), (WorkerInfo{"second", 1}));
+  EXPECT_EQ(first->wait_for_worker("second", kChangeTimeout), (WorkerInfo{"second", 1}));
   EXPECT_TRUE(seen.saw("second", WorkerState::kAlive));
   EXPECT_EQ(first->rpc_sync<&twice>("second", 21), 42);
   EXPECT_EQ(second->rpc_sync<&twice>("first", 4), 8);
   Changes seen_by_second(second);
-  first->shutdown(/*graceful=*/true, kTimeout);
+  first->shutdown(/*graceful=*/true, kChangeTimeout);
   EXPECT_TRUE(seen_by_second.saw("first", WorkerState::kLeft));
   EXPECT_EQ(second->worker_state("first"), WorkerState::kLeft);
   const absl::Status gone = status_of([&] { second->rpc_sync<&twice>("first", 1); });
@@ -102,8 +102,8 @@ TEST(OpenGroup, AnyWorkerMayLeaveAlsoTheFirst) {
   EXPECT_EQ(third->get_worker_info().id, 2);
   EXPECT_EQ(third->rpc_sync<&twice>("second", 3), 6);
   EXPECT_THAT(names(third), UnorderedElementsAre("second", "third"));
-  third->shutdown(true, kTimeout);
-  second->shutdown(true, kTimeout);
+  third->shutdown(true, kChangeTimeout);
+  second->shutdown(true, kChangeTimeout);
 }
 
 TEST(OpenGroup, WorkerThatHasNotJoinedYetCanBeWaitedFor) {
@@ -116,11 +116,11 @@ TEST(OpenGroup, WorkerThatHasNotJoinedYetCanBeWaitedFor) {
   EXPECT_THAT(timed_out.message(), HasSubstr("\"late\" did not join"));
   std::shared_ptr<Agent> late;
   std::thread other([&] { late = Agent::start("late", -1, 0, options); });
-  EXPECT_EQ(early->wait_for_worker("late", kTimeout).name, "late");
+  EXPECT_EQ(early->wait_for_worker("late", kChangeTimeout).name, "late");
   EXPECT_EQ(early->rpc_sync<&twice>("late", 5), 10);
   other.join();
   Changes seen(early);
-  late->shutdown(true, kTimeout);
+  late->shutdown(true, kChangeTimeout);
   EXPECT_TRUE(seen.saw("late", WorkerState::kLeft));
   const absl::Status cancelled = status_of([&] {
     std::thread stopper([&] { early->shutdown(/*graceful=*/false); });
@@ -141,7 +141,7 @@ TEST(OpenGroup, NameOfALiveWorkerIsRefused) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("\"same\" is taken"));
   EXPECT_EQ(first->rpc_sync<&twice>("same", 1), 2);
-  first->shutdown(true, kTimeout);
+  first->shutdown(true, kChangeTimeout);
 }
 
 TEST(OpenGroup, ReferencesOfAWorkerThatLeavesAreReleased) {
@@ -149,36 +149,36 @@ TEST(OpenGroup, ReferencesOfAWorkerThatLeavesAreReleased) {
   auto owner = Agent::start("owner", -1, 0, options);
   auto holder = Agent::start("holder", -1, 0, options);
   auto other = Agent::start("other", -1, 0, options);
-  owner->wait_for_worker("other", kTimeout);
+  owner->wait_for_worker("other", kChangeTimeout);
   RRef<Box> kept = holder->remote<Box>("owner", int64_t{7});
-  holder->wait_for_worker("other", kTimeout);
+  holder->wait_for_worker("other", kChangeTimeout);
   EXPECT_EQ(holder->rpc_sync<&get_from>("other", kept), 7);
   EXPECT_EQ(owner->tables().owned_rrefs, 1u);
-  holder->shutdown(true, kTimeout);
-  EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }, kTimeout));
-  owner->shutdown(true, kTimeout);
-  other->shutdown(true, kTimeout);
+  holder->shutdown(true, kChangeTimeout);
+  EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }, kChangeTimeout));
+  owner->shutdown(true, kChangeTimeout);
+  other->shutdown(true, kChangeTimeout);
 }
 
 TEST(Restart, NewIncarnationTakesThePlaceAndOldReferencesAreAborted) {
   const RpcBackendOptions options = open_options();
   auto client = Agent::start("client", -1, 0, options);
   auto server = Agent::start("server", -1, 0, options);
-  client->wait_for_worker("server", kTimeout);
+  client->wait_for_worker("server", kChangeTimeout);
   RRef<Box> old = client->remote<Box>("server", int64_t{1});
   EXPECT_EQ(old.rpc_sync<&Box::get>(), 1);
   Changes seen(client);
   server->shutdown(/*graceful=*/false);
   auto restarted = Agent::start("server", -1, 0, options);
   EXPECT_TRUE(seen.saw("server", WorkerState::kLeft));
-  EXPECT_EQ(client->wait_for_worker("server", kTimeout).id, restarted->get_worker_info().id);
+  EXPECT_EQ(client->wait_for_worker("server", kChangeTimeout).id, restarted->get_worker_info().id);
   // Calls by name go to the new incarnation.
   EXPECT_EQ(client->rpc_sync<&twice>("server", 8), 16);
   const absl::Status aborted = status_of([&] { old.rpc_sync<&Box::get>(); });
   EXPECT_EQ(aborted.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(aborted.message(), HasSubstr("\"server\" was restarted as a new incarnation"));
-  restarted->shutdown(true, kTimeout);
-  client->shutdown(true, kTimeout);
+  restarted->shutdown(true, kChangeTimeout);
+  client->shutdown(true, kChangeTimeout);
 }
 
 TEST(Restart, FixedGroupTakesAWorkerBack) {
@@ -192,11 +192,11 @@ TEST(Restart, FixedGroupTakesAWorkerBack) {
   two->shutdown(/*graceful=*/false);
   EXPECT_TRUE(seen.saw("two", WorkerState::kLeft));
   two = Agent::start("two", 1, 2, options);
-  EXPECT_EQ(one->wait_for_worker("two", kTimeout).id, 1);
+  EXPECT_EQ(one->wait_for_worker("two", kChangeTimeout).id, 1);
   EXPECT_EQ(one->rpc_sync<&twice>("two", 2), 4);
   EXPECT_EQ(two->rpc_sync<&twice>("one", 3), 6);
-  std::thread graceful([&] { two->shutdown(true, kTimeout); });
-  one->shutdown(true, kTimeout);
+  std::thread graceful([&] { two->shutdown(true, kChangeTimeout); });
+  one->shutdown(true, kChangeTimeout);
   graceful.join();
 }
 
@@ -209,8 +209,8 @@ TEST(Changes, SubscriptionEndsWithItsHandle) {
   auto other = Agent::start("other", -1, 0, options);
   EXPECT_TRUE(seen.saw("other", WorkerState::kAlive));
   EXPECT_EQ(calls, 0);
-  other->shutdown(true, kTimeout);
-  agent->shutdown(true, kTimeout);
+  other->shutdown(true, kChangeTimeout);
+  agent->shutdown(true, kChangeTimeout);
 }
 
 TEST(Options, HeartbeatsThatCannotWorkAreRefused) {

@@ -15,26 +15,26 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr absl::Duration kNoticeTimeout = absl::Seconds(60);
 
-struct Box {
-  explicit Box(int64_t start) : value(start) {}
+struct KeptBox {
+  explicit KeptBox(int64_t start) : value(start) {}
   int64_t get() const { return value; }
   int64_t value;
 };
-GRADWIRE_RPC_CLASS(Box, int64_t)
-GRADWIRE_RPC_METHOD(Box, get)
+GRADWIRE_RPC_CLASS(KeptBox, int64_t)
+GRADWIRE_RPC_METHOD(KeptBox, get)
 
 Mutex kept_mutex;
-std::optional<RRef<Box>> kept ABSL_GUARDED_BY(kept_mutex);
+std::optional<RRef<KeptBox>> kept ABSL_GUARDED_BY(kept_mutex);
 
-void keep(RRef<Box> box) {
+void keep(RRef<KeptBox> box) {
   MutexLock lock(kept_mutex);
   kept = std::move(box);
 }
 GRADWIRE_RPC(keep)
 
-std::optional<RRef<Box>> take_kept() {
+std::optional<RRef<KeptBox>> take_kept() {
   MutexLock lock(kept_mutex);
   return std::exchange(kept, std::nullopt);
 }
@@ -70,23 +70,23 @@ class StoreLoss : public ::testing::Test {
 TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
   auto owner = start("owner", cut_);
   auto holder = start("holder");
-  owner->wait_for_worker("holder", kTimeout);
-  std::optional<RRef<Box>> box = holder->remote<Box>("owner", int64_t{7});
+  owner->wait_for_worker("holder", kNoticeTimeout);
+  std::optional<RRef<KeptBox>> box = holder->remote<KeptBox>("owner", int64_t{7});
   box->confirmed().wait();
   cut_->cut();
   ASSERT_TRUE(eventually([&] { return cannot_reach_store(owner); }));
   // The owner does not know this worker, so it cannot ask which references it has received from the dead one.
   auto stranger = start("stranger");
-  holder->wait_for_worker("stranger", kTimeout);
+  holder->wait_for_worker("stranger", kNoticeTimeout);
   holder->rpc_sync<&keep>("stranger", *box);
   holder->shutdown(/*graceful=*/false);
   ASSERT_TRUE(eventually([&] { return is_gone(owner, "holder"); }));
   cut_->restore();
   {
-    std::optional<RRef<Box>> passed = take_kept();
+    std::optional<RRef<KeptBox>> passed = take_kept();
     ASSERT_TRUE(passed.has_value());
     AgentGuard guard(stranger);
-    EXPECT_EQ(passed->rpc_sync<&Box::get>(), 7);
+    EXPECT_EQ(passed->rpc_sync<&KeptBox::get>(), 7);
   }
   // The owner now reads the death in the log, so that it can release the value.
   EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
@@ -97,12 +97,12 @@ TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
 TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
   auto owner = start("owner");
   auto witness = start("witness", cut_);
-  owner->wait_for_worker("witness", kTimeout);
+  owner->wait_for_worker("witness", kNoticeTimeout);
   cut_->cut();
   ASSERT_TRUE(eventually([&] { return cannot_reach_store(witness); }));
   auto holder = start("holder");
   {
-    const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
+    const RRef<KeptBox> box = holder->remote<KeptBox>("owner", int64_t{7});
     box.confirmed().wait();
     EXPECT_EQ(owner->tables().owned_rrefs, 1u);
     holder->shutdown(/*graceful=*/false);
@@ -117,8 +117,8 @@ TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
 TEST_F(StoreLoss, ValuesOfTheDeadStayUntilTheLogCanBeRead) {
   auto owner = start("owner", cut_);
   auto holder = start("holder", cut_);
-  owner->wait_for_worker("holder", kTimeout);
-  const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
+  owner->wait_for_worker("holder", kNoticeTimeout);
+  const RRef<KeptBox> box = holder->remote<KeptBox>("owner", int64_t{7});
   box.confirmed().wait();
   cut_->cut();
   ASSERT_TRUE(eventually([&] { return cannot_reach_store(owner); }));

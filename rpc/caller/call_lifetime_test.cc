@@ -25,11 +25,11 @@ using transport::Direction;
 using transport::Fault;
 using transport::Message;
 
-int64_t left_ms() {
+int64_t left_of_call_ms() {
   return absl::ToInt64Milliseconds(CallContext::current()->deadline() - Clock::system().now());
 }
 Future<int64_t> deepest_left_ms(const std::string& own_name, const std::string& other, int64_t depth) {
-  if (depth == 0) co_return left_ms();
+  if (depth == 0) co_return left_of_call_ms();
   // After an await, CallContext still names the call that this handler serves.
   (void)co_await rpc_async<&deepest_left_ms>(other, other, own_name, 0);
   const Destination unlimited = Destination(other).with_timeout(absl::InfiniteDuration());

@@ -51,11 +51,11 @@ Runs& runs() {
   return *instance;
 }
 
-int64_t twice(int64_t value) {
+int64_t count_and_double(int64_t value) {
   runs().add(value);
   return 2 * value;
 }
-GRADWIRE_RPC_IDEMPOTENT(twice)
+GRADWIRE_RPC_IDEMPOTENT(count_and_double)
 int64_t increment(int64_t value) {
   runs().add(value);
   return value + 1;
@@ -73,8 +73,8 @@ GRADWIRE_RPC_IDEMPOTENT(through)
 std::vector<RRef<int64_t>> make_references() { return {RRef<int64_t>(5)}; }
 GRADWIRE_RPC_IDEMPOTENT(make_references)
 // A call that has no other purpose than to break the connection, if the test has arranged that.
-void cut() {}
-GRADWIRE_RPC(cut)
+void break_connection() {}
+GRADWIRE_RPC(break_connection)
 
 struct Table {
   int64_t look_up(int64_t key) {
@@ -163,8 +163,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, Retry, ::testing::Values("tcp", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Retry, LostRequestIsSentAgain) {
-  testing::Group group(2, with(cut_first(3, [](const Message& m) { return calls(m, "twice"); })));
-  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 21), 42);
+  testing::Group group(2, with(cut_first(3, [](const Message& m) { return calls(m, "count_and_double"); })));
+  EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", 21), 42);
   EXPECT_EQ(runs().of(21), 1);
   EXPECT_EQ(group[0]->statistics().calls_repeated, 3u);
   EXPECT_EQ(group[0]->statistics().calls_failed, 0u);
@@ -173,7 +173,7 @@ TEST_P(Retry, LostRequestIsSentAgain) {
 
 TEST_P(Retry, LostAnswerIsGivenAgainWithoutRunningTwice) {
   testing::Group group(2, with(cut_first(2, answers_a_call)));
-  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 21), 42);
+  EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", 21), 42);
   EXPECT_EQ(runs().of(21), 1);
   EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
   const std::string large(100'000, 'x');
@@ -191,14 +191,15 @@ TEST_P(Retry, LostErrorIsGivenAgain) {
 }
 
 TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
-  testing::Group group(2, with(cut_first(1, [](const Message& m) { return calls(m, "cut"); })));
+  testing::Group group(2, with(cut_first(1, [](const Message& m) { return calls(m, "break_connection"); })));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
-  EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(group[0]->rpc_async<&break_connection>("worker1").result().code(),
+            absl::StatusCode::kUnavailable);
   // This call follows the repetition on the same connection.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated == 0 && absl::Now() < deadline) std::this_thread::yield();
-  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 2), 4);
+  EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", 2), 4);
   held().answer.set_value(7);
   EXPECT_EQ(call.wait(), 7);
   EXPECT_EQ(runs().of(1), 1);
@@ -222,15 +223,17 @@ TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
 // Two connections break one after the other. Each attempt belongs to the connection on which it was sent, and
 // the answer is sent on the last one.
 TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
-  testing::Group group(
-      2, with([](const Message& m) { return calls(m, "cut") ? Fault::Kind::kCut : Fault::Kind::kDeliver; }));
+  testing::Group group(2, with([](const Message& m) {
+                         return calls(m, "break_connection") ? Fault::Kind::kCut : Fault::Kind::kDeliver;
+                       }));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
   // A connection may be cut before the call is repeated on it. Then one repetition follows several cuts.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated < 3 && absl::Now() < deadline) {
-    EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 2), 4);
+    EXPECT_EQ(group[0]->rpc_async<&break_connection>("worker1").result().code(),
+              absl::StatusCode::kUnavailable);
+    EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", 2), 4);
   }
   EXPECT_GE(group[0]->statistics().calls_repeated, 3u);
   held().answer.set_value(7);
@@ -260,9 +263,11 @@ TEST_P(Retry, OtherCallsFailWithUnavailable) {
   // In order: a call that is not idempotent, is ordered, leaves its result at the callee, or carries a
   // reference.
   EXPECT_EQ(group[0]->rpc_async<&increment>("worker1", 1).result().status().code(), unavailable);
-  EXPECT_EQ(group[0]->rpc_async<&twice>(Destination("worker1").ordered(), 1).result().status().code(),
+  EXPECT_EQ(
+      group[0]->rpc_async<&count_and_double>(Destination("worker1").ordered(), 1).result().status().code(),
+      unavailable);
+  EXPECT_EQ(group[0]->remote<&count_and_double>("worker1", 1).to_here_async().result().status().code(),
             unavailable);
-  EXPECT_EQ(group[0]->remote<&twice>("worker1", 1).to_here_async().result().status().code(), unavailable);
   {
     AgentGuard guard(group[0]);
     const RRef<int64_t> value(5);
@@ -283,10 +288,11 @@ TEST_P(Retry, AnswerWithReferencesIsNotGivenAgain) {
 }
 
 TEST_P(Retry, AttemptsAreBounded) {
-  RpcBackendOptions options = with(cut_first(1'000, [](const Message& m) { return calls(m, "twice"); }));
+  RpcBackendOptions options =
+      with(cut_first(1'000, [](const Message& m) { return calls(m, "count_and_double"); }));
   options.retry.max_attempts = 3;
   testing::Group group(2, options);
-  const absl::Status status = group[0]->rpc_async<&twice>("worker1", 1).result().status();
+  const absl::Status status = group[0]->rpc_async<&count_and_double>("worker1", 1).result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(worker_of(status), "worker1");
   EXPECT_THAT(std::string(status.message()), HasSubstr("in 3 attempts"));
@@ -296,14 +302,16 @@ TEST_P(Retry, AttemptsAreBounded) {
 }
 
 TEST_P(Retry, DeadlineEndsAttempts) {
-  RpcBackendOptions options = with(cut_first(100'000, [](const Message& m) { return calls(m, "twice"); }));
+  RpcBackendOptions options =
+      with(cut_first(100'000, [](const Message& m) { return calls(m, "count_and_double"); }));
   options.retry.max_attempts = 100'000;
   testing::Group group(2, options);
   const absl::Time start = absl::Now();
-  EXPECT_FALSE(group[0]
-                   ->rpc_async<&twice>(Destination("worker1").with_timeout(absl::Milliseconds(100)), 1)
-                   .result()
-                   .ok());
+  EXPECT_FALSE(
+      group[0]
+          ->rpc_async<&count_and_double>(Destination("worker1").with_timeout(absl::Milliseconds(100)), 1)
+          .result()
+          .ok());
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
 }
@@ -314,7 +322,7 @@ class Detached : public Retry {
   void start(absl::Duration timeout = absl::Seconds(60), bool mute = false) {
     auto muted = std::make_shared<std::atomic<bool>>(false);
     RpcBackendOptions options = with([muted, mute](const Message& message) {
-      if (calls(message, "cut")) {
+      if (calls(message, "break_connection")) {
         *muted = mute;
         return Fault::Kind::kCut;
       }
@@ -327,7 +335,8 @@ class Detached : public Retry {
     group_ = std::make_unique<testing::Group>(2, options);
     call_ = (*group_)[0]->rpc_async<&hold>(Destination("worker1").with_timeout(timeout), 1);
     held().started.future().wait();
-    EXPECT_EQ((*group_)[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ((*group_)[0]->rpc_async<&break_connection>("worker1").result().code(),
+              absl::StatusCode::kUnavailable);
   }
   void expect_cancelled() { EXPECT_TRUE(held().cancelled.future().wait_for(absl::Seconds(30))); }
   void end() {
@@ -381,11 +390,12 @@ TEST_P(Detached, DeathOfTheWorkerFailsTheCallAtOnce) {
 }
 
 TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
-  RpcBackendOptions options = with(cut_first(1, [](const Message& m) { return calls(m, "twice"); }));
+  RpcBackendOptions options =
+      with(cut_first(1, [](const Message& m) { return calls(m, "count_and_double"); }));
   options.retry.first_backoff = absl::Seconds(40);
   options.retry.max_backoff = absl::Seconds(40);
   testing::Group group(2, options);
-  Future<int64_t> call = group[0]->rpc_async<&twice>("worker1", 1);
+  Future<int64_t> call = group[0]->rpc_async<&count_and_double>("worker1", 1);
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated == 0 && absl::Now() < deadline) std::this_thread::yield();
   group.kill(0);
@@ -394,7 +404,7 @@ TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
 
 TEST_P(Retry, AnswersAreDroppedWhenTheirCallerHasThem) {
   testing::Group group(2, with([](const Message&) { return Fault::Kind::kDeliver; }));
-  for (int i = 0; i < 200; ++i) EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", i), 2 * i);
   // The answer of the last request is still kept, because no later request has raised answered_below.
   EXPECT_LE(group[1]->tables().kept_answers, 2u);
 }
@@ -407,7 +417,7 @@ TEST_P(Retry, RepeatedMessagesRunOnce) {
                                     : Fault::Kind::kDeliver;
                        }));
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
+    EXPECT_EQ(group[0]->rpc_sync<&count_and_double>("worker1", i), 2 * i);
     EXPECT_LE(runs().of(i), 1);
   }
   group.expect_empty();
@@ -430,7 +440,8 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
   options.hooks = wrap_transports([last_cut, random](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
         std::move(inner), [last_cut, random](Direction direction, const Message& message) -> Fault {
-          if (direction == Direction::kIncoming || !(calls(message, "twice") || answers_a_call(message)))
+          if (direction == Direction::kIncoming ||
+              !(calls(message, "count_and_double") || answers_a_call(message)))
             return {};
           const uint32_t drawn = (random->fetch_add(1) * 2654435761u) >> 24;
           if (drawn < 16) return {Fault::Kind::kDuplicate};
@@ -448,7 +459,8 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
       const std::shared_ptr<Agent>& agent = group[t % 2];
       std::vector<Future<int64_t>> results;
       for (int64_t i = 0; i < 100; ++i) {
-        results.push_back(agent->rpc_async<&twice>(t % 2 == 0 ? "worker1" : "worker0", t * 1000 + i));
+        results.push_back(
+            agent->rpc_async<&count_and_double>(t % 2 == 0 ? "worker1" : "worker0", t * 1000 + i));
       }
       for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(results[i].result().value_or(-1), 2 * (t * 1000 + i));
     });

@@ -21,9 +21,9 @@ std::vector<int>& waited() {
   return numbers;
 }
 
-class FakeFence : public StreamFence {
+class NumberedFence : public StreamFence {
  public:
-  explicit FakeFence(int number) : number_(number) {}
+  explicit NumberedFence(int number) : number_(number) {}
   absl::Status wait() const override {
     waited().push_back(number_);
     return absl::OkStatus();
@@ -41,7 +41,7 @@ class StreamOrderTest : public ::testing::Test {
     recorded = 0;
     waited().clear();
     install_stream_recorder([](const stream_fence_internal::Tensors& /*tensors*/) -> StreamFencePtr {
-      return std::make_shared<FakeFence>(++recorded);
+      return std::make_shared<NumberedFence>(++recorded);
     });
   }
   ~StreamOrderTest() override { install_stream_recorder(nullptr); }

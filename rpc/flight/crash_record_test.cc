@@ -23,8 +23,8 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-int64_t twice(int64_t value) { return 2 * value; }
-GRADWIRE_RPC(twice)
+int64_t double_before_crash(int64_t value) { return 2 * value; }
+GRADWIRE_RPC(double_before_crash)
 int64_t crash() {
   int* volatile nowhere = nullptr;
   *nowhere = 1;
@@ -44,7 +44,7 @@ void run_and_crash(const std::string& records) {
   RpcBackendOptions options;
   options.flight.directory = records;
   testing::Group group(2, options);
-  (void)group[0]->rpc_sync<&twice>("worker1", 4);
+  (void)group[0]->rpc_sync<&double_before_crash>("worker1", 4);
   (void)group[0]->rpc_sync<&crash>("worker1");
 }
 
@@ -70,7 +70,7 @@ TEST(CrashRecord, CrashLeavesAFileOfEachAgent) {
                         R"("reason":"worker .*worker1.* was killed by SIGSEGV at address 0x0 while serving)"),
                     HasSubstr(R"("dump":"crash")"),
                     // worker0 has made the call, and it is open. worker1 has begun to serve it.
-                    ContainsRegex(R"("side":"made"[^}]*twice"[^}]*"code":"OK"})"),
+                    ContainsRegex(R"("side":"made"[^}]*double_before_crash"[^}]*"code":"OK"})"),
                     ContainsRegex(R"("side":"made"[^}]*crash","began":[0-9]+})"),
                     ContainsRegex(R"("side":"served"[^}]*crash","began":[0-9]+,"started":[0-9]+})"),
                     HasSubstr(R"({"type":"end","lines":)")));

@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr absl::Duration kTimeout = absl::Seconds(30);
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
 
 int64_t early(int64_t value) { return value; }
 GRADWIRE_RPC(early)
@@ -39,8 +39,8 @@ Promise<int64_t>& gate() {
   static auto* promise = new Promise<int64_t>;
   return *promise;
 }
-Future<int64_t> wait_at_gate() { return gate().future(); }
-GRADWIRE_RPC(wait_at_gate)
+Future<int64_t> wait_in_period() { return gate().future(); }
+GRADWIRE_RPC(wait_in_period)
 
 class FlightQuestionTest : public ::testing::Test {
  protected:
@@ -53,13 +53,13 @@ class FlightQuestionTest : public ::testing::Test {
   // Asks the first worker until it has time to answer.
   proto::AgentState ask(const proto::FlightQuestion& question) {
     proto::AgentState state;
-    const std::vector<JobDirectory::Entry> entries = JobDirectory(store_).read(kTimeout).value();
+    const std::vector<JobDirectory::Entry> entries = JobDirectory(store_).read(kAnswerTimeout).value();
     Observer::Question asked{.worker = entries.at(0).record, .request = {}};
     *asked.request.mutable_flight() = question;
     EXPECT_TRUE(eventually([&] {
       // It ends here: the group checks at its end that no observer is left.
       const std::unique_ptr<Observer> observer = Observer::open({}).value();
-      Observer::Answer answer = observer->ask_each({asked}, kTimeout).at(0);
+      Observer::Answer answer = observer->ask_each({asked}, kAnswerTimeout).at(0);
       if (absl::IsResourceExhausted(answer.status())) return false;
       EXPECT_TRUE(answer.ok()) << answer.status();
       if (answer.ok()) state = *std::move(answer);
@@ -100,7 +100,7 @@ TEST_F(FlightQuestionTest, CallsOfThePeriodComeWithTheHeaderAndTheMembers) {
 TEST_F(FlightQuestionTest, CallThatIsOpenOrEndsInThePeriodBelongsToIt) {
   testing::Group group(2, with_records(1000));
   gate() = Promise<int64_t>();
-  const Future<int64_t> call = group[0]->rpc_async<&wait_at_gate>("worker1");
+  const Future<int64_t> call = group[0]->rpc_async<&wait_in_period>("worker1");
   proto::FlightQuestion begin;
   begin.set_from(~uint64_t{0});
   const proto::AgentState before = ask(begin);
@@ -108,10 +108,10 @@ TEST_F(FlightQuestionTest, CallThatIsOpenOrEndsInThePeriodBelongsToIt) {
   // Later than the beginning of the call.
   question.set_since_us(before.read_at_us() + 1);
   question.set_begun(before.flight().recorded());
-  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_at_gate\""));
+  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_in_period\""));
   gate().set_value(1);
   EXPECT_EQ(call.wait(), 1);
-  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_at_gate\""));
+  EXPECT_THAT(ask(question).flight().lines(), HasSubstr("::wait_in_period\""));
 }
 
 TEST_F(FlightQuestionTest, LargeRecordComesInPartsWithEachCallOnce) {

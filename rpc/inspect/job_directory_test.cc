@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kTimeout = absl::Seconds(30);
+constexpr absl::Duration kReadTimeout = absl::Seconds(30);
 
 proto::LogLine join(const std::string& name, int id, uint64_t incarnation) {
   proto::LogLine line;
@@ -45,7 +45,7 @@ class JobDirectoryTest : public ::testing::Test {
   }
   std::vector<std::string> names() {
     std::vector<std::string> names;
-    const auto read = directory_.read(kTimeout);
+    const auto read = directory_.read(kReadTimeout);
     EXPECT_TRUE(read.ok()) << read.status();
     if (!read.ok()) return names;
     for (const JobDirectory::Entry& entry : *read) {
@@ -64,7 +64,7 @@ class JobDirectoryTest : public ::testing::Test {
 
 TEST_F(JobDirectoryTest, AStoreWithoutAGroupIsNotFound) {
   store_->set("model", "1");
-  const absl::Status status = directory_.read(kTimeout).status();
+  const absl::Status status = directory_.read(kReadTimeout).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
 }
 
@@ -81,7 +81,7 @@ TEST_F(JobDirectoryTest, FollowsTheMembersAndNamesThoseThatAreGone) {
   append("rpc", death);
   append("rpc", leave(33));
   EXPECT_THAT(names(), ElementsAre("a", "c left", "b dead"));
-  EXPECT_THAT(directory_.read(kTimeout)->back().reason, HasSubstr("silent (declared by \"a\")"));
+  EXPECT_THAT(directory_.read(kReadTimeout)->back().reason, HasSubstr("silent (declared by \"a\")"));
   EXPECT_EQ(directory_.group(), "rpc");
 }
 

@@ -7,9 +7,9 @@
 namespace gradwire::rpc {
 namespace {
 
-using Counter = Arrivals::Counter;
+using ArrivalCounter = Arrivals::Counter;
 
-std::shared_ptr<Counter> counter(uint64_t read = 0) { return std::make_shared<Counter>(read); }
+std::shared_ptr<ArrivalCounter> counter(uint64_t read = 0) { return std::make_shared<ArrivalCounter>(read); }
 
 TEST(Arrivals, OneConnectionThatIsReadIsSettled) {
   Arrivals arrivals;

@@ -34,14 +34,14 @@ namespace {
 constexpr uint64_t kUnknown = 77;
 constexpr uint64_t kKiB = 1024;
 
-int64_t add(int64_t a, int64_t b) { return a + b; }
-GRADWIRE_RPC(add)
+int64_t sum(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(sum)
 
 // The peer of an agent's connection, under the control of the test.
-class Impostor {
+class ControlledPeer {
  public:
-  Impostor() : transport_(transport::make_tcp_transport()) {}
-  ~Impostor() { transport_->shutdown(); }
+  ControlledPeer() : transport_(transport::make_tcp_transport()) {}
+  ~ControlledPeer() { transport_->shutdown(); }
 
   void open(const std::string& address) {
     auto connection = transport_->connect(address, listener_, absl::Seconds(30));
@@ -156,7 +156,7 @@ TEST_F(HeldBound, HeadersCountOnOneConnection) {
   Limits limits;
   limits.max_held_bytes = 256 * kKiB;
   start(limits);
-  Impostor impostor;
+  ControlledPeer impostor;
   impostor.open(address_);
   impostor.hello(unknown(), self_);
   for (uint64_t id = 1; id <= 16; ++id) (void)impostor.request(id, 40 * kKiB);
@@ -168,7 +168,7 @@ TEST_F(HeldBound, AllConnectionsTogetherHaveABound) {
   Limits limits;
   limits.max_held_bytes_in_all = 256 * kKiB;
   start(limits);
-  Impostor first, second;
+  ControlledPeer first, second;
   first.open(address_);
   first.hello(unknown(), self_);
   EXPECT_TRUE(first.request(1, 150 * kKiB));
@@ -188,7 +188,7 @@ TEST_F(HeldBound, RoomComesBackWithEachDelivery) {
   Limits limits;
   limits.max_held_bytes = 256 * kKiB;
   start(limits);
-  Impostor impostor;
+  ControlledPeer impostor;
   impostor.open(address_);
   impostor.hello(unknown(), self_);
   EXPECT_TRUE(impostor.request(1, 200 * kKiB));
@@ -210,7 +210,7 @@ TEST_F(HeldBound, RoomComesBackWithEachDelivery) {
 
 TEST_F(HeldBound, MessageBehindAHeldHelloIsParsedOnlyOnceAdmitted) {
   start(Limits());
-  Impostor impostor;
+  ControlledPeer impostor;
   impostor.open(address_);
   impostor.hello(unknown(), self_);
   // Each value takes two bytes on the wire, and about a hundred once it is parsed.
@@ -230,7 +230,7 @@ TEST_F(HeldBound, FirstMessageIsAHelloOfItsSize) {
   start(Limits());
   Worker long_name = unknown();
   long_name.name = std::string(2 * Link::kMaxHelloBytes, 'n');
-  Impostor large, padded, early;
+  ControlledPeer large, padded, early;
   large.open(address_);
   large.hello(long_name, self_);
   (void)large.listener().wait_closed();
@@ -265,17 +265,17 @@ TEST_F(HeldBound, UnadmittedConnectionsAreCountedAndFew) {
   limits.max_unadmitted = 3;
   start(limits);
   join(kUnknown);
-  Impostor silent[3];
-  for (Impostor& impostor : silent) impostor.open(address_);
+  ControlledPeer silent[3];
+  for (ControlledPeer& impostor : silent) impostor.open(address_);
   ASSERT_TRUE(eventually([&] { return tables().unadmitted_links == 3; }));
-  Impostor refused;
+  ControlledPeer refused;
   refused.open(address_);
   (void)refused.listener().wait_closed();
   EXPECT_EQ(tables().unadmitted_links, 3u);
   // Once its Hello is admitted, a connection does not count against the limit.
   silent[0].hello(unknown(), self_);
   ASSERT_TRUE(eventually([&] { return tables().unadmitted_links == 2; }));
-  Impostor next;
+  ControlledPeer next;
   next.open(address_);
   EXPECT_TRUE(eventually([&] { return tables().unadmitted_links == 3; }));
 }
@@ -302,7 +302,7 @@ uint64_t most_held(const Agent& agent, Floods floods) {
   return most;
 }
 
-std::string tcp_address_of(const std::shared_ptr<store::Store>& store, int position) {
+std::string published_address_of(const std::shared_ptr<store::Store>& store, int position) {
   proto::LogLine line;
   EXPECT_TRUE(line.ParseFromString(store::PrefixStore("rpc", store).get(absl::StrCat("log/0/", position))));
   for (const proto::Address& address : line.join().worker().addresses()) {
@@ -315,10 +315,10 @@ TEST(HostileMember, CannotMakeTheAcceptorHoldMuch) {
   auto store = std::make_shared<store::HashStore>();
   testing::Group group(1, small_options(store));
   const Worker self = group[0]->services().self();
-  const std::string address = tcp_address_of(store, 0);
+  const std::string address = published_address_of(store, 0);
   const uint64_t most = most_held(*group[0], [&] {
     for (int connection = 0; connection < 4; ++connection) {
-      Impostor impostor;
+      ControlledPeer impostor;
       impostor.open(address);
       impostor.hello({"mallory", 5, kUnknown}, self);
       for (uint64_t id = 1; id <= 64 && impostor.request(id, 64 * kKiB); ++id) {
@@ -331,7 +331,7 @@ TEST(HostileMember, CannotMakeTheAcceptorHoldMuch) {
   });
   EXPECT_LE(most, 1024 * kKiB);
   EXPECT_TRUE(eventually([&] { return group[0]->tables().held_bytes == 0; }));
-  EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 2, 3), 5);
+  EXPECT_EQ(group[0]->rpc_sync<&sum>("worker0", 2, 3), 5);
 }
 
 // A member of the group that answers every Hello, and then sends messages that must be held.
@@ -394,7 +394,7 @@ TEST(HostileMember, CannotMakeTheOpenerHoldMuch) {
   const uint64_t most = most_held(*agent, [&] {
     const Destination to = Destination("mallory").with_timeout(absl::Seconds(60));
     // The connection must end before the call expires.
-    const absl::Status status = status_of([&] { agent->rpc_sync<&add>(to, 2, 3); });
+    const absl::Status status = status_of([&] { agent->rpc_sync<&sum>(to, 2, 3); });
     EXPECT_NE(status.code(), absl::StatusCode::kOk);
     EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   });

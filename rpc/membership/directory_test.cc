@@ -54,7 +54,7 @@ class RecordingListener : public Directory::Listener {
   std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
 };
 
-class DirectoryTest : public testing::Test {
+class DirectoryTest : public ::testing::Test {
  protected:
   Joined join(Directory& directory, const std::string& name, int id, int world_size,
               absl::Duration timeout = kTimeout, Life life = Life::kAlive) {
@@ -125,7 +125,7 @@ TEST(Joining, WaitNamesTheWorkersThatAreThereAndTheMissingRanks) {
   EXPECT_TRUE(a.get().ok());
   EXPECT_TRUE(b.get().ok());
   // Only the member with the lowest rank reports.
-  EXPECT_THAT(last.texts(), testing::IsEmpty());
+  EXPECT_THAT(last.texts(), ::testing::IsEmpty());
 }
 
 TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {

@@ -13,7 +13,7 @@ using State = FailureDetector::State;
 constexpr uint64_t kPeer = 7;
 const HeartbeatOptions kOptions;  // 1 s, 3 s, 20 s.
 
-class FailureDetectorTest : public testing::Test {
+class FailureDetectorTest : public ::testing::Test {
  protected:
   // Ticks as production code does, for `duration`.
   Actions run(absl::Duration duration, bool peer_sends) {

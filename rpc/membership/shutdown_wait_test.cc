@@ -11,23 +11,24 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Kind = ShutdownWait::Unfinished::Kind;
+using UnfinishedKind = ShutdownWait::Unfinished::Kind;
 
 TEST(ShutdownWait, ReportNamesFunctionCallerAndSinceWhenOldestFirst) {
   ManualClock clock;
   ShutdownWait wait("a", clock);
   const absl::Time began = clock.now();
   clock.advance(absl::Seconds(35));
-  EXPECT_EQ(wait.report({{Kind::kCalled, "train", "c", began + absl::Seconds(30)},
-                         {Kind::kServed, "push", "b", began - absl::Seconds(12)},
-                         {Kind::kMember, "", "d", began + absl::Seconds(34)},
-                         {Kind::kSilent, "", "e", began + absl::Seconds(34)},
-                         {Kind::kOther, "messages about references", "", began + absl::Seconds(35)}}),
-            "graceful shutdown of worker \"a\" waits for: "
-            "\"push\", called by worker \"b\" (47s); the answer of worker \"c\" to \"train\" (5s); "
-            "worker \"d\", which has not called shutdown or still has calls under way (1s); "
-            "worker \"e\", which does not answer (1s); "
-            "messages about references (0)");
+  EXPECT_EQ(
+      wait.report({{UnfinishedKind::kCalled, "train", "c", began + absl::Seconds(30)},
+                   {UnfinishedKind::kServed, "push", "b", began - absl::Seconds(12)},
+                   {UnfinishedKind::kMember, "", "d", began + absl::Seconds(34)},
+                   {UnfinishedKind::kSilent, "", "e", began + absl::Seconds(34)},
+                   {UnfinishedKind::kOther, "messages about references", "", began + absl::Seconds(35)}}),
+      "graceful shutdown of worker \"a\" waits for: "
+      "\"push\", called by worker \"b\" (47s); the answer of worker \"c\" to \"train\" (5s); "
+      "worker \"d\", which has not called shutdown or still has calls under way (1s); "
+      "worker \"e\", which does not answer (1s); "
+      "messages about references (0)");
 }
 
 TEST(ShutdownWait, LongListIsCutAfterTheOldest) {
@@ -35,7 +36,7 @@ TEST(ShutdownWait, LongListIsCutAfterTheOldest) {
   ShutdownWait wait("a", clock);
   std::vector<ShutdownWait::Unfinished> calls;
   for (int i = 0; i < 100; ++i) {
-    calls.push_back({Kind::kServed, absl::StrCat("f", i), "b", clock.now() - absl::Seconds(i)});
+    calls.push_back({UnfinishedKind::kServed, absl::StrCat("f", i), "b", clock.now() - absl::Seconds(i)});
   }
   const std::string list = wait.list(calls);
   EXPECT_THAT(list, HasSubstr("\"f99\""));

@@ -5,16 +5,16 @@
 namespace gradwire::rpc {
 namespace {
 
-using State = StoreSilence::State;
+using SilenceState = StoreSilence::State;
 
 TEST(StoreSilence, StoreThatAnswersIsNeverLost) {
   StoreSilence silence(absl::Seconds(20));
   for (int call = 0; call < 100; ++call) {
     silence.unanswered(absl::Seconds(7));
     silence.unanswered(absl::Seconds(7));
-    EXPECT_EQ(silence.state(), State::kSilent);
+    EXPECT_EQ(silence.state(), SilenceState::kSilent);
     silence.answered();
-    EXPECT_EQ(silence.state(), State::kAnswering);
+    EXPECT_EQ(silence.state(), SilenceState::kAnswering);
   }
 }
 
@@ -36,7 +36,7 @@ TEST(StoreSilence, LostStoreThatAnswersIsBackWithItsFullTime) {
   silence.unanswered(absl::Seconds(8));
   ASSERT_TRUE(silence.lost());
   silence.answered();
-  EXPECT_EQ(silence.state(), State::kAnswering);
+  EXPECT_EQ(silence.state(), SilenceState::kAnswering);
   silence.unanswered(absl::Seconds(4));
   silence.unanswered(absl::Seconds(4));
   EXPECT_FALSE(silence.lost());

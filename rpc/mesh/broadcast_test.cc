@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-std::string my_name() { return Agent::current()->get_worker_info().name; }
+std::string own_name() { return Agent::current()->get_worker_info().name; }
 
 // Says what happens when a member takes a value: when it copies the value, after it has passed it on.
 class Plan {
@@ -90,7 +90,7 @@ struct Planned {
   Planned() = default;
   explicit Planned(std::string given) : text(std::move(given)) {}
   Planned(const Planned& other) : text(other.text) {
-    plan()->take(my_name(), CallContext::current()->caller().name);
+    plan()->take(own_name(), CallContext::current()->caller().name);
   }
   Planned(Planned&&) = default;
   Planned& operator=(Planned&&) = default;
@@ -133,11 +133,11 @@ std::map<std::string, std::function<RelayReport<std::string>()>>& lies() {
 }
 // A member that may lie about its subtree, and does not pass the value on.
 RelayReport<std::string> lie(const std::vector<uint64_t>&, const std::string&) {
-  return lies().at(my_name())();
+  return lies().at(own_name())();
 }
 GRADWIRE_RPC(lie)
 
-std::vector<std::string> names(int count) {
+std::vector<std::string> worker_names(int count) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("w", i));
   return names;
@@ -148,7 +148,7 @@ class BroadcastTest : public ::testing::Test {
   void start(int count) {
     plan() = std::make_shared<Plan>();
     lies().clear();
-    group_ = std::make_unique<testing::Group>(names(count));
+    group_ = std::make_unique<testing::Group>(worker_names(count));
     guard_ = std::make_unique<AgentGuard>(agent(0));
   }
   ~BroadcastTest() override { guard_ = nullptr; }
@@ -169,7 +169,7 @@ class BroadcastTest : public ::testing::Test {
 TEST_F(BroadcastTest, EveryMemberOwnsACopy) {
   start(8);
   {
-    const Mesh mesh(names(8), {{"host", 2}, {"gpu", 4}});
+    const Mesh mesh(worker_names(8), {{"host", 2}, {"gpu", 4}});
     const std::string text(100'000, 'x');
     const MeshRRef<std::string> copies = mesh.broadcast(text);
     ASSERT_EQ(copies.size(), 8u);

@@ -8,104 +8,104 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr uint64_t kOwner = 1, kC = 3, kD = 4;
-const Id kRref{7, 1};
-const Id kFork{7, 2};
-const Id kChild{7, 3};
+constexpr uint64_t kOwnerOfRref = 1, kWorkerC = 3, kWorkerD = 4;
+const Id kHeldRref{7, 1};
+const Id kHeldFork{7, 2};
+const Id kHeldChild{7, 3};
 
 HolderTable with_fork(bool confirmed) {
   HolderTable table;
-  table.add({kRref, kFork, kOwner}, confirmed);
+  table.add({kHeldRref, kHeldFork, kOwnerOfRref}, confirmed);
   return table;
 }
 
 TEST(HolderTable, ReleasedForkIsDeletedWhenConfirmed) {
   HolderTable table = with_fork(false);
-  EXPECT_TRUE(table.release(kFork).empty());
-  const auto deletes = table.confirm(kFork);
+  EXPECT_TRUE(table.release(kHeldFork).empty());
+  const auto deletes = table.confirm(kHeldFork);
   ASSERT_EQ(deletes.size(), 1u);
-  EXPECT_EQ(deletes[0].fork, kFork);
-  EXPECT_EQ(deletes[0].owner, kOwner);
+  EXPECT_EQ(deletes[0].fork, kHeldFork);
+  EXPECT_EQ(deletes[0].owner, kOwnerOfRref);
   EXPECT_EQ(table.forks(), 0u);
-  EXPECT_TRUE(table.release(kFork).empty());
+  EXPECT_TRUE(table.release(kHeldFork).empty());
 }
 
 TEST(HolderTable, ChildKeepsItsReleasedParent) {
   HolderTable table = with_fork(true);
-  table.add_child(kFork, kChild, kC);
-  EXPECT_TRUE(table.release(kFork).empty());
-  EXPECT_EQ(table.confirm_child(kChild, kC).size(), 1u);
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  EXPECT_TRUE(table.release(kHeldFork).empty());
+  EXPECT_EQ(table.confirm_child(kHeldChild, kWorkerC).size(), 1u);
   EXPECT_EQ(table.children(), 0u);
 }
 
 TEST(HolderTable, OnlyTheReceiverConfirmsAChild) {
   HolderTable table = with_fork(true);
-  table.add_child(kFork, kChild, kC);
-  (void)table.release(kFork);
-  EXPECT_TRUE(table.confirm_child(kChild, kD).empty());
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  (void)table.release(kHeldFork);
+  EXPECT_TRUE(table.confirm_child(kHeldChild, kWorkerD).empty());
   EXPECT_EQ(table.children(), 1u);
 }
 
 TEST(HolderTable, DuplicateEventsChangeNothing) {
   HolderTable table = with_fork(true);
-  table.add({kRref, kFork, kOwner}, false);
-  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kConfirmed);
-  table.add_child(kFork, kChild, kC);
-  table.add_child(kFork, kChild, kC);
-  (void)table.release(kFork);
-  (void)table.release(kFork);
-  EXPECT_EQ(table.confirm_child(kChild, kC).size(), 1u);
-  EXPECT_TRUE(table.confirm_child(kChild, kC).empty());
-  EXPECT_TRUE(table.confirm(kFork).empty());
+  table.add({kHeldRref, kHeldFork, kOwnerOfRref}, false);
+  EXPECT_EQ(table.stage(kHeldFork), HolderTable::Stage::kConfirmed);
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  (void)table.release(kHeldFork);
+  (void)table.release(kHeldFork);
+  EXPECT_EQ(table.confirm_child(kHeldChild, kWorkerC).size(), 1u);
+  EXPECT_TRUE(table.confirm_child(kHeldChild, kWorkerC).empty());
+  EXPECT_TRUE(table.confirm(kHeldFork).empty());
 }
 
 TEST(HolderTable, LostReceiversChildrenStayUntilTheyAreReleased) {
   HolderTable table = with_fork(true);
-  table.add_child(kFork, kChild, kC);
-  (void)table.release(kFork);
-  EXPECT_TRUE(table.lose_worker(kC).empty());
-  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kConfirmedReleased);
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  (void)table.release(kHeldFork);
+  EXPECT_TRUE(table.lose_worker(kWorkerC).empty());
+  EXPECT_EQ(table.stage(kHeldFork), HolderTable::Stage::kConfirmedReleased);
   EXPECT_EQ(table.release_lost().size(), 1u);
   EXPECT_EQ(table.forks() + table.children(), 0u);
 }
 
 TEST(HolderTable, LostOwnersForksNeedNoDelete) {
   HolderTable table = with_fork(false);
-  table.add_child(kFork, kChild, kC);
-  (void)table.release(kFork);
+  table.add_child(kHeldFork, kHeldChild, kWorkerC);
+  (void)table.release(kHeldFork);
   // One that another worker has shared.
-  table.add({kRref, {kD, 5}, kOwner, kC}, false);
+  table.add({kHeldRref, {kWorkerD, 5}, kOwnerOfRref, kWorkerC}, false);
   EXPECT_EQ(table.unconfirmed(), 1u);
-  const auto never = table.lose_worker(kOwner);
+  const auto never = table.lose_worker(kOwnerOfRref);
   ASSERT_EQ(never.size(), 2u);
-  EXPECT_TRUE(never[0].fork == kFork || never[1].fork == kFork);
+  EXPECT_TRUE(never[0].fork == kHeldFork || never[1].fork == kHeldFork);
   EXPECT_EQ(table.forks() + table.children() + table.unconfirmed(), 0u);
-  EXPECT_TRUE(table.confirm(kFork).empty());
+  EXPECT_TRUE(table.confirm(kHeldFork).empty());
 }
 
 TEST(HolderTable, ConfirmedForksOfALostOwnerGoUnannounced) {
   HolderTable table = with_fork(true);
-  EXPECT_TRUE(table.lose_worker(kOwner).empty());
-  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kAbsent);
+  EXPECT_TRUE(table.lose_worker(kOwnerOfRref).empty());
+  EXPECT_EQ(table.stage(kHeldFork), HolderTable::Stage::kAbsent);
 }
 
 TEST(HolderTable, OwnerThatIsAlsoTheReceiverGetsNoDelete) {
   HolderTable table = with_fork(true);
-  table.add_child(kFork, kChild, kOwner);
-  (void)table.release(kFork);
-  EXPECT_TRUE(table.lose_worker(kOwner).empty());
+  table.add_child(kHeldFork, kHeldChild, kOwnerOfRref);
+  (void)table.release(kHeldFork);
+  EXPECT_TRUE(table.lose_worker(kOwnerOfRref).empty());
   EXPECT_TRUE(table.release_lost().empty());
   EXPECT_EQ(table.forks() + table.children(), 0u);
 }
 
 TEST(HolderTable, SharerOfAnUnconfirmedForkIsKnown) {
   HolderTable table;
-  table.add({kRref, kFork, kOwner, kC}, false);
-  EXPECT_EQ(table.sharer_of_unconfirmed(kFork), kC);
-  EXPECT_TRUE(table.has_unconfirmed_from({kC}));
-  EXPECT_FALSE(table.has_unconfirmed_from({kD}));
-  (void)table.confirm(kFork);
-  EXPECT_FALSE(table.has_unconfirmed_from({kC}));
+  table.add({kHeldRref, kHeldFork, kOwnerOfRref, kWorkerC}, false);
+  EXPECT_EQ(table.sharer_of_unconfirmed(kHeldFork), kWorkerC);
+  EXPECT_TRUE(table.has_unconfirmed_from({kWorkerC}));
+  EXPECT_FALSE(table.has_unconfirmed_from({kWorkerD}));
+  (void)table.confirm(kHeldFork);
+  EXPECT_FALSE(table.has_unconfirmed_from({kWorkerC}));
   EXPECT_EQ(table.unconfirmed(), 0u);
 }
 
@@ -119,7 +119,7 @@ TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {
       std::set<uint64_t> open_children;
     };
     std::vector<State> forks(3);
-    for (std::size_t i = 0; i < forks.size(); ++i) table.add({kRref, {7, 10 + i}, kOwner}, false);
+    for (std::size_t i = 0; i < forks.size(); ++i) table.add({kHeldRref, {7, 10 + i}, kOwnerOfRref}, false);
     auto count = [&](const HolderTable::Deletes& deletes) {
       for (const auto& fork : deletes) {
         State& state = forks[fork.fork.counter - 10];
@@ -131,7 +131,7 @@ TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {
     auto finish_child = [&](State& state) {
       const uint64_t child = *state.open_children.begin();
       state.open_children.erase(state.open_children.begin());
-      count(table.confirm_child({7, child}, kC));
+      count(table.confirm_child({7, child}, kWorkerC));
     };
     for (int step = 0; step < 30; ++step) {
       const std::size_t i = random() % forks.size();
@@ -151,7 +151,7 @@ TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {
         case 2:
           if (state.released) break;
           state.open_children.insert(next_child);
-          table.add_child(id, {7, next_child++}, kC);
+          table.add_child(id, {7, next_child++}, kWorkerC);
           break;
         default:
           if (!state.open_children.empty()) finish_child(state);

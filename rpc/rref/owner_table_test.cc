@@ -10,132 +10,132 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr uint64_t kA = 11, kB = 22;
-const Id kRref{kA, 1};
+constexpr uint64_t kHolderA = 11, kHolderB = 22;
+const Id kOwnedRref{kHolderA, 1};
 
 TEST(OwnerTable, ValueGoesWithItsLastFork) {
   OwnerTable table;
-  EXPECT_TRUE(table.add_fork(kRref, {kA, 2}, kA).empty());
-  EXPECT_TRUE(table.add_fork(kRref, {kB, 1}, kB).empty());
-  EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kA, true).empty());
-  EXPECT_EQ(table.delete_fork(kRref, {kB, 1}, kB, true), OwnerTable::Freed{kRref});
+  EXPECT_TRUE(table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA).empty());
+  EXPECT_TRUE(table.add_fork(kOwnedRref, {kHolderB, 1}, kHolderB).empty());
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, true).empty());
+  EXPECT_EQ(table.delete_fork(kOwnedRref, {kHolderB, 1}, kHolderB, true), OwnerTable::Freed{kOwnedRref});
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.remembered_deletes(), 0u);
 }
 
 TEST(OwnerTable, ForksAreCountedForEachHolder) {
   OwnerTable table;
-  const Id other{kA, 9};
-  (void)table.add_fork(kRref, {kA, 2}, kA);
-  (void)table.add_fork(kRref, {kA, 2}, kA);
-  (void)table.add_fork(other, {kA, 3}, kA);
-  (void)table.add_fork(kRref, {kB, 1}, kB);
+  const Id other{kHolderA, 9};
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA);
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA);
+  (void)table.add_fork(other, {kHolderA, 3}, kHolderA);
+  (void)table.add_fork(kOwnedRref, {kHolderB, 1}, kHolderB);
   // Deleted before.
-  (void)table.delete_fork(other, {kB, 2}, kB, false);
-  (void)table.add_fork(other, {kB, 2}, kB);
-  EXPECT_EQ(table.count_forks_of(kA), 2u);
-  EXPECT_EQ(table.count_forks_of(kB), 1u);
+  (void)table.delete_fork(other, {kHolderB, 2}, kHolderB, false);
+  (void)table.add_fork(other, {kHolderB, 2}, kHolderB);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 2u);
+  EXPECT_EQ(table.count_forks_of(kHolderB), 1u);
   // Only its holder deletes a fork, and once.
-  (void)table.delete_fork(kRref, {kA, 2}, kB, true);
-  EXPECT_EQ(table.count_forks_of(kA), 2u);
-  (void)table.delete_fork(kRref, {kA, 2}, kA, true);
-  (void)table.delete_fork(kRref, {kA, 2}, kA, true);
-  EXPECT_EQ(table.count_forks_of(kA), 1u);
-  table.lose_holder(kA);
-  (void)table.add_fork(kRref, {kA, 7}, kA);
-  EXPECT_EQ(table.count_forks_of(kA), 1u);
+  (void)table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderB, true);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 2u);
+  (void)table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, true);
+  (void)table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, true);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 1u);
+  table.lose_holder(kHolderA);
+  (void)table.add_fork(kOwnedRref, {kHolderA, 7}, kHolderA);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 1u);
   (void)table.release_lost();
-  EXPECT_EQ(table.count_forks_of(kA), 0u);
-  EXPECT_EQ(table.count_forks_of(kB), 1u);
+  EXPECT_EQ(table.count_forks_of(kHolderA), 0u);
+  EXPECT_EQ(table.count_forks_of(kHolderB), 1u);
 }
 
 TEST(OwnerTable, LocalHandleKeepsTheValue) {
   OwnerTable table;
-  table.add_local(kRref);
-  (void)table.add_fork(kRref, {kB, 1}, kB);
-  EXPECT_TRUE(table.delete_fork(kRref, {kB, 1}, kB, true).empty());
-  EXPECT_EQ(table.delete_local(kRref), OwnerTable::Freed{kRref});
-  EXPECT_TRUE(table.delete_local(kRref).empty());
+  table.add_local(kOwnedRref);
+  (void)table.add_fork(kOwnedRref, {kHolderB, 1}, kHolderB);
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderB, 1}, kHolderB, true).empty());
+  EXPECT_EQ(table.delete_local(kOwnedRref), OwnerTable::Freed{kOwnedRref});
+  EXPECT_TRUE(table.delete_local(kOwnedRref).empty());
 }
 
 TEST(OwnerTable, DeleteBeforeItsAddFreesAtTheAdd) {
   OwnerTable table;
-  EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kA, false).empty());
-  EXPECT_TRUE(table.deleted({kA, 2}, kA));
-  EXPECT_EQ(table.add_fork(kRref, {kA, 2}, kA), OwnerTable::Freed{kRref});
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, false).empty());
+  EXPECT_TRUE(table.deleted({kHolderA, 2}, kHolderA));
+  EXPECT_EQ(table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA), OwnerTable::Freed{kOwnedRref});
   // The add may come twice.
-  EXPECT_EQ(table.add_fork(kRref, {kA, 2}, kA), OwnerTable::Freed{kRref});
+  EXPECT_EQ(table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA), OwnerTable::Freed{kOwnedRref});
   EXPECT_EQ(table.size(), 0u);
 }
 
 TEST(OwnerTable, SettledHoldersDeletesAreForgotten) {
   OwnerTable table;
-  (void)table.delete_fork(kRref, {kA, 2}, kA, false);
-  (void)table.delete_fork(kRref, {kB, 2}, kB, false);
+  (void)table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, false);
+  (void)table.delete_fork(kOwnedRref, {kHolderB, 2}, kHolderB, false);
   EXPECT_EQ(table.remembered_deletes(), 2u);
-  table.settle(kA);
-  EXPECT_FALSE(table.remembers(kA));
-  EXPECT_TRUE(table.remembers(kB));
+  table.settle(kHolderA);
+  EXPECT_FALSE(table.remembers(kHolderA));
+  EXPECT_TRUE(table.remembers(kHolderB));
 }
 
 TEST(OwnerTable, DuplicatesChangeNothing) {
   OwnerTable table;
-  (void)table.add_fork(kRref, {kA, 2}, kB);
-  (void)table.add_fork(kRref, {kA, 2}, kB);
-  EXPECT_EQ(table.delete_fork(kRref, {kA, 2}, kB, false).size(), 1u);
-  EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kB, false).empty());
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderB);
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderB);
+  EXPECT_EQ(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderB, false).size(), 1u);
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderB, false).empty());
   EXPECT_EQ(table.remembered_deletes(), 1u);
 }
 
 TEST(OwnerTable, StrangerCannotDeleteAFork) {
   OwnerTable table;
-  (void)table.add_fork(kRref, {kA, 2}, kA);
-  EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kB, false).empty());
-  EXPECT_TRUE(table.has_fork(kRref, {kA, 2}));
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA);
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderB, false).empty());
+  EXPECT_TRUE(table.has_fork(kOwnedRref, {kHolderA, 2}));
 }
 
 TEST(OwnerTable, LostHoldersForksStayUntilTheyAreReleased) {
   OwnerTable table;
-  (void)table.add_fork(kRref, {kA, 2}, kA);
-  (void)table.add_fork({kA, 9}, {kA, 10}, kA);
-  (void)table.add_fork({kA, 9}, {kB, 3}, kB);
-  (void)table.delete_fork(kRref, {kA, 77}, kA, false);
-  table.lose_holder(kA);
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA);
+  (void)table.add_fork({kHolderA, 9}, {kHolderA, 10}, kHolderA);
+  (void)table.add_fork({kHolderA, 9}, {kHolderB, 3}, kHolderB);
+  (void)table.delete_fork(kOwnedRref, {kHolderA, 77}, kHolderA, false);
+  table.lose_holder(kHolderA);
   EXPECT_EQ(table.remembered_deletes(), 0u);
-  EXPECT_TRUE(table.has_forks_of(kA));
-  EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kA, false).empty());
-  EXPECT_TRUE(table.has_fork(kRref, {kA, 2}));
+  EXPECT_TRUE(table.has_forks_of(kHolderA));
+  EXPECT_TRUE(table.delete_fork(kOwnedRref, {kHolderA, 2}, kHolderA, false).empty());
+  EXPECT_TRUE(table.has_fork(kOwnedRref, {kHolderA, 2}));
   EXPECT_EQ(table.unreleased(), 1u);
-  EXPECT_EQ(table.release_lost(), OwnerTable::Freed{kRref});
+  EXPECT_EQ(table.release_lost(), OwnerTable::Freed{kOwnedRref});
   EXPECT_EQ(table.unreleased(), 0u);
-  EXPECT_FALSE(table.has_forks_of(kA));
-  EXPECT_TRUE(table.contains({kA, 9}));
+  EXPECT_FALSE(table.has_forks_of(kHolderA));
+  EXPECT_TRUE(table.contains({kHolderA, 9}));
 }
 
 TEST(OwnerTable, LostHoldersLateAddNamesNoNewValue) {
   OwnerTable table;
-  table.lose_holder(kA);
-  EXPECT_TRUE(table.add_fork({kA, 20}, {kA, 21}, kA).empty());
+  table.lose_holder(kHolderA);
+  EXPECT_TRUE(table.add_fork({kHolderA, 20}, {kHolderA, 21}, kHolderA).empty());
   EXPECT_EQ(table.size(), 0u);
 }
 
 TEST(OwnerTable, RememberedDeletesAreBounded) {
   OwnerTable table;
   for (uint64_t i = 0; i < OwnerTable::kMaxRemembered + 100; ++i)
-    (void)table.delete_fork(kRref, {kA, i + 1}, kA, false);
+    (void)table.delete_fork(kOwnedRref, {kHolderA, i + 1}, kHolderA, false);
   EXPECT_EQ(table.remembered_deletes(), OwnerTable::kMaxRemembered);
   // The oldest were forgotten.
-  EXPECT_TRUE(table.add_fork({kA, 1}, {kA, 1}, kA).empty());
+  EXPECT_TRUE(table.add_fork({kHolderA, 1}, {kHolderA, 1}, kHolderA).empty());
 }
 
 TEST(OwnerTable, ForksOfAHolderAreThoseThatOneNamed) {
   OwnerTable table;
-  (void)table.add_fork(kRref, {kB, 1}, kA);
-  (void)table.add_fork(kRref, {kA, 2}, kA);
-  (void)table.add_fork(kRref, {kB, 3}, kB);
-  const std::vector<OwnerTable::Fork> forks = table.forks_of(kA, kB);
+  (void)table.add_fork(kOwnedRref, {kHolderB, 1}, kHolderA);
+  (void)table.add_fork(kOwnedRref, {kHolderA, 2}, kHolderA);
+  (void)table.add_fork(kOwnedRref, {kHolderB, 3}, kHolderB);
+  const std::vector<OwnerTable::Fork> forks = table.forks_of(kHolderA, kHolderB);
   ASSERT_EQ(forks.size(), 1u);
-  EXPECT_EQ(forks[0].fork, (Id{kB, 1}));
+  EXPECT_EQ(forks[0].fork, (Id{kHolderB, 1}));
 }
 
 // Adds and deletes of each fork come in any order, any number of times, and holders get lost in between.

@@ -84,7 +84,7 @@ class NoSettlement : public Settlement {
 
 const TypeOps kType{.name = [] { return std::string("int"); }, .encode = nullptr};
 
-class SentReference : public testing::Test {
+class SentReference : public ::testing::Test {
  protected:
   void SetUp() override {
     service_->driver().worker_joined(host_.peer());

@@ -187,7 +187,7 @@ TEST(ReadWindow, SmallestWindowHasOneTake) {
 // and in order, and the producer is never further ahead than the window and one item.
 TEST(StreamWindow, RandomSchedulesKeepOrderAndWindow) {
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
     const auto below = [&random](uint64_t n) { return random() % n; };
     const uint64_t items = 1 + below(40);

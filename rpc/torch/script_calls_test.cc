@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kSource[] = R"(
+constexpr char kCallsSource[] = R"(
 def twice(x: Tensor, times: int = 2) -> Tensor:
   return x * times
 
@@ -69,7 +69,7 @@ def hasty(worker: str, x: Tensor) -> Tensor:
 
 class ScriptCalls : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { unit_ = register_script("calls", kSource); }
+  static void SetUpTestSuite() { unit_ = register_script("calls", kCallsSource); }
   ~ScriptCalls() override {
     guard_.reset();
     group_.expect_empty();

@@ -19,7 +19,7 @@ namespace gradwire::rpc {
 namespace {
 
 template <class T, class... A>
-absl::StatusOr<T> run(const std::string& name, A&&... arguments) {
+absl::StatusOr<T> run_script(const std::string& name, A&&... arguments) {
   TestSender sender;
   throw_if_error(add_operator_arguments(sender.encoder(), sender.payload(), std::forward<A>(arguments)...));
   auto call =
@@ -46,7 +46,7 @@ def refuse(x: Tensor) -> Tensor:
   return x
 )";
 
-class ScriptTest : public testing::Test {
+class ScriptTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { register_script("math", kSource); }
 };
@@ -54,35 +54,37 @@ class ScriptTest : public testing::Test {
 TEST_F(ScriptTest, InstalledByLinking) { EXPECT_EQ(script_handler(), &serve_script); }
 
 TEST_F(ScriptTest, FunctionsRunWithDefaultsAndKeywords) {
-  EXPECT_TRUE(at::equal(*run<at::Tensor>("math.twice", at::ones({3})), at::full({3}, 2.0f)));
-  EXPECT_TRUE(at::equal(*run<at::Tensor>("math.twice", at::ones({3}), kw("times", 5)), at::full({3}, 5.0f)));
-  const auto both = run<std::pair<at::Tensor, std::map<std::string, double>>>("math.both", at::ones({3}), 2);
+  EXPECT_TRUE(at::equal(*run_script<at::Tensor>("math.twice", at::ones({3})), at::full({3}, 2.0f)));
+  EXPECT_TRUE(
+      at::equal(*run_script<at::Tensor>("math.twice", at::ones({3}), kw("times", 5)), at::full({3}, 5.0f)));
+  const auto both =
+      run_script<std::pair<at::Tensor, std::map<std::string, double>>>("math.both", at::ones({3}), 2);
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_EQ(both->second.at("scale"), 2.0);
-  EXPECT_EQ(
-      run<at::Tensor>("math.total", std::vector<at::Tensor>{at::ones({3}), at::ones({4})})->item<double>(),
-      7);
-  EXPECT_EQ(run<at::Tensor>("math.total", std::vector<at::Tensor>{})->item<double>(), 0);
+  EXPECT_EQ(run_script<at::Tensor>("math.total", std::vector<at::Tensor>{at::ones({3}), at::ones({4})})
+                ->item<double>(),
+            7);
+  EXPECT_EQ(run_script<at::Tensor>("math.total", std::vector<at::Tensor>{})->item<double>(), 0);
 }
 
 TEST_F(ScriptTest, ErrorForAnUnknownNameListsTheRegisteredNames) {
-  const auto function = run<at::Tensor>("math.thrice", at::ones({3}));
+  const auto function = run_script<at::Tensor>("math.thrice", at::ones({3}));
   EXPECT_EQ(function.status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(function.status().message().find("twice"), std::string::npos) << function.status();
-  const auto package = run<at::Tensor>("maths.twice", at::ones({3}));
+  const auto package = run_script<at::Tensor>("maths.twice", at::ones({3}));
   EXPECT_EQ(package.status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(package.status().message().find("math"), std::string::npos);
-  EXPECT_EQ(run<at::Tensor>("twice").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_script<at::Tensor>("twice").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ScriptTest, WrongArgumentsNameTheSchema) {
-  const auto result = run<at::Tensor>("math.twice", "text");
+  const auto result = run_script<at::Tensor>("math.twice", "text");
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(result.status().message().find("Tensor x"), std::string::npos) << result.status();
 }
 
 TEST_F(ScriptTest, ExceptionsOfTheFunctionReachTheCaller) {
-  const auto result = run<at::Tensor>("math.refuse", at::ones({3}));
+  const auto result = run_script<at::Tensor>("math.refuse", at::ones({3}));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnknown);
   EXPECT_NE(result.status().message().find("x must be empty"), std::string::npos) << result.status();
 }
@@ -93,8 +95,9 @@ TEST_F(ScriptTest, ModulesKeepTheirState) {
   module.define(
       "def forward(self, x: Tensor, plus: float = 0.0) -> Tensor:\n  return x * self.weight + plus\n");
   register_script_module("models.scaler", module);
-  EXPECT_TRUE(at::equal(*run<at::Tensor>("models.scaler.forward", at::ones({2})), at::full({2}, 3.0f)));
-  EXPECT_TRUE(at::equal(*run<at::Tensor>("models.scaler.forward", at::ones({2}), kw("plus", 1.0)),
+  EXPECT_TRUE(
+      at::equal(*run_script<at::Tensor>("models.scaler.forward", at::ones({2})), at::full({2}, 3.0f)));
+  EXPECT_TRUE(at::equal(*run_script<at::Tensor>("models.scaler.forward", at::ones({2}), kw("plus", 1.0)),
                         at::full({2}, 4.0f)));
 }
 

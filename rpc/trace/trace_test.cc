@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kParent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+constexpr char kCallerParent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 std::string shown(const std::shared_ptr<const TraceContext>& trace) {
   return trace == nullptr ? "none" : absl::StrCat(trace->traceparent(), " ", trace->state);
@@ -29,7 +29,7 @@ std::string trace_here(const TraceContext& outer) {
   return shown(std::make_shared<const TraceContext>(outer.inside(CallContext::current()->identity())));
 }
 std::vector<std::string> innermost() {
-  return {shown(TraceContext::current()), trace_here(*TraceContext::parse(kParent, "a=1"))};
+  return {shown(TraceContext::current()), trace_here(*TraceContext::parse(kCallerParent, "a=1"))};
 }
 GRADWIRE_RPC(innermost)
 
@@ -48,11 +48,11 @@ GRADWIRE_RPC(untraced)
 TEST(Trace, GoesWithNestedCallsAndEndsWithItsScope) {
   testing::Group group(3);
   {
-    const TraceScope scope(*TraceContext::parse(kParent, "a=1"));
+    const TraceScope scope(*TraceContext::parse(kCallerParent, "a=1"));
     const std::vector<std::string> seen = group[0]->rpc_sync<&middle>("worker1");
     ASSERT_EQ(seen.size(), 2u);
     EXPECT_EQ(seen[0], seen[1]);
-    EXPECT_EQ(shown(TraceContext::current()), absl::StrCat(kParent, " a=1"));
+    EXPECT_EQ(shown(TraceContext::current()), absl::StrCat(kCallerParent, " a=1"));
   }
   EXPECT_EQ(group[0]->rpc_sync<&untraced>("worker1"), "none");
 }
@@ -60,7 +60,7 @@ TEST(Trace, GoesWithNestedCallsAndEndsWithItsScope) {
 TEST(Trace, IsTheParentOfTheFirstCallInFlightRecords) {
   testing::Group group(3);
   {
-    const TraceScope scope(*TraceContext::parse(kParent));
+    const TraceScope scope(*TraceContext::parse(kCallerParent));
     group[0]->rpc_sync<&untraced>("worker1");
   }
   EXPECT_THAT(group[0]->flight_record(), HasSubstr("OK, for trace 0af7651916cd43dd8448eb211c80319c"));

@@ -283,7 +283,7 @@ TEST(TcpServerOfAnotherUser, IsFoundBeforeAndAfterItAccepts) {
   EXPECT_EQ(value_or_throw(tcp_server_user(client.get())), OtherUser::kUser);
 }
 
-class TcpPeerOfAnotherUser : public testing::Test {
+class TcpPeerOfAnotherUser : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());

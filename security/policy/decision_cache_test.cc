@@ -12,16 +12,16 @@
 namespace gradwire::security {
 namespace {
 
-PolicyPtr policy(absl::string_view text) { return *Policy::parse(text, "p"); }
-Subject function(absl::string_view name) { return {CalleeClass::kFunction, name}; }
+PolicyPtr parsed_policy(absl::string_view text) { return *Policy::parse(text, "p"); }
+Subject function_subject(absl::string_view name) { return {CalleeClass::kFunction, name}; }
 
 TEST(DecisionCache, AnswersAsThePolicyDoesTwice) {
-  const PolicyPtr rules = policy("allow a* function f\ndeny ab function f\nallow * class S\n");
+  const PolicyPtr rules = parsed_policy("allow a* function f\ndeny ab function f\nallow * class S\n");
   DecisionCache cache(rules);
   for (int round = 0; round < 2; ++round) {
     for (const char* caller : {"a", "aa", "ab", "b"}) {
       for (const Subject& subject :
-           {function("f"), function("g"), Subject{CalleeClass::kClass, "S"},
+           {function_subject("f"), function_subject("g"), Subject{CalleeClass::kClass, "S"},
             Subject{CalleeClass::kClass, "S::f", "S"}, Subject{CalleeClass::kClass, "S::f"}}) {
         const Decision expected = rules->check(caller, subject);
         const Decision got = cache.check(caller, subject);
@@ -33,29 +33,30 @@ TEST(DecisionCache, AnswersAsThePolicyDoesTwice) {
 }
 
 TEST(DecisionCache, ANewPolicyReplacesTheAnswers) {
-  DecisionCache cache(policy("allow a function f"));
-  EXPECT_TRUE(cache.check("a", function("f")).allowed);
-  cache.replace(policy("deny a function f"));
-  EXPECT_FALSE(cache.check("a", function("f")).allowed);
+  DecisionCache cache(parsed_policy("allow a function f"));
+  EXPECT_TRUE(cache.check("a", function_subject("f")).allowed);
+  cache.replace(parsed_policy("deny a function f"));
+  EXPECT_FALSE(cache.check("a", function_subject("f")).allowed);
 }
 
 TEST(DecisionCache, NamesOfOtherProcessesDoNotFillIt) {
-  DecisionCache cache(policy("allow a* function f*"));
+  DecisionCache cache(parsed_policy("allow a* function f*"));
   for (int i = 0; i < 20'000; ++i) {
     const std::string name = absl::StrCat("f", i, std::string(100, 'x'));
-    ASSERT_TRUE(cache.check("a", function(name)).allowed);
+    ASSERT_TRUE(cache.check("a", function_subject(name)).allowed);
   }
   // 256 KiB of names of more than 100 bytes.
   EXPECT_LT(cache.size(), 2622u);
-  for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(cache.check(absl::StrCat("a", i), function("f")).allowed);
+  for (int i = 0; i < 10'000; ++i)
+    ASSERT_TRUE(cache.check(absl::StrCat("a", i), function_subject("f")).allowed);
   EXPECT_LE(cache.size(), 8 * DecisionCache::kMaxCallers);
-  EXPECT_FALSE(cache.check("a", function("f" + std::string(2000, 'x'))).allowed);
+  EXPECT_FALSE(cache.check("a", function_subject("f" + std::string(2000, 'x'))).allowed);
 }
 
 // Callers that ask while the policy changes get the answer of one policy or of the other.
 TEST(DecisionCache, ThreadsAskWhileThePolicyChanges) {
-  const PolicyPtr open = policy("\nallow * function f");
-  const PolicyPtr closed = policy("deny * function f");
+  const PolicyPtr open = parsed_policy("\nallow * function f");
+  const PolicyPtr closed = parsed_policy("deny * function f");
   DecisionCache cache(open);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -63,14 +64,14 @@ TEST(DecisionCache, ThreadsAskWhileThePolicyChanges) {
     threads.emplace_back([&, i] {
       const std::string caller = absl::StrCat("w", i);
       while (!stop) {
-        const Decision decision = cache.check(caller, function("f"));
+        const Decision decision = cache.check(caller, function_subject("f"));
         EXPECT_EQ(decision.line, decision.allowed ? 2 : 1);
       }
     });
   }
   for (int i = 0; i < 200; ++i) cache.replace(i % 2 == 0 ? closed : open);
   cache.replace(closed);
-  EXPECT_FALSE(cache.check("w0", function("f")).allowed);
+  EXPECT_FALSE(cache.check("w0", function_subject("f")).allowed);
   stop = true;
   for (std::thread& thread : threads) thread.join();
 }

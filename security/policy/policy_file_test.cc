@@ -45,8 +45,8 @@ class PolicyFileTest : public ::testing::Test {
     return file.check(caller, kF, absl::UnixEpoch() + absl::Seconds(1000 + seconds));
   }
 
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/policy-", getpid(), "-",
-                                         testing::UnitTest::GetInstance()->current_test_info()->name());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/policy-", getpid(), "-",
+                                         ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(PolicyFileTest, ReadsAChangedFileAfterASecond) {
@@ -159,7 +159,7 @@ TEST_F(PolicyFileTest, AFileOfAnotherUserIsRefused) {
 TEST_F(PolicyFileTest, WhatCannotBeReadIsRefused) {
   EXPECT_TRUE(absl::IsNotFound(PolicyFile::open(path_).status()));
   EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("SecurityOptions::policy_file"));
-  EXPECT_TRUE(absl::IsInvalidArgument(PolicyFile::open(testing::TempDir()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(PolicyFile::open(::testing::TempDir()).status()));
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   EXPECT_THAT(PolicyFile::open(path_).status().message(), HasSubstr("not a regular file"));
   unlink(path_.c_str());

@@ -10,7 +10,7 @@
 namespace gradwire::security {
 namespace {
 
-constexpr size_t kFirstBytes = 4096;
+constexpr size_t kFirstCapacity = 4096;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ ssize_t ReceivedBytes::receive(int socket, size_t most) {
   // are
   //    less than a record, to its beginning.
   if (capacity_ == 0 || (grow_ && capacity_ < kMaxBytes)) {
-    const size_t capacity = capacity_ == 0 ? kFirstBytes : std::min(capacity_ * 4, kMaxBytes);
+    const size_t capacity = capacity_ == 0 ? kFirstCapacity : std::min(capacity_ * 4, kMaxBytes);
     std::unique_ptr<char[]> larger(new char[capacity]);
     if (!empty()) std::memcpy(larger.get(), bytes().data(), bytes().size());
     bytes_ = std::move(larger);

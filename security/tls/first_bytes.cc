@@ -13,7 +13,7 @@ constexpr absl::string_view kMagic = "GWa1";
 constexpr size_t kHead = 8;
 constexpr char kRefusal = 5;
 constexpr size_t kMaxRefusal = 512;
-constexpr size_t kShown = 16;
+constexpr size_t kShownBytes = 16;
 
 // The types of the records with which a handshake may begin, and the first byte of all versions of TLS.
 constexpr char kAlert = 0x15;
@@ -23,7 +23,7 @@ constexpr char kMajorVersion = 0x03;
 absl::Status not_tls(absl::string_view bytes, const std::string& peer) {
   return absl::UnauthenticatedError(
       absl::StrCat("TLS with ", peer, " failed: the peer does not speak TLS: its first bytes are \"",
-                   absl::CHexEscape(bytes.substr(0, kShown)),
+                   absl::CHexEscape(bytes.substr(0, kShownBytes)),
                    "\"; give both ends certificates, or neither, and check the address"));
 }
 

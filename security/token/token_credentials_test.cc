@@ -22,15 +22,15 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Progress = SocketHandshake::Progress;
 
 constexpr int kDeadlineMs = 60'000;
 
-const std::string kToken(32, 't');
+const std::string kJobToken(32, 't');
 
-CredentialsPtr credentials(const std::string& token = kToken, bool check_addresses = true) {
+CredentialsPtr credentials(const std::string& token = kJobToken, bool check_addresses = true) {
   absl::StatusOr<CredentialsPtr> made = make_token_credentials(Secret(token), check_addresses);
   EXPECT_TRUE(made.ok()) << made.status();
   return *made;
@@ -95,7 +95,7 @@ void wait_for(int socket, short events) {
 }
 
 // One end of a handshake. It closes its socket when it fails, as owners do.
-struct End {
+struct SocketEnd {
   Descriptor& socket;
   std::unique_ptr<SocketHandshake> handshake;
   absl::StatusOr<Progress> last = Progress::kToRead;
@@ -110,10 +110,10 @@ struct End {
 };
 
 // Runs both ends until each is over.
-void run(End& client, End& server) {
+void run(SocketEnd& client, SocketEnd& server) {
   while (!client.over() || !server.over()) {
     std::vector<pollfd> waiting;
-    for (End* end : {&client, &server}) {
+    for (SocketEnd* end : {&client, &server}) {
       if (!end->over()) end->step();
       if (end->over()) continue;
       const auto events = static_cast<short>(*end->last == Progress::kToRead ? POLLIN : POLLOUT);
@@ -132,8 +132,8 @@ struct Outcome {
 
 Outcome shake(Pair& pair, const Credentials& client_credentials, const Credentials& server_credentials,
               const std::string& client_purpose = "rpc") {
-  End client{pair.client, client_credentials.connected(pair.client.get(), facts("a", client_purpose))};
-  End server{pair.server, server_credentials.accepted(pair.server.get(), facts("b"))};
+  SocketEnd client{pair.client, client_credentials.connected(pair.client.get(), facts("a", client_purpose))};
+  SocketEnd server{pair.server, server_credentials.accepted(pair.server.get(), facts("b"))};
   run(client, server);
   return {client.last.status(), server.last.status(), client.handshake->peer(), server.handshake->peer()};
 }
@@ -180,8 +180,8 @@ TEST(TokenCredentials, AnIpv4ClientAgreesWithAnIpv6Server) {
 TEST(TokenCredentials, TheBytesBehindTheHandshakeStayInTheSocket) {
   for (const bool tcp : {false, true}) {
     Pair pair = tcp ? tcp4() : unix_pair();
-    End client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
-    End server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
+    SocketEnd client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
+    SocketEnd server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
     while (!server.over()) {
       client.step();
       server.step();
@@ -201,8 +201,8 @@ TEST(TokenCredentials, TheBytesBehindTheHandshakeStayInTheSocket) {
 // The records pass through two connections, a byte at a time.
 TEST(TokenCredentials, BytesThatArriveOneAtATimeAreSufficient) {
   Pair near = unix_pair(), far = unix_pair();
-  End client{near.client, credentials()->connected(near.client.get(), facts("a"))};
-  End server{far.server, credentials()->accepted(far.server.get(), facts("b"))};
+  SocketEnd client{near.client, credentials()->connected(near.client.get(), facts("a"))};
+  SocketEnd server{far.server, credentials()->accepted(far.server.get(), facts("b"))};
   int steps = 0;
   while (!client.over() || !server.over()) {
     ASSERT_LT(++steps, 10'000);
@@ -232,7 +232,7 @@ TEST(TokenCredentials, ASocketWithoutRoomIsWaitedFor) {
       while ((sent = ::send(pair.client.get(), block.data(), size, MSG_DONTWAIT)) > 0)
         junk += static_cast<std::size_t>(sent);
     }
-    End client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
+    SocketEnd client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
     client.step();
     ASSERT_TRUE(client.last.ok()) << client.last.status();
     ASSERT_EQ(*client.last, Progress::kToWrite);
@@ -245,7 +245,7 @@ TEST(TokenCredentials, ASocketWithoutRoomIsWaitedFor) {
       client.step();
       ASSERT_TRUE(client.last.ok()) << client.last.status();
     }
-    End server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
+    SocketEnd server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
     run(client, server);
     EXPECT_TRUE(client.done()) << client.last.status();
     EXPECT_TRUE(server.done()) << server.last.status();
@@ -281,9 +281,9 @@ TEST(TokenCredentials, AnotherPurposeIsReportedAtBothEnds) {
 TEST(TokenCredentials, ARelayOverTcpIsRefusedUnlessAddressesAreNotChecked) {
   for (const bool check : {true, false}) {
     Pair near = tcp4(), far = tcp4();
-    const CredentialsPtr both = credentials(kToken, check);
-    End client{near.client, both->connected(near.client.get(), facts("a"))};
-    End server{far.server, both->accepted(far.server.get(), facts("b"))};
+    const CredentialsPtr both = credentials(kJobToken, check);
+    SocketEnd client{near.client, both->connected(near.client.get(), facts("a"))};
+    SocketEnd server{far.server, both->accepted(far.server.get(), facts("b"))};
     while (!client.over() || !server.over()) {
       if (!client.over()) client.step();
       if (!server.over()) server.step();
@@ -302,7 +302,7 @@ TEST(TokenCredentials, ARelayOverTcpIsRefusedUnlessAddressesAreNotChecked) {
 TEST(TokenCredentials, AClosedConnectionIsUnavailable) {
   {
     Pair pair = unix_pair();
-    End client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
+    SocketEnd client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
     pair.server.reset();
     while (!client.over()) client.step();
     EXPECT_TRUE(absl::IsUnavailable(client.last.status())) << client.last.status();
@@ -311,7 +311,7 @@ TEST(TokenCredentials, AClosedConnectionIsUnavailable) {
                           "that it runs the same version of Gradwire with a token"));
   }
   Pair pair = tcp4();
-  End server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
+  SocketEnd server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
   ASSERT_EQ(::send(pair.client.get(), "GWa1", 4, 0), 4);
   pair.client.reset();
   while (!server.over()) server.step();
@@ -321,7 +321,7 @@ TEST(TokenCredentials, AClosedConnectionIsUnavailable) {
 
 TEST(TokenCredentials, AnotherProtocolIsRefused) {
   Pair pair = unix_pair();
-  End server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
+  SocketEnd server{pair.server, credentials()->accepted(pair.server.get(), facts("b"))};
   ASSERT_EQ(::send(pair.client.get(), "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
   server.step();
   EXPECT_TRUE(absl::IsUnauthenticated(server.last.status()));
@@ -337,7 +337,7 @@ TEST(TokenCredentials, ARefusalBeforeTheHandshakeIsShown) {
     const std::string refusal = Record::refusal("the accepting process has no token").encode();
     ASSERT_EQ(::send(pair.server.get(), refusal.data(), refusal.size(), 0), refusal.size());
     pair.server.reset();
-    End client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
+    SocketEnd client{pair.client, credentials()->connected(pair.client.get(), facts("a"))};
     while (!client.over()) client.step();
     EXPECT_TRUE(absl::IsUnauthenticated(client.last.status()));
     EXPECT_THAT(client.message(), HasSubstr("it refused the connection: the accepting process has no token"));
@@ -362,8 +362,8 @@ TEST(TokenCredentials, EachConnectionHasItsOwnNonces) {
     ASSERT_TRUE(handshake->step().ok());
     const std::string hello = read_all(pair.server.get());
     EXPECT_THAT(hello, HasSubstr("rpc"));
-    EXPECT_THAT(hello, Not(HasSubstr(kToken)));
-    EXPECT_THAT(seen, Not(testing::Contains(hello)));
+    EXPECT_THAT(hello, Not(HasSubstr(kJobToken)));
+    EXPECT_THAT(seen, Not(::testing::Contains(hello)));
     seen.push_back(hello);
   }
 }

@@ -16,15 +16,15 @@
 namespace gradwire::security {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-const std::string kToken(32, 't');
+const std::string kTokenInFile(32, 't');
 
 // A new path for each call.
 std::string path() {
   static int count = 0;
-  return absl::StrCat(testing::TempDir(), "/token_file_", ::getpid(), "_", ++count);
+  return absl::StrCat(::testing::TempDir(), "/token_file_", ::getpid(), "_", ++count);
 }
 
 std::string file(const std::string& content, mode_t mode = 0600) {
@@ -41,10 +41,10 @@ std::string token_in(const std::string& content) {
 }
 
 TEST(TokenFile, OneNewlineAtTheEndIsIgnored) {
-  EXPECT_EQ(token_in(kToken), kToken);
-  EXPECT_EQ(token_in(kToken + "\n"), kToken);
-  EXPECT_EQ(token_in(kToken + "\n\n"), kToken + "\n");
-  EXPECT_EQ(token_in(" " + kToken + " \n"), " " + kToken + " ");
+  EXPECT_EQ(token_in(kTokenInFile), kTokenInFile);
+  EXPECT_EQ(token_in(kTokenInFile + "\n"), kTokenInFile);
+  EXPECT_EQ(token_in(kTokenInFile + "\n\n"), kTokenInFile + "\n");
+  EXPECT_EQ(token_in(" " + kTokenInFile + " \n"), " " + kTokenInFile + " ");
 }
 
 TEST(TokenFile, AShortTokenIsRefusedWithTheWayToMakeOne) {
@@ -66,7 +66,7 @@ TEST(TokenFile, HasAtMostFourKibibytes) {
 }
 
 TEST(TokenFile, ThatOthersCanReadIsRefused) {
-  const std::string name = file(kToken, 0644);
+  const std::string name = file(kTokenInFile, 0644);
   const absl::Status status = read_token_file(name).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(std::string(status.message()),

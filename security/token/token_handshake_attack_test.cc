@@ -12,7 +12,7 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Options = TokenHandshake::Options;
 using Kind = Record::Kind;
 

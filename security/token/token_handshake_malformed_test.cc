@@ -11,7 +11,7 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Options = TokenHandshake::Options;
 using Role = TokenHandshake::Role;
 using Kind = Record::Kind;

@@ -14,7 +14,7 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Options = TokenHandshake::Options;
 using Role = TokenHandshake::Role;
 

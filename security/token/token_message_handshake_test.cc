@@ -13,10 +13,10 @@
 namespace gradwire::security {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Reaction = MessageHandshake::Reaction;
 
-constexpr char kToken[] = "a token of the job, of 32 bytes at least";
+constexpr char kTokenOfJob[] = "a token of the job, of 32 bytes at least";
 constexpr char kOtherToken[] = "another token of the job, of 32 bytes";
 
 struct Ends {
@@ -47,7 +47,7 @@ std::vector<Reaction> talk(const Ends& ends) {
 }
 
 TEST(TokenMessageHandshake, EndsWithFourMessagesAndTheNamesOfThePeers) {
-  const Ends both = ends(kToken, kToken);
+  const Ends both = ends(kTokenOfJob, kTokenOfJob);
   const std::vector<Reaction> reactions = talk(both);
   ASSERT_EQ(reactions.size(), 5u);
   for (const Reaction& reaction : reactions) EXPECT_TRUE(reaction.failure.ok()) << reaction.failure;
@@ -59,7 +59,7 @@ TEST(TokenMessageHandshake, EndsWithFourMessagesAndTheNamesOfThePeers) {
 }
 
 TEST(TokenMessageHandshake, AnotherTokenIsRefusedAtBothEnds) {
-  const std::vector<Reaction> reactions = talk(ends(kToken, kOtherToken));
+  const std::vector<Reaction> reactions = talk(ends(kTokenOfJob, kOtherToken));
   ASSERT_EQ(reactions.size(), 4u);
   for (std::size_t i : {2u, 3u}) {
     EXPECT_EQ(reactions[i].failure.code(), absl::StatusCode::kUnauthenticated);
@@ -69,19 +69,20 @@ TEST(TokenMessageHandshake, AnotherTokenIsRefusedAtBothEnds) {
 }
 
 TEST(TokenMessageHandshake, AddressesThatDifferAreRefused) {
-  Ends both = ends(kToken, kToken);
-  both.server = end(kToken, {.accepted = true, .own_address = "10.0.0.2:5", .peer_address = "10.0.0.3:4"});
+  Ends both = ends(kTokenOfJob, kTokenOfJob);
+  both.server =
+      end(kTokenOfJob, {.accepted = true, .own_address = "10.0.0.2:5", .peer_address = "10.0.0.3:4"});
   const std::vector<Reaction> reactions = talk(both);
   EXPECT_EQ(reactions.back().failure.code(), absl::StatusCode::kUnauthenticated);
   EXPECT_THAT(std::string(reactions.back().failure.message()), HasSubstr("10.0.0.3:4"));
 }
 
 TEST(TokenMessageHandshake, AMessageIsExactlyOneRecord) {
-  const std::string hello = ends(kToken, kToken).client->start().send;
+  const std::string hello = ends(kTokenOfJob, kTokenOfJob).client->start().send;
   const std::string bad[] = {"",          "GWa1",  hello.substr(0, hello.size() - 1),
                              hello + "x", "GET /", hello + hello};
   for (const std::string& message : bad) {
-    const Ends both = ends(kToken, kToken);
+    const Ends both = ends(kTokenOfJob, kTokenOfJob);
     both.server->start();
     const Reaction reaction = both.server->receive(message);
     EXPECT_EQ(reaction.failure.code(), absl::StatusCode::kUnauthenticated) << message;

@@ -120,7 +120,7 @@ TEST(C10dAdmission, EveryUserIsServedIfTheOptionSaysSoOrTheStoreIsInsecure) {
 }
 
 // A connection of the other user's process, accepted by the test.
-class C10dConnections : public testing::Test {
+class C10dConnections : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());

@@ -23,11 +23,11 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 Clock& system_clock() { return Clock::system(); }
 
-class C10dCallsTest : public testing::Test {
+class C10dCallsTest : public ::testing::Test {
  protected:
   C10dSocket connect() {
     C10dSocket::Server server;
@@ -251,7 +251,7 @@ TEST(C10dClient, StoreNeedsOneConnectionToFindOutTheProtocolAndOneForItsCalls) {
 TEST(C10dClient, ServerThatClosesIsUnavailableAndACallIsNotRepeated) {
   const absl::Status status = get_from(FakeServer(""));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("TcpStore at test"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("TcpStore at test"));
 }
 
 }  // namespace

@@ -19,21 +19,21 @@
 namespace gradwire::store {
 namespace {
 
-std::string query(C10dQuery code) { return std::string(1, static_cast<char>(code)); }
+std::string query_byte(C10dQuery code) { return std::string(1, static_cast<char>(code)); }
 
-std::string number(uint64_t value, int size = 8) {
+std::string encoded_number(uint64_t value, int size = 8) {
   std::string bytes;
   put_c10d_number(bytes, value, size);
   return bytes;
 }
 
-std::string text(absl::string_view value) {
+std::string encoded_text(absl::string_view value) {
   std::string bytes;
   put_c10d_string(bytes, value);
   return bytes;
 }
 
-class HostileTorchClient : public testing::Test {
+class HostileTorchClient : public ::testing::Test {
  protected:
   // Checks that the server still serves others, and has forgotten the client.
   void TearDown() override {
@@ -83,8 +83,8 @@ class HostileTorchClient : public testing::Test {
     return got == 0 || errno == ECONNRESET;
   }
   void expect_ping(const Descriptor& socket) {
-    write(socket, query(C10dQuery::kPing) + number(77, 4));
-    EXPECT_EQ(read(socket, 4), number(77, 4));
+    write(socket, query_byte(C10dQuery::kPing) + encoded_number(77, 4));
+    EXPECT_EQ(read(socket, 4), encoded_number(77, 4));
   }
   // Returns when the server has `count` waiting calls.
   void wait_for_waiters(std::size_t count) {
@@ -111,10 +111,11 @@ TEST_F(HostileTorchClient, WrongGreetingIsClosed) {
 
 TEST_F(HostileTorchClient, GarbageAndHugeLengthsAreClosed) {
   for (const std::string& bytes : std::vector<std::string>{
-           "\xff", "GET / HTTP/1.1\r\n\r\n", query(C10dQuery::kGet) + number(~uint64_t{0}),
-           query(C10dQuery::kSet) + text("/k") + number(uint64_t{1} << 40),
-           query(C10dQuery::kWait) + number(uint64_t{1} << 62), query(C10dQuery::kMultiSet) + number(1 << 30),
-           query(C10dQuery::kGet) + text("without prefix")}) {
+           "\xff", "GET / HTTP/1.1\r\n\r\n", query_byte(C10dQuery::kGet) + encoded_number(~uint64_t{0}),
+           query_byte(C10dQuery::kSet) + encoded_text("/k") + encoded_number(uint64_t{1} << 40),
+           query_byte(C10dQuery::kWait) + encoded_number(uint64_t{1} << 62),
+           query_byte(C10dQuery::kMultiSet) + encoded_number(1 << 30),
+           query_byte(C10dQuery::kGet) + encoded_text("without prefix")}) {
     const Descriptor socket = connect();
     write(socket, bytes);
     EXPECT_TRUE(is_closed(socket)) << bytes;
@@ -123,7 +124,7 @@ TEST_F(HostileTorchClient, GarbageAndHugeLengthsAreClosed) {
 
 TEST_F(HostileTorchClient, ClientThatEndsInTheMiddleOfARequestChangesNothing) {
   TcpStore store("localhost", server_->port());
-  const std::string set = query(C10dQuery::kSet) + text("/key") + text("value");
+  const std::string set = query_byte(C10dQuery::kSet) + encoded_text("/key") + encoded_text("value");
   for (std::size_t size = 1; size < set.size(); ++size) {
     const Descriptor socket = connect();
     expect_ping(socket);
@@ -137,7 +138,8 @@ TEST_F(HostileTorchClient, WaitsOfAClientThatEndsAreDropped) {
     std::vector<Descriptor> sockets;
     for (int i = 0; i < 8; ++i) {
       sockets.push_back(connect());
-      write(sockets.back(), query(C10dQuery::kWait) + number(1) + text(absl::StrCat("/", i)));
+      write(sockets.back(),
+            query_byte(C10dQuery::kWait) + encoded_number(1) + encoded_text(absl::StrCat("/", i)));
     }
     wait_for_waiters(8);
   }
@@ -146,7 +148,7 @@ TEST_F(HostileTorchClient, WaitsOfAClientThatEndsAreDropped) {
 
 TEST_F(HostileTorchClient, SecondWaitIsClosedAndTheFirstForgotten) {
   const Descriptor socket = connect();
-  const std::string wait = query(C10dQuery::kWait) + number(1) + text("/never");
+  const std::string wait = query_byte(C10dQuery::kWait) + encoded_number(1) + encoded_text("/never");
   write(socket, wait + wait);
   EXPECT_TRUE(is_closed(socket));
   wait_for_waiters(0);
@@ -156,7 +158,7 @@ TEST_F(HostileTorchClient, ClientThatDoesNotReadItsAnswersIsClosed) {
   TcpStore store("localhost", server_->port());
   store.set("large", std::string(std::size_t{1} << 20, 'v'));
   const Descriptor socket = connect();
-  const std::string get = query(C10dQuery::kGet) + text("/large");
+  const std::string get = query_byte(C10dQuery::kGet) + encoded_text("/large");
   std::string many;
   // Far more answers than the system's buffers and the limit hold.
   for (int i = 0; i < 200; ++i) many += get;
@@ -171,8 +173,8 @@ TEST_F(HostileTorchClient, AnswerThatIsBeingSentWhenTheServerStopsArrives) {
   server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
   TcpStore("localhost", server_->port()).set("large", std::string(kLargeBytes, 'v'));
   const Descriptor socket = connect();
-  write(socket, query(C10dQuery::kGet) + text("/large"));
-  EXPECT_EQ(read(socket, 8), number(kLargeBytes));
+  write(socket, query_byte(C10dQuery::kGet) + encoded_text("/large"));
+  EXPECT_EQ(read(socket, 8), encoded_number(kLargeBytes));
   std::thread stop([&] {
     server_->shutdown(absl::Seconds(600));
     // Without the wait in shutdown() this would drop the rest.
@@ -187,8 +189,8 @@ TEST_F(HostileTorchClient, ClientThatDoesNotReadHoldsUpAStopOnlyForItsGrace) {
   server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
   TcpStore("localhost", server_->port()).set("large", std::string(kLargeBytes, 'v'));
   const Descriptor socket = connect();
-  write(socket, query(C10dQuery::kGet) + text("/large"));
-  EXPECT_EQ(read(socket, 8), number(kLargeBytes));
+  write(socket, query_byte(C10dQuery::kGet) + encoded_text("/large"));
+  EXPECT_EQ(read(socket, 8), encoded_number(kLargeBytes));
   server_->shutdown(absl::Milliseconds(10));
   EXPECT_LT(read(socket, kLargeBytes).size(), kLargeBytes);
   server_ = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
@@ -196,7 +198,7 @@ TEST_F(HostileTorchClient, ClientThatDoesNotReadHoldsUpAStopOnlyForItsGrace) {
 
 TEST_F(HostileTorchClient, WaitingClientsAreClosedWhenTheServerStops) {
   const Descriptor socket = connect();
-  write(socket, query(C10dQuery::kWait) + number(1) + text("/never"));
+  write(socket, query_byte(C10dQuery::kWait) + encoded_number(1) + encoded_text("/never"));
   wait_for_waiters(1);
   server_->shutdown();
   EXPECT_TRUE(is_closed(socket));

@@ -6,17 +6,17 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
-std::string query(C10dQuery code) { return std::string(1, static_cast<char>(code)); }
+std::string query_of(C10dQuery code) { return std::string(1, static_cast<char>(code)); }
 
-std::string number(uint64_t value, int size = 8) {
+std::string number_bytes(uint64_t value, int size = 8) {
   std::string bytes;
   put_c10d_number(bytes, value, size);
   return bytes;
 }
 
-std::string text(absl::string_view value) {
+std::string text_bytes(absl::string_view value) {
   std::string bytes;
   put_c10d_string(bytes, value);
   return bytes;
@@ -54,16 +54,19 @@ absl::Status error_of(const std::string& bytes) {
 
 TEST(C10dParser, EveryQueryIsReadAlsoByteByByte) {
   const std::string bytes =
-      query(C10dQuery::kValidate) + number(kC10dMagic, 4) + query(C10dQuery::kSet) + text("/k") + text("") +
-      query(C10dQuery::kCompareSet) + text("/k") + text("a") + text("b") + query(C10dQuery::kGet) +
-      text("/k") + query(C10dQuery::kAdd) + text("init/") + number(static_cast<uint64_t>(-3)) +
-      query(C10dQuery::kCheck) + number(2) + text("/a") + text("/b") + query(C10dQuery::kWait) + number(0) +
-      query(C10dQuery::kNumKeys) + query(C10dQuery::kDeleteKey) + text("") + query(C10dQuery::kAppend) +
-      text("/k") + text("x") + query(C10dQuery::kMultiGet) + number(1) + text("/k") +
-      query(C10dQuery::kMultiSet) + number(2) + text("/a") + text("1") + text("/b") + text("2") +
-      query(C10dQuery::kCancelWait) + query(C10dQuery::kPing) + number(0xFFFFFFFF, 4) +
-      query(C10dQuery::kQueuePush) + text("/q") + text("i") + query(C10dQuery::kQueuePop) + text("/q") +
-      query(C10dQuery::kQueueLen) + text("/q") + query(C10dQuery::kListKeys);
+      query_of(C10dQuery::kValidate) + number_bytes(kC10dMagic, 4) + query_of(C10dQuery::kSet) +
+      text_bytes("/k") + text_bytes("") + query_of(C10dQuery::kCompareSet) + text_bytes("/k") +
+      text_bytes("a") + text_bytes("b") + query_of(C10dQuery::kGet) + text_bytes("/k") +
+      query_of(C10dQuery::kAdd) + text_bytes("init/") + number_bytes(static_cast<uint64_t>(-3)) +
+      query_of(C10dQuery::kCheck) + number_bytes(2) + text_bytes("/a") + text_bytes("/b") +
+      query_of(C10dQuery::kWait) + number_bytes(0) + query_of(C10dQuery::kNumKeys) +
+      query_of(C10dQuery::kDeleteKey) + text_bytes("") + query_of(C10dQuery::kAppend) + text_bytes("/k") +
+      text_bytes("x") + query_of(C10dQuery::kMultiGet) + number_bytes(1) + text_bytes("/k") +
+      query_of(C10dQuery::kMultiSet) + number_bytes(2) + text_bytes("/a") + text_bytes("1") +
+      text_bytes("/b") + text_bytes("2") + query_of(C10dQuery::kCancelWait) + query_of(C10dQuery::kPing) +
+      number_bytes(0xFFFFFFFF, 4) + query_of(C10dQuery::kQueuePush) + text_bytes("/q") + text_bytes("i") +
+      query_of(C10dQuery::kQueuePop) + text_bytes("/q") + query_of(C10dQuery::kQueueLen) + text_bytes("/q") +
+      query_of(C10dQuery::kListKeys);
   for (const std::size_t step : {std::size_t{1}, std::size_t{3}, bytes.size()}) {
     const std::vector<C10dRequest> requests = parse(bytes, step);
     ASSERT_EQ(requests.size(), 18);
@@ -88,31 +91,33 @@ TEST(C10dParser, UnknownQueryIsInvalid) {
 // Before any of the bytes has arrived.
 TEST(C10dParser, LengthsOverTheLimitsAreRefusedAtOnce) {
   const uint64_t huge = ~uint64_t{0};
-  EXPECT_TRUE(absl::IsResourceExhausted(error_of(query(C10dQuery::kGet) + number(huge))));
-  EXPECT_TRUE(absl::IsResourceExhausted(error_of(query(C10dQuery::kGet) + number(kMaxC10dKeyBytes + 1))));
-  EXPECT_TRUE(error_of(query(C10dQuery::kGet) + number(kMaxC10dKeyBytes)).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(error_of(query_of(C10dQuery::kGet) + number_bytes(huge))));
   EXPECT_TRUE(
-      absl::IsResourceExhausted(error_of(query(C10dQuery::kSet) + text("/k") + number(kMaxValueBytes + 1))));
-  EXPECT_TRUE(error_of(query(C10dQuery::kSet) + text("/k") + number(kMaxValueBytes)).ok());
+      absl::IsResourceExhausted(error_of(query_of(C10dQuery::kGet) + number_bytes(kMaxC10dKeyBytes + 1))));
+  EXPECT_TRUE(error_of(query_of(C10dQuery::kGet) + number_bytes(kMaxC10dKeyBytes)).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      error_of(query_of(C10dQuery::kSet) + text_bytes("/k") + number_bytes(kMaxValueBytes + 1))));
+  EXPECT_TRUE(error_of(query_of(C10dQuery::kSet) + text_bytes("/k") + number_bytes(kMaxValueBytes)).ok());
   for (const C10dQuery code :
        {C10dQuery::kCheck, C10dQuery::kWait, C10dQuery::kMultiGet, C10dQuery::kMultiSet}) {
-    EXPECT_TRUE(absl::IsResourceExhausted(error_of(query(code) + number(huge))));
-    EXPECT_TRUE(absl::IsResourceExhausted(error_of(query(code) + number(kMaxKeysPerWait + 1))));
-    EXPECT_TRUE(error_of(query(code) + number(kMaxKeysPerWait)).ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(error_of(query_of(code) + number_bytes(huge))));
+    EXPECT_TRUE(absl::IsResourceExhausted(error_of(query_of(code) + number_bytes(kMaxKeysPerWait + 1))));
+    EXPECT_TRUE(error_of(query_of(code) + number_bytes(kMaxKeysPerWait)).ok());
   }
   // The second string of a pair is a value, the first one a key.
   EXPECT_TRUE(absl::IsResourceExhausted(
-      error_of(query(C10dQuery::kMultiSet) + number(1) + number(kMaxC10dKeyBytes + 1))));
-  EXPECT_TRUE(
-      error_of(query(C10dQuery::kMultiSet) + number(1) + text("/k") + number(kMaxC10dKeyBytes + 1)).ok());
+      error_of(query_of(C10dQuery::kMultiSet) + number_bytes(1) + number_bytes(kMaxC10dKeyBytes + 1))));
+  EXPECT_TRUE(error_of(query_of(C10dQuery::kMultiSet) + number_bytes(1) + text_bytes("/k") +
+                       number_bytes(kMaxC10dKeyBytes + 1))
+                  .ok());
 }
 
 TEST(C10dParser, ListIsBoundedAsAWhole) {
-  std::string bytes = query(C10dQuery::kMultiSet) + number(3);
+  std::string bytes = query_of(C10dQuery::kMultiSet) + number_bytes(3);
   const std::string half(kMaxC10dListBytes / 2, 'v');
-  bytes += text("/a") + text(half) + text("/b");
+  bytes += text_bytes("/a") + text_bytes(half) + text_bytes("/b");
   EXPECT_TRUE(error_of(bytes).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(error_of(bytes + number(half.size()))));
+  EXPECT_TRUE(absl::IsResourceExhausted(error_of(bytes + number_bytes(half.size()))));
 }
 
 }  // namespace

@@ -19,8 +19,8 @@
 namespace gradwire::store {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Listens at a free port of 127.0.0.1, and returns it.
 std::string listen_at_port(const std::string&) {

@@ -14,7 +14,7 @@ namespace {
 constexpr absl::Time kNow = absl::UnixEpoch();
 
 // A server with several clients of PyTorch's protocol, without sockets.
-class C10dSessionTest : public testing::Test {
+class C10dSessionTest : public ::testing::Test {
  protected:
   class Client : public C10dSession::Server {
    public:

@@ -18,11 +18,11 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-class EtcdFaults : public testing::Test {
+class EtcdFaults : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEED_ETCD();

@@ -21,18 +21,20 @@
 namespace gradwire::store {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr absl::Duration kKeyTimeout = absl::Seconds(60);
 
 std::shared_ptr<EtcdStore> connect(const EtcdProcess& etcd, absl::Duration lease_ttl = absl::ZeroDuration()) {
   return std::make_shared<EtcdStore>(std::vector<std::string>{etcd.endpoint()}, "job",
-                                     EtcdStoreOptions{.timeout = kTimeout, .lease_ttl = lease_ttl});
+                                     EtcdStoreOptions{.timeout = kKeyTimeout, .lease_ttl = lease_ttl});
 }
 
 // Counting by prefix works, because no key of these tests is a prefix of another.
-bool gone(EtcdStore& store, const std::string& key) { return *store.try_num_keys_under(key, kTimeout) == 0; }
+bool gone(EtcdStore& store, const std::string& key) {
+  return *store.try_num_keys_under(key, kKeyTimeout) == 0;
+}
 
 void await_gone(EtcdStore& store, const std::string& key) {
-  const absl::Time deadline = absl::Now() + kTimeout;
+  const absl::Time deadline = absl::Now() + kKeyTimeout;
   while (!gone(store, key) && absl::Now() < deadline) ::usleep(20'000);
 }
 
@@ -56,7 +58,7 @@ TEST(EtcdLease, KeysOfAKilledProcessGo) {
   EXPECT_TRUE(gone(*store, "alive"));
   EXPECT_TRUE(gone(*store, "counter"));
   EXPECT_FALSE(gone(*store, "mine"));
-  EXPECT_LT(absl::Now() - start, kTimeout / 2);  // The lease's 2 s, and the time that etcd takes.
+  EXPECT_LT(absl::Now() - start, kKeyTimeout / 2);  // The lease's 2 s, and the time that etcd takes.
 }
 
 // Expects that the lease of a store that lives does not end, also if etcd restarts meanwhile.
@@ -111,7 +113,7 @@ TEST(EtcdLease, ClosingEndsSoonWhenEtcdIsGone) {
   etcd.stop();
   const absl::Time start = absl::Now();
   store.reset();
-  EXPECT_LT(absl::Now() - start, kTimeout / 2);
+  EXPECT_LT(absl::Now() - start, kKeyTimeout / 2);
   etcd.resume();
 }
 
@@ -123,24 +125,24 @@ TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
                     clock);
   // Connect before etcd hangs.
   EtcdLease other(client, absl::Seconds(30), "other", clock);
-  ASSERT_TRUE(other.id(clock.now() + kTimeout).ok());
+  ASSERT_TRUE(other.id(clock.now() + kKeyTimeout).ok());
   EtcdLease lease(client, absl::Seconds(30), "EtcdStore \"job\"", clock);
   etcd.stop();
   absl::StatusOr<int64_t> slow_result;
-  std::thread asking([&] { slow_result = lease.id(clock.now() + 2 * kTimeout); });
+  std::thread asking([&] { slow_result = lease.id(clock.now() + 2 * kKeyTimeout); });
   // Repeat until the call with the long deadline is the one that requests the lease.
   const absl::Time start = clock.now();
   absl::Status waited;
   do {
     waited = lease.id(clock.now() + absl::Milliseconds(100)).status();
     EXPECT_TRUE(absl::IsDeadlineExceeded(waited) || absl::IsUnavailable(waited)) << waited;
-  } while (!absl::StrContains(waited.message(), "another call") && clock.now() - start < kTimeout);
-  EXPECT_LT(clock.now() - start, kTimeout);
+  } while (!absl::StrContains(waited.message(), "another call") && clock.now() - start < kKeyTimeout);
+  EXPECT_LT(clock.now() - start, kKeyTimeout);
   EXPECT_TRUE(absl::StrContains(waited.message(), "the EtcdStore \"job\" got no lease")) << waited;
   etcd.resume();
   asking.join();
   ASSERT_TRUE(slow_result.ok()) << slow_result.status();
-  EXPECT_EQ(*lease.id(clock.now() + kTimeout), *slow_result);
+  EXPECT_EQ(*lease.id(clock.now() + kKeyTimeout), *slow_result);
 }
 
 }  // namespace

@@ -15,9 +15,9 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr absl::Duration kOpenTimeout = absl::Seconds(60);
 
 // A certificate authority, a server certificate for localhost and a client certificate, made by the openssl
 // program.
@@ -72,10 +72,10 @@ TEST(EtcdTls, ClientAndServerAuthenticateOneAnother) {
   const EtcdSecurity security = {.authority_file = certificates.file("authority.pem"),
                                  .certificate_file = certificates.file("client.pem"),
                                  .key_file = certificates.file("client.key")};
-  const absl::Status status = open_and_use(etcd.endpoint(), security, kTimeout);
+  const absl::Status status = open_and_use(etcd.endpoint(), security, kOpenTimeout);
   EXPECT_TRUE(status.ok()) << status;
   // The endpoint may omit the scheme.
-  EXPECT_TRUE(open_and_use(absl::StrCat("localhost:", etcd.port()), security, kTimeout).ok());
+  EXPECT_TRUE(open_and_use(absl::StrCat("localhost:", etcd.port()), security, kOpenTimeout).ok());
 }
 
 TEST(EtcdTls, StrangersAreRefused) {
@@ -118,7 +118,7 @@ void ask(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Re
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-class EtcdPassword : public testing::Test {
+class EtcdPassword : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEED_ETCD();
@@ -157,27 +157,27 @@ class EtcdPassword : public testing::Test {
 
 TEST_F(EtcdPassword, UserWithTheRightPasswordIsServed) {
   const absl::Status status =
-      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "secret"}, kTimeout);
+      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "secret"}, kOpenTimeout);
   EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(EtcdPassword, WrongPasswordNamesUserAndEndpointAtOnce) {
   const absl::Time start = absl::Now();
   const absl::Status status =
-      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "sekret"}, kTimeout);
+      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "sekret"}, kOpenTimeout);
   EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", etcd_->port())));
-  EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("sekret")));
-  const absl::Status none = open_and_use(etcd_->endpoint(), {}, kTimeout);
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("sekret")));
+  const absl::Status none = open_and_use(etcd_->endpoint(), {}, kOpenTimeout);
   EXPECT_TRUE(absl::IsUnauthenticated(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("security.user"));
-  EXPECT_LT(absl::Now() - start, kTimeout / 2);
+  EXPECT_LT(absl::Now() - start, kOpenTimeout / 2);
 }
 
 TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedWithAdvice) {
   for (const absl::Status& status :
-       {open_and_use(etcd_->endpoint(), {.user = "guest", .password = "welcome"}, kTimeout),
+       {open_and_use(etcd_->endpoint(), {.user = "guest", .password = "welcome"}, kOpenTimeout),
         EtcdStore::open({etcd_->endpoint()}, "elsewhere",
                         {.security = {.user = "worker", .password = "secret"}})
             .status()}) {
@@ -188,7 +188,7 @@ TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedWithAdvice) {
 }
 
 TEST_F(EtcdPassword, TokenIsRenewedWhenEtcdHasForgottenIt) {
-  const EtcdStoreOptions options = {.timeout = kTimeout,
+  const EtcdStoreOptions options = {.timeout = kOpenTimeout,
                                     .security = {.user = "worker", .password = "secret"}};
   EtcdStore store({etcd_->endpoint()}, "job", options), other({etcd_->endpoint()}, "job", options);
   store.set("key", "one");
@@ -209,7 +209,7 @@ TEST(EtcdNoPassword, UnusedPasswordIsNotAnError) {
   GRADWIRE_NEED_ETCD();
   EtcdProcess etcd;
   const absl::Status status =
-      open_and_use(etcd.endpoint(), {.user = "worker", .password = "secret"}, kTimeout);
+      open_and_use(etcd.endpoint(), {.user = "worker", .password = "secret"}, kOpenTimeout);
   EXPECT_TRUE(status.ok()) << status;
 }
 

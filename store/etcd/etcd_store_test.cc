@@ -19,7 +19,7 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // One etcd for all tests, started by the first one; each test has a prefix of its own.
 EtcdProcess& shared_etcd() {
@@ -64,10 +64,10 @@ std::vector<StoreKind> kinds() {
                 .queues_are_keys = false}};
 }
 
-INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance, testing::ValuesIn(kinds()),
-                         [](const testing::TestParamInfo<StoreKind>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance, ::testing::ValuesIn(kinds()),
+                         [](const ::testing::TestParamInfo<StoreKind>& info) { return info.param.name; });
 
-class EtcdStoreTest : public testing::Test {
+class EtcdStoreTest : public ::testing::Test {
  protected:
   void SetUp() override { GRADWIRE_NEED_ETCD(); }
 

@@ -28,7 +28,7 @@
 namespace gradwire::store {
 namespace {
 
-class FileStoreTest : public testing::Test {
+class FileStoreTest : public ::testing::Test {
  protected:
   ~FileStoreTest() override { std::filesystem::remove(path_); }
 
@@ -50,7 +50,7 @@ class FileStoreTest : public testing::Test {
     return status;
   }
 
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/file-store-", random_id());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/file-store-", random_id());
 };
 
 TEST_F(FileStoreTest, KeysOutliveTheStoreThatHasNoWorldSize) {
@@ -59,7 +59,7 @@ TEST_F(FileStoreTest, KeysOutliveTheStoreThatHasNoWorldSize) {
 }
 
 // A folder that other users can reach, with a file of a FileStore.
-class FileStoreOfSeveralUsers : public testing::Test {
+class FileStoreOfSeveralUsers : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());
@@ -171,7 +171,7 @@ TEST_F(FileStoreTest, MalformedMultiSetIsDamage) {
   log.unlock();
   const absl::Status status = store.try_check({"key"}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(path_));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(path_));
 }
 
 TEST_F(FileStoreTest, MultiSetOfTheLargestSizeIsReadAgain) {
@@ -235,8 +235,8 @@ TEST_F(FileStoreTest, FileOfAnotherProgramIsRefusedAndNotChanged) {
 TEST_F(FileStoreTest, ImpossiblePathsAreNamed) {
   const absl::Status missing = FileStore::open("/no/such/directory/file", std::nullopt).status();
   EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
-  EXPECT_THAT(std::string(missing.message()), testing::HasSubstr("/no/such/directory/file"));
-  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(testing::TempDir(), std::nullopt).status()));
+  EXPECT_THAT(std::string(missing.message()), ::testing::HasSubstr("/no/such/directory/file"));
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(::testing::TempDir(), std::nullopt).status()));
   EXPECT_THROW(FileStore("/no/such/directory/file"), Error);
 }
 

@@ -19,7 +19,7 @@ namespace {
 using Member = FormationRecord::Member;
 
 // Limit of attempts to join while the groups in the store keep changing.
-constexpr int kTries = 1000;
+constexpr int kJoinTries = 1000;
 // Interval at which a waiting process checks again whether all ranks wait. It must: the process that arrived
 // last may have lost its connection before it could write the result.
 constexpr absl::Duration kRecheckInterval = absl::Seconds(5);
@@ -47,7 +47,7 @@ class JoinAttempt {
 
   // Each round is one attempt to join the current group.
   absl::StatusOr<Membership> run() {
-    for (int tries = 0; tries < kTries; ++tries) {
+    for (int tries = 0; tries < kJoinTries; ++tries) {
       GRADWIRE_RETURN_IF_ERROR(record_.open_current());
       Found membership = join();
       // Otherwise the other processes would take this one for a member that waits.
@@ -117,7 +117,7 @@ class JoinAttempt {
 
   Done agree_on_size() {
     std::string old;
-    for (int tries = 0; tries < kTries; ++tries) {
+    for (int tries = 0; tries < kJoinTries; ++tries) {
       GRADWIRE_ASSIGN_OR_RETURN(std::string proposed, record_.propose_size(request_.world_size, old));
       const std::optional<int> size = read_size(proposed);
       if (size == request_.world_size) return true;

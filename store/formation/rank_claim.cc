@@ -14,7 +14,7 @@
 namespace gradwire::store {
 namespace {
 
-constexpr std::size_t kMaxTextBytes = 1024;
+constexpr std::size_t kMaxClaimBytes = 1024;
 constexpr std::size_t kMaxHostBytes = 64;
 
 }  // namespace
@@ -27,7 +27,7 @@ RankClaim RankClaim::make(int world_size) {
 }
 
 std::optional<RankClaim> RankClaim::read(const std::string& text) {
-  if (text.size() > kMaxTextBytes) return std::nullopt;
+  if (text.size() > kMaxClaimBytes) return std::nullopt;
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   RankClaim claim;
   if (lines.size() != 4 || !absl::SimpleAtoi(lines[0], &claim.world_size) ||

@@ -23,8 +23,8 @@
 namespace gradwire::store {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
@@ -100,7 +100,7 @@ TEST(InitEnv, NamesEverythingThatIsMissing) {
                                                    HasSubstr("RANK"), HasSubstr("WORLD_SIZE")));
   const absl::Status rank_zero = rendezvous("env://", 0, 2).status();
   EXPECT_THAT(std::string(rank_zero.message()),
-              AllOf(HasSubstr("lacks MASTER_PORT:"), testing::Not(HasSubstr("MASTER_ADDR"))));
+              AllOf(HasSubstr("lacks MASTER_PORT:"), ::testing::Not(HasSubstr("MASTER_ADDR"))));
 }
 
 TEST(InitEnv, VariableThatIsNotANumberIsNamed) {
@@ -265,10 +265,10 @@ TEST(InitTcp, OpenGroupWaitsForNobody) {
   EXPECT_EQ(second->rank, 1);
 }
 
-class InitFile : public testing::Test {
+class InitFile : public ::testing::Test {
  protected:
   ~InitFile() override { std::filesystem::remove(path_); }
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/init-", random_id());
   const std::string method_ = absl::StrCat("file://", path_);
 };
 
@@ -305,7 +305,7 @@ TEST_F(InitFile, ContradictingMemberIsRefused) {
   EXPECT_FALSE(full.ok());
 }
 
-class InitMulticast : public testing::TestWithParam<const char*> {
+class InitMulticast : public ::testing::TestWithParam<const char*> {
  protected:
   const std::string method_ = absl::StrCat("tcp://", GetParam(), ":", free_port());
 };
@@ -349,7 +349,7 @@ TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
   EXPECT_EQ(second->store->get("key"), "value");
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, InitMulticast, testing::Values("239.255.77.1", "[ff15::4757:1]"),
+INSTANTIATE_TEST_SUITE_P(Families, InitMulticast, ::testing::Values("239.255.77.1", "[ff15::4757:1]"),
                          [](const auto& info) { return info.index == 0 ? "Ipv4" : "Ipv6"; });
 
 // An init method under test. Each test uses an address of its own.
@@ -359,7 +359,7 @@ struct Meeting {
   bool ranks_are_given = true;
 };
 
-class InitMeeting : public testing::TestWithParam<Meeting> {
+class InitMeeting : public ::testing::TestWithParam<Meeting> {
  protected:
   InitMeeting() {
     if (GetParam().kind == InitUrl::Kind::kEnv) {
@@ -394,7 +394,7 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
   }
 
   const int port_ = free_port();
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/init-", random_id());
   std::optional<Environment> environment_;
   // An error that is reported at once arrives long before a member's timeout.
   const absl::Time soon_ = absl::Now() + kTimeout / 2;
@@ -448,11 +448,11 @@ const std::vector<Meeting> kWithoutRanks{{"TcpWithoutRanks", InitUrl::Kind::kTcp
                                          {"FileWithoutRanks", InitUrl::Kind::kFile, false},
                                          {"MulticastWithoutRanks", InitUrl::Kind::kMulticast, false}};
 
-std::string name_of(const testing::TestParamInfo<Meeting>& info) { return info.param.name; }
+std::string name_of(const ::testing::TestParamInfo<Meeting>& info) { return info.param.name; }
 
-INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting, testing::ValuesIn(kWithRanks), name_of);
-INSTANTIATE_TEST_SUITE_P(WithoutRanks, InitMeeting, testing::ValuesIn(kWithoutRanks), name_of);
-INSTANTIATE_TEST_SUITE_P(Methods, InitMeetingOfGivenRanks, testing::ValuesIn(kWithRanks), name_of);
+INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting, ::testing::ValuesIn(kWithRanks), name_of);
+INSTANTIATE_TEST_SUITE_P(WithoutRanks, InitMeeting, ::testing::ValuesIn(kWithoutRanks), name_of);
+INSTANTIATE_TEST_SUITE_P(Methods, InitMeetingOfGivenRanks, ::testing::ValuesIn(kWithRanks), name_of);
 
 TEST(InitMethod, ImpossibleArgumentsAreInvalid) {
   for (const char* method :

@@ -6,8 +6,8 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 std::vector<uint64_t> ids(const StoreTable::Wakeups& wakeups) {
   std::vector<uint64_t> result;

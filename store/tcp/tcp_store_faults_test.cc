@@ -24,7 +24,7 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // A store_server_process that runs until this object is destroyed.
 class ServerProcess {
@@ -149,7 +149,7 @@ TEST(TcpStoreFaults, ClientsMayComeBeforeTheServer) {
   EXPECT_EQ(got, "value");
 }
 
-class Cut : public testing::Test {
+class Cut : public ::testing::Test {
  protected:
   // Runs `call` on another thread. Cuts its connection after the server has set `key` to `value`, so that the
   // answer is lost.

@@ -21,7 +21,7 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 sockaddr_in loopback(int port) {
   sockaddr_in address = {};
@@ -56,7 +56,7 @@ proto::Request hello() {
   return request;
 }
 
-class HostileClient : public testing::Test {
+class HostileClient : public ::testing::Test {
  protected:
   // Checks that the server still serves others.
   void TearDown() override {
@@ -216,7 +216,7 @@ class OtherServer {
   std::thread thread_;
 };
 
-absl::Status open_status(int port, absl::Duration timeout) {
+absl::Status status_within(int port, absl::Duration timeout) {
   return TcpStore::open("127.0.0.1", port, {.timeout = timeout}).status();
 }
 
@@ -226,7 +226,7 @@ TEST(HostileServer, OtherProtocolsAreNamedAtOnce) {
         // The settings of a gRPC server.
         std::string("\0\0\6\4\0\0\0\0\0\0\5\0\0\x40\0", 15)}) {
     OtherServer server(answer);
-    const absl::Status status = open_status(server.port(), absl::Seconds(60));
+    const absl::Status status = status_within(server.port(), absl::Seconds(60));
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("127.0.0.1:", server.port())));
     EXPECT_THAT(std::string(status.message()), HasSubstr("not a Gradwire store"));
@@ -235,7 +235,7 @@ TEST(HostileServer, OtherProtocolsAreNamedAtOnce) {
 
 TEST(HostileServer, SilenceIsUnavailable) {
   OtherServer server("");
-  const absl::Status status = open_status(server.port(), absl::Milliseconds(50));
+  const absl::Status status = status_within(server.port(), absl::Milliseconds(50));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("not a Gradwire store"));
 }
@@ -279,13 +279,13 @@ class LyingServer {
 
 TEST(HostileServer, MalformedAnswerEndsTheAttempt) {
   LyingServer garbage([](const proto::Request&) { return std::string("\xff\xff\xff"); });
-  EXPECT_TRUE(absl::IsFailedPrecondition(open_status(garbage.port(), absl::Seconds(60))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status_within(garbage.port(), absl::Seconds(60))));
   LyingServer no_magic([](const proto::Request& request) {
     proto::Response response = LyingServer::welcome(request);
     response.mutable_hello()->set_magic(3);
     return response.SerializeAsString();
   });
-  EXPECT_TRUE(absl::IsFailedPrecondition(open_status(no_magic.port(), absl::Seconds(60))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status_within(no_magic.port(), absl::Seconds(60))));
   LyingServer strange_code([](const proto::Request& request) {
     proto::Response response;
     response.set_id(request.id());
@@ -293,7 +293,7 @@ TEST(HostileServer, MalformedAnswerEndsTheAttempt) {
     response.set_message(std::string(1'000'000, 'm'));
     return response.SerializeAsString();
   });
-  const absl::Status status = open_status(strange_code.port(), absl::Seconds(60));
+  const absl::Status status = status_within(strange_code.port(), absl::Seconds(60));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_LT(status.message().size(), 10'000);
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kNumber = 77;
 constexpr absl::Time kStart = absl::UnixEpoch();
 
-class Service : public testing::Test {
+class Service : public ::testing::Test {
  protected:
   using Session = TcpStoreService::Session;
 
@@ -86,7 +86,7 @@ TEST_F(Service, OtherVersionsAndOtherServersAreNamed) {
   newer.mutable_hello()->set_version(9);
   proto::Response response = ask_one(1, newer);
   EXPECT_EQ(code_of(response), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(response.message(), testing::HasSubstr("version 9"));
+  EXPECT_THAT(response.message(), ::testing::HasSubstr("version 9"));
   proto::Request other_server = hello(5, 1);
   other_server.mutable_hello()->set_server(kNumber + 1);
   EXPECT_EQ(code_of(ask_one(1, other_server)), absl::StatusCode::kAborted);
@@ -157,7 +157,7 @@ TEST_F(Service, WaitsOfAllSessionsAreBounded) {
   }
   ASSERT_EQ(answers.size(), 1);
   EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(answers.front().response.message(), testing::HasSubstr("all clients"));
+  EXPECT_THAT(answers.front().response.message(), ::testing::HasSubstr("all clients"));
   // A request that need not wait is still answered.
   answers.clear();
   ASSERT_TRUE(small.handle(3, wait(2, {kLongKey}, /*timeout_us=*/0), kStart, answers).ok());
@@ -192,8 +192,8 @@ TEST_F(Service, AnswersThatOneChangeCausesAreBoundedForEachSession) {
     if (session == 2 && response.id() == 9) EXPECT_EQ(response.watch().value().size(), kValueBytes);
   }
   using absl::StatusCode;
-  EXPECT_THAT(codes, testing::ElementsAre(StatusCode::kOk, StatusCode::kOk, StatusCode::kResourceExhausted,
-                                          StatusCode::kResourceExhausted, StatusCode::kResourceExhausted));
+  EXPECT_THAT(codes, ::testing::ElementsAre(StatusCode::kOk, StatusCode::kOk, StatusCode::kResourceExhausted,
+                                            StatusCode::kResourceExhausted, StatusCode::kResourceExhausted));
   EXPECT_EQ(service.num_waiters(), 0);
 }
 
@@ -211,7 +211,7 @@ TEST_F(Service, AnswersThatOneChangeCausesShareTheirValues) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_LT(answers[i].response.ByteSizeLong(), 100);
     EXPECT_THAT(*unpack_keys(complete(std::move(answers[i])).wait().values()),
-                testing::ElementsAre(std::string(1000, 'f'), "l", std::string(1000, 'f')));
+                ::testing::ElementsAre(std::string(1000, 'f'), "l", std::string(1000, 'f')));
   }
 }
 
@@ -309,11 +309,11 @@ TEST_F(Service, DeadlineEndsAWaitWithTheMissingKeys) {
   service_.expire(kStart + absl::Milliseconds(2), answers);
   ASSERT_EQ(answers.size(), 2);
   EXPECT_EQ(answers[0].response.id(), 6);
-  EXPECT_THAT(*unpack_keys(answers[1].response.wait().missing()), testing::ElementsAre("a"));
+  EXPECT_THAT(*unpack_keys(answers[1].response.wait().missing()), ::testing::ElementsAre("a"));
   EXPECT_EQ(service_.next_deadline(), absl::InfiniteFuture());
   EXPECT_EQ(service_.num_waiters(), 1);
   // A timeout of 0 checks once.
-  EXPECT_THAT(*unpack_keys(ask_one(1, wait(8, {"d", "b"}, 0)).wait().missing()), testing::ElementsAre("d"));
+  EXPECT_THAT(*unpack_keys(ask_one(1, wait(8, {"d", "b"}, 0)).wait().missing()), ::testing::ElementsAre("d"));
 }
 
 TEST_F(Service, SessionThatEndsIsForgotten) {

@@ -17,7 +17,7 @@
 namespace gradwire::store {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::unique_ptr<TcpStoreServer> start_server(int port = 0) {
   return value_or_throw(TcpStoreServer::start({.host = "localhost", .port = port}));
@@ -84,7 +84,7 @@ TEST(TcpStore, WorldSizesThatDifferAreBothNamed) {
   TcpStore master("localhost", 0, {.world_size = 2, .is_master = true, .wait_for_workers = false});
   const absl::Status status = open_status(master.port(), {.world_size = 7});
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), testing::AllOf(HasSubstr("7"), HasSubstr("2")));
+  EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("7"), HasSubstr("2")));
 }
 
 TEST(TcpStore, GarbageOnThePortHarmsNobody) {

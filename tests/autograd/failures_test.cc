@@ -35,7 +35,7 @@ using gradwire::rpc::rpc_async;
 using gradwire::rpc::rpc_sync;
 using gradwire::rpc::RRef;
 using gradwire::rpc::testing::Group;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const BackwardOptions kOptions = {.timeout = absl::Seconds(30)};
 // A loss or a cancellation must be noticed within this time, also on a slow machine. A pass that waited for

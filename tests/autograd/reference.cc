@@ -19,7 +19,7 @@ struct Held {
   at::Tensor value;
 };
 
-struct Results {
+struct LocalResults {
   std::vector<at::Tensor> values;
   std::vector<Held> refs;
 };
@@ -36,7 +36,7 @@ class Run {
  public:
   Run(const Program& program, bool bounds) : program_(program), site_(program, bounds) {}
 
-  Results block(int index, std::vector<at::Tensor> arguments, std::vector<Held> refs) {
+  LocalResults block(int index, std::vector<at::Tensor> arguments, std::vector<Held> refs) {
     const Block& block = program_.blocks[index];
     std::vector<at::Tensor> values = std::move(arguments);
     values.resize(block.values.size());
@@ -61,7 +61,7 @@ class Run {
             arguments.push_back(input == kNothing ? at::Tensor() : values[input]);
           }
           for (int ref : operation.ref_inputs) passed.push_back(refs[ref]);
-          Results results = this->block(operation.block, sent(arguments), std::move(passed));
+          LocalResults results = this->block(operation.block, sent(arguments), std::move(passed));
           if (operation.kind == Kind::kRemote) {
             refs[operation.ref_outputs[0]] = {program_.blocks[operation.block].agent, results.values[0]};
             break;
@@ -77,7 +77,7 @@ class Run {
           run_operation(site_, block, operation, values);
       }
     }
-    Results results;
+    LocalResults results;
     for (int result : block.results) results.values.push_back(values[result]);
     for (int ref : block.ref_results) results.refs.push_back(refs[ref]);
     return results;

@@ -18,7 +18,7 @@ namespace {
 
 const World kWorlds[] = {{"SharedMemory", "cpu", {}}, {"Messages", "cpu", {{"shared_memory", "off"}}}};
 
-class Conformance : public testing::TestWithParam<std::tuple<int, World, Case>> {};
+class Conformance : public ::testing::TestWithParam<std::tuple<int, World, Case>> {};
 
 TEST_P(Conformance, Holds) {
   const auto& [size, world, what] = GetParam();
@@ -26,8 +26,8 @@ TEST_P(Conformance, Holds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Conformance,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 8), testing::ValuesIn(kWorlds),
-                                          testing::ValuesIn(kCases)),
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::ValuesIn(kWorlds),
+                                            ::testing::ValuesIn(kCases)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<2>(info.param).name, std::get<0>(info.param), "Ranks",
                                                std::get<1>(info.param).name);
@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Conformance,
 
 // One rank has a wrong shape for another rank's tensor. It fails, and no rank returns other values than those
 // that were sent.
-class WrongShapeForAllGather : public testing::TestWithParam<std::tuple<World, int64_t, int64_t>> {};
+class WrongShapeForAllGather : public ::testing::TestWithParam<std::tuple<World, int64_t, int64_t>> {};
 
 TEST_P(WrongShapeForAllGather, FailsOnThatRank) {
   const World& world = std::get<0>(GetParam());
@@ -59,8 +59,8 @@ TEST_P(WrongShapeForAllGather, FailsOnThatRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, WrongShapeForAllGather,
-                         testing::Combine(testing::ValuesIn(kWorlds), testing::Values(3, 100000),
-                                          testing::Values(2, 4)),
+                         ::testing::Combine(::testing::ValuesIn(kWorlds), ::testing::Values(3, 100000),
+                                            ::testing::Values(2, 4)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param).name, std::get<1>(info.param), "Not",
                                                std::get<2>(info.param));

@@ -14,11 +14,12 @@
 namespace gradwire::collectives {
 namespace {
 
-const World kWorlds[] = {{"shared memory", "cpu", {}}, {"messages", "cpu", {{"shared_memory", "off"}}}};
+const World kFailingWorlds[] = {{"shared memory", "cpu", {}},
+                                {"messages", "cpu", {{"shared_memory", "off"}}}};
 
-class Failures : public testing::TestWithParam<int> {
+class Failures : public ::testing::TestWithParam<int> {
  protected:
-  const World& world() const { return kWorlds[GetParam()]; }
+  const World& world() const { return kFailingWorlds[GetParam()]; }
 };
 
 TEST_P(Failures, AKilledRankEndsTheOperationOnAllSurvivors) {
@@ -79,7 +80,7 @@ TEST_P(Failures, ARankThatLeavesEndsTheOperationOfTheOthers) {
   EXPECT_TRUE(absl::StrContains(error, "rank 1")) << error;
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Failures, testing::Range(0, 2),
+INSTANTIATE_TEST_SUITE_P(Worlds, Failures, ::testing::Range(0, 2),
                          [](const auto& info) { return info.param == 0 ? "SharedMemory" : "Messages"; });
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 
 std::string new_path() {
   static int worlds = 0;
-  return absl::StrCat(testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
+  return absl::StrCat(::testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
 }
 
 [[noreturn]] void run_rank(int rank, std::FILE* out, const std::function<void(int, std::FILE*)>& run) {

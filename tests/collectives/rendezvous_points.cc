@@ -16,7 +16,7 @@ std::string multicast_method() { return absl::StrCat("tcp://239.255.77.2:", free
 
 std::string file_method() {
   static int files = 0;
-  return absl::StrCat("file://", testing::TempDir(), "/rendezvous_", getpid(), "_", ++files);
+  return absl::StrCat("file://", ::testing::TempDir(), "/rendezvous_", getpid(), "_", ++files);
 }
 
 void set_environment(int port, int rank, int world_size) {

@@ -47,8 +47,7 @@ TEST(Support, TablesEqualTheDocumentation) {
   }
   EXPECT_TRUE(page.substr(from, end - from) == wanted)
       << "wrong tables between the marks in " << kPage << ", expected:\n"
-      << wanted
-      << "To write them, run\n  GRADWIRE_WRITE_DOCS=$PWD bazel run //tests/collectives:support_test\n";
+      << wanted << "To write them, run\n  GRADWIRE_WRITE_DOCS=$PWD bazel run //tests/collectives:tests\n";
 }
 
 ArgumentChecks::Group group_of(Backend backend, bool takes_cuda) {

@@ -163,7 +163,7 @@ class Transfer : public device::DeviceTransfer {
   }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool transfer_registered = [] {
   static Transfer transfer;
   device::register_device_transfer(&transfer);
   return true;

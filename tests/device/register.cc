@@ -52,7 +52,7 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
   }
 };
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool device_registered = [] {
   c10::register_privateuse1_backend("lag");
   c10::SetAllocator(c10::DeviceType::PrivateUse1, device_allocator());
   at::setHostAllocator(c10::DeviceType::PrivateUse1, host_allocator());

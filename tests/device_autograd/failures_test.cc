@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 using rpc::RRef;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kCapacity = std::size_t{1} << 30;
 
@@ -49,7 +49,7 @@ GRADWIRE_RPC_METHOD(Risky, forward)
 GRADWIRE_RPC_METHOD(Risky, through)
 
 // The parameter: the channel.
-class DeviceFailures : public testing::TestWithParam<const char*> {
+class DeviceFailures : public ::testing::TestWithParam<const char*> {
  protected:
   DeviceFailures() : guard_(group_[0]) { lag::set_lag({}); }
   ~DeviceFailures() override {
@@ -78,7 +78,7 @@ class DeviceFailures : public testing::TestWithParam<const char*> {
   const rpc::AgentGuard guard_;
   std::vector<RRef<Risky>> risky_;
 };
-INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, testing::Values("local", "ipc", "host"),
+INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, ::testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(DeviceFailures, ALostDeviceEndsThePassWithTheWorkersName) {

@@ -24,7 +24,7 @@ Tensor cubed(const Tensor& x) { return x * x * x; }
 GRADWIRE_RPC(cubed)
 
 // The messages with gradients that an agent sends.
-struct Gradients {
+struct SentGradients {
   // In all, those that carry no bytes of gradients, and those that were lost.
   std::atomic<int> sent{0};
   std::atomic<int> handed_over{0};
@@ -33,7 +33,7 @@ struct Gradients {
   std::atomic<bool> lose{false};
 };
 
-rpc::RpcBackendOptions watched(const char* channel, const std::shared_ptr<Gradients>& gradients) {
+rpc::RpcBackendOptions watched(const char* channel, const std::shared_ptr<SentGradients>& gradients) {
   rpc::RpcBackendOptions options = with_channel(channel);
   options.hooks = rpc::wrap_transports([gradients](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
@@ -69,7 +69,7 @@ class LostGradients : public testing::TestWithParam<const char*> {
     expect_same(get_gradients(context).at(there), 6 * (2 * x) * (2 * x), "gradient");
   }
 
-  const std::shared_ptr<Gradients> gradients_ = std::make_shared<Gradients>();
+  const std::shared_ptr<SentGradients> gradients_ = std::make_shared<SentGradients>();
   const NothingLeft after_the_group_;
   rpc::testing::Group group_{2, watched(GetParam(), gradients_)};
   const std::shared_ptr<lag::IpcTravel> ipc_ = lag::IpcTravel::by(GetParam(), group_);

@@ -39,7 +39,9 @@ GRADWIRE_RPC(echo)
 std::string device_of(const at::Tensor& x) { return x.device().str(); }
 GRADWIRE_RPC(device_of)
 
-at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
+at::Tensor on_lag(int device, const at::Tensor& x) {
+  return x.to(lag::device(device), /*non_blocking=*/true);
+}
 
 // The argument: the channel.
 class DeviceModules : public ::testing::TestWithParam<const char*> {
@@ -67,7 +69,7 @@ TEST_P(DeviceModules, RemoteModulesLiveOnADevice) {
   EXPECT_TRUE(on_cpu.device().is_cpu());
   expect_equal(on_cpu, expected);
   // Inputs on a device of the caller: results travel by the device map.
-  const at::Tensor on_device = remote.forward_async(on(0, x)).wait().detach();
+  const at::Tensor on_device = remote.forward_async(on_lag(0, x)).wait().detach();
   EXPECT_EQ(on_device.device(), lag::device(1));
   expect_equal(on_device, expected);
   expect_equal(remote.state_dict().at("weight"), state.at("weight"));
@@ -126,14 +128,14 @@ class DeviceFailures : public ::testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(Channels, DeviceFailures, kWays, name_of);
 
 TEST_P(DeviceFailures, OutOfMemoryAtTheCalleeIsResourceExhausted) {
-  const at::Tensor x = on(0, at::ones({10'000}));
+  const at::Tensor x = on_lag(0, at::ones({10'000}));
   EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", x), 10'000);
   lag::synchronize_all();
   lag::set_capacity(1, 1 << 20);
   const absl::Status in_handler = status_of([&] { (void)group_[0]->rpc_sync<&grow>("worker1", x); });
   EXPECT_EQ(in_handler.code(), absl::StatusCode::kResourceExhausted) << in_handler;
   EXPECT_THAT(std::string(in_handler.message()), HasSubstr("grow"));
-  const at::Tensor large = on(0, at::ones({1'000'000}));
+  const at::Tensor large = on_lag(0, at::ones({1'000'000}));
   const absl::Status in_argument = status_of([&] { (void)group_[0]->rpc_sync<&count>("worker1", large); });
   EXPECT_EQ(in_argument.code(), absl::StatusCode::kResourceExhausted) << in_argument;
   EXPECT_THAT(std::string(in_argument.message()), HasSubstr("tensor 0 of the message"));
@@ -143,7 +145,7 @@ TEST_P(DeviceFailures, OutOfMemoryAtTheCalleeIsResourceExhausted) {
 }
 
 TEST_P(DeviceFailures, ALostDeviceIsAnErrorAndTheCpuGoesOn) {
-  const at::Tensor x = on(0, at::ones({1000}));
+  const at::Tensor x = on_lag(0, at::ones({1000}));
   EXPECT_EQ(group_[0]->rpc_sync<&count>("worker1", x), 1000);
   lag::synchronize_all();
   lag::lose(1, "fell off the bus");
@@ -174,16 +176,16 @@ TEST(DeviceMaps, TensorsTravelByTheMapAndBackByItsInverse) {
   options.set_device_map("worker1", {{"lag:0", "lag:1"}, {"lag:1", "lag:0"}});
   testing::Group group(2, options);
   const at::Tensor x = at::rand({100});
-  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(0, x)), "lag:1");
-  EXPECT_EQ(group[1]->rpc_sync<&device_of>("worker0", on(0, x)), "lag:0");
-  const at::Tensor y = group[0]->rpc_sync<&scale>("worker1", on(1, x), 2.0);
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on_lag(0, x)), "lag:1");
+  EXPECT_EQ(group[1]->rpc_sync<&device_of>("worker0", on_lag(0, x)), "lag:0");
+  const at::Tensor y = group[0]->rpc_sync<&scale>("worker1", on_lag(1, x), 2.0);
   EXPECT_EQ(y.device(), lag::device(1));
   expect_equal(y, x * 2.0);
   // For one call.
   const Destination other = Destination("worker1").with_device_map({{"lag:0", "cpu"}, {"cpu", "lag:1"}});
-  EXPECT_EQ(group[0]->rpc_sync<&device_of>(other, on(0, x)), "cpu");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>(other, on_lag(0, x)), "cpu");
   EXPECT_EQ(group[0]->rpc_sync<&device_of>(other, x), "lag:1");
-  const at::Tensor z = group[0]->rpc_sync<&scale>(other, on(0, x), 2.0);
+  const at::Tensor z = group[0]->rpc_sync<&scale>(other, on_lag(0, x), 2.0);
   EXPECT_EQ(z.device(), lag::device(0));
   expect_equal(z, x * 2.0);
 }
@@ -198,13 +200,13 @@ TEST(DeviceMaps, SetDeviceMapAddsEntriesAndReplacesThoseOfTheSameDevice) {
   NothingLeft after_the_group;
   testing::Group group(2, options);
   const at::Tensor x = at::rand({100});
-  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(0, x)), "lag:1");
-  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(1, x)), "lag:2");
-  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on(2, x)), "lag:0");
-  EXPECT_EQ(group[1]->rpc_sync<&device_of>("worker0", on(0, x)), "lag:2");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on_lag(0, x)), "lag:1");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on_lag(1, x)), "lag:2");
+  EXPECT_EQ(group[0]->rpc_sync<&device_of>("worker1", on_lag(2, x)), "lag:0");
+  EXPECT_EQ(group[1]->rpc_sync<&device_of>("worker0", on_lag(0, x)), "lag:2");
   // The inverse has the entries of both calls, too.
   for (const int device : {0, 1, 2}) {
-    const at::Tensor y = group[0]->rpc_sync<&scale>("worker1", on(device, x), 2.0);
+    const at::Tensor y = group[0]->rpc_sync<&scale>("worker1", on_lag(device, x), 2.0);
     EXPECT_EQ(y.device(), lag::device(device));
     expect_equal(y, x * 2.0);
   }
@@ -219,7 +221,7 @@ TEST(DeviceMaps, ADeviceWithoutAnEntryIsAnErrorBeforeAnythingIsSent) {
   testing::Group group(2, options);
   const uint64_t sent = group[0]->statistics().bytes_sent;
   const absl::Status status =
-      status_of([&] { group[0]->rpc_sync<&echo>("worker1", on(1, at::ones({1 << 22}))); });
+      status_of([&] { group[0]->rpc_sync<&echo>("worker1", on_lag(1, at::ones({1 << 22}))); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   // Heartbeats are sent meanwhile, but not the 16 MiB of the tensor.
   EXPECT_LT(group[0]->statistics().bytes_sent - sent, 1u << 20);

@@ -19,15 +19,17 @@
 namespace gradwire::rpc {
 namespace {
 
-at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
+at::Tensor copied_to(int device, const at::Tensor& x) {
+  return x.to(lag::device(device), /*non_blocking=*/true);
+}
 
-at::Tensor scale(const at::Tensor& x, double by) { return x * by; }
-GRADWIRE_RPC(scale)
+at::Tensor scale_on_stream(const at::Tensor& x, double by) { return x * by; }
+GRADWIRE_RPC(scale_on_stream)
 
 // Whether the function of then() has the current stream of its handler.
 Future<std::string> stream_in_then(const at::Tensor& x) {
   const c10::Stream handlers = device::current_stream(x.device());
-  return rpc_async<&scale>("worker0", x, 2.0).then([handlers](const at::Tensor& y) -> std::string {
+  return rpc_async<&scale_on_stream>("worker0", x, 2.0).then([handlers](const at::Tensor& y) -> std::string {
     const c10::Stream now = device::current_stream(y.device());
     return now == handlers ? "the same" : "another one";
   });
@@ -68,7 +70,7 @@ class HeldStreams : public ::testing::Test {
   // 1 on its current stream.
   void expect_ordered(const std::function<Future<at::Tensor>(const Future<at::Tensor>&)>& attach) {
     const at::Tensor x = at::rand({5000});
-    const at::Tensor there = on(0, x);
+    const at::Tensor there = copied_to(0, x);
     lag::synchronize_all();
     const c10::Stream stream = lag::unshared_stream(0);
     lag::StreamHold hold(stream);
@@ -76,7 +78,7 @@ class HeldStreams : public ::testing::Test {
     Promise<at::Tensor> own(group_[0]->executor());
     {
       const c10::StreamGuard guard(stream);
-      remote = group_[0]->rpc_async<&scale>("worker1", there * 3, 2.0);
+      remote = group_[0]->rpc_async<&scale_on_stream>("worker1", there * 3, 2.0);
       own.set_value(there * 4);
     }
     sum = attach(remote);
@@ -107,7 +109,7 @@ TEST_F(HeldStreams, AFunctionOfOnReadyMayUseTheValue) {
 }
 
 TEST_F(HeldStreams, AFunctionOfThenInAHandlerHasTheStreamsOfTheHandler) {
-  EXPECT_EQ(group_[0]->rpc_sync<&stream_in_then>("worker1", on(0, at::rand({50}))), "the same");
+  EXPECT_EQ(group_[0]->rpc_sync<&stream_in_then>("worker1", copied_to(0, at::rand({50}))), "the same");
 }
 
 // The allocator knows only that the default stream uses the memory of the value.
@@ -115,7 +117,7 @@ TEST_F(HeldStreams, AValueThatIsDroppedIsKeptUntilItsDeviceHasUsedIt) {
   const at::Tensor x = at::rand({5000});
   {
     const AgentGuard guard(group_[0]);
-    const RRef<Box> box(Box(on(0, x)));
+    const RRef<Box> box(Box(copied_to(0, x)));
     // The current stream of this thread waits for the handler, so it must not be the default stream.
     const c10::StreamGuard elsewhere(lag::unshared_stream(0));
     rpc_sync<&read_late>("worker0", box);

@@ -26,10 +26,12 @@ using Tensors = std::vector<at::Tensor>;
 constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kPiece = 4 * kMebi;
 
-at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
+at::Tensor moved_to(int device, const at::Tensor& x) {
+  return x.to(lag::device(device), /*non_blocking=*/true);
+}
 
-at::Tensor echo(const at::Tensor& x) { return x; }
-GRADWIRE_RPC(echo)
+at::Tensor echo_in_pieces(const at::Tensor& x) { return x; }
+GRADWIRE_RPC(echo_in_pieces)
 
 Tensors echo_all(const Tensors& tensors) { return tensors; }
 GRADWIRE_RPC(echo_all)
@@ -47,7 +49,7 @@ std::optional<lag::StreamHold>& hold() {
 Tensors slowly(const at::Tensor& x) {
   lag::synchronize_all();
   hold().emplace(device::current_stream(lag::device(1)));
-  return {x, on(1, at::ones({1000})) * 2};
+  return {x, moved_to(1, at::ones({1000})) * 2};
 }
 GRADWIRE_RPC(slowly)
 
@@ -68,7 +70,8 @@ class Pieces : public ::testing::TestWithParam<const char*> {
   // Calls worker1 with `x`, and with a tensor on the current stream of lag:1, which is held. Returns when
   // parts of the message have arrived.
   Future<Tensors> begin_call(const at::Tensor& x) {
-    Future<Tensors> call = group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1000}))});
+    Future<Tensors> call =
+        group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, moved_to(1, at::ones({1000}))});
     EXPECT_TRUE(parts_have_arrived(1));
     return call;
   }
@@ -91,16 +94,16 @@ TEST_P(Pieces, TensorsOfAllSizesArriveAsTheyAre) {
   const int64_t floats = kPiece / 4;
   for (const int64_t size : {floats - 1, floats, floats + 1, 2 * floats, 5 * floats + 3}) {
     const at::Tensor x = at::rand({size});
-    expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
+    expect_equal(group_[0]->rpc_sync<&echo_in_pieces>("worker1", moved_to(0, x)), x);
   }
   const at::Tensor matrix = at::rand({1100, 2001});
   for (const at::Tensor& x :
        {matrix.t(), matrix.slice(1, 1, 2000, 2), matrix > 0.5, matrix.to(at::kDouble),
         matrix.to(at::kHalf).repeat({3, 1}), at::complex(matrix, matrix).to(at::kComplexDouble),
         at::arange(10'000'000).to(at::kChar), matrix.expand({3, 1100, 2001})}) {
-    expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
+    expect_equal(group_[0]->rpc_sync<&echo_in_pieces>("worker1", moved_to(0, x)), x);
   }
-  expect_equal(group_[0]->rpc_sync<&strided>("worker1", on(0, matrix)), matrix.t());
+  expect_equal(group_[0]->rpc_sync<&strided>("worker1", moved_to(0, matrix)), matrix.t());
 }
 
 TEST_P(Pieces, TensorsInOneMessageKeepTheirPlaces) {
@@ -108,7 +111,7 @@ TEST_P(Pieces, TensorsInOneMessageKeepTheirPlaces) {
   for (int64_t i = 0; i < 6; ++i) expected.push_back(at::rand({i % 3 == 2 ? 10 : i * kMebi + 5}));
   Tensors sent;
   for (std::size_t i = 0; i < expected.size(); ++i)
-    sent.push_back(i % 2 == 0 ? on(static_cast<int>(i / 2), expected[i]) : expected[i]);
+    sent.push_back(i % 2 == 0 ? moved_to(static_cast<int>(i / 2), expected[i]) : expected[i]);
   const Tensors got = group_[0]->rpc_sync<&echo_all>("worker1", sent);
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -119,14 +122,14 @@ TEST_P(Pieces, TensorsInOneMessageKeepTheirPlaces) {
 
 TEST_P(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
   const at::Tensor large = at::rand({5 * kMebi}), small = at::rand({1000});
-  const at::Tensor x = on(0, large);
-  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  const at::Tensor x = moved_to(0, large);
+  (void)group_[0]->rpc_sync<&echo_in_pieces>("worker1", at::ones({1}));
   lag::synchronize_all();
   const c10::Stream stream = lag::new_stream(1);
   const c10::StreamGuard guard(stream);
   const uint64_t before = group_[1]->statistics().bytes_received;
   lag::StreamHold busy(stream);
-  const Future<Tensors> call = group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, small)});
+  const Future<Tensors> call = group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, moved_to(1, small)});
   EXPECT_TRUE(most_has_arrived(1, before));
   EXPECT_TRUE(parts_have_arrived(1));
   EXPECT_FALSE(call.done());
@@ -138,8 +141,8 @@ TEST_P(Pieces, ArgumentsAreSentWhileAnotherDeviceIsBusy) {
 
 TEST_P(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
   const at::Tensor large = at::rand({5 * kMebi});
-  const at::Tensor x = on(0, large);
-  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  const at::Tensor x = moved_to(0, large);
+  (void)group_[0]->rpc_sync<&echo_in_pieces>("worker1", at::ones({1}));
   const uint64_t before = group_[0]->statistics().bytes_received;
   const Future<Tensors> call = group_[0]->rpc_async<&slowly>("worker1", x);
   EXPECT_TRUE(most_has_arrived(0, before));
@@ -152,7 +155,7 @@ TEST_P(Pieces, ResultsAreSentWhileAnotherDeviceIsBusy) {
 }
 
 TEST_P(Pieces, ACancelledCallLeavesNoParts) {
-  const at::Tensor x = on(0, at::rand({5 * kMebi}));
+  const at::Tensor x = moved_to(0, at::rand({5 * kMebi}));
   lag::synchronize_all();
   const c10::Stream stream = lag::new_stream(1);
   const c10::StreamGuard guard(stream);
@@ -166,8 +169,8 @@ TEST_P(Pieces, ACancelledCallLeavesNoParts) {
 
 TEST_P(Pieces, ALostConnectionLeavesNoParts) {
   const at::Tensor large = at::rand({5 * kMebi});
-  const at::Tensor x = on(0, large);
-  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  const at::Tensor x = moved_to(0, large);
+  (void)group_[0]->rpc_sync<&echo_in_pieces>("worker1", at::ones({1}));
   lag::synchronize_all();
   {
     const c10::Stream stream = lag::new_stream(1);
@@ -179,20 +182,20 @@ TEST_P(Pieces, ALostConnectionLeavesNoParts) {
     // The first part of the second call ends the connection. The others are not sent ahead any more.
     carried_.cut_at_next_part();
     const Future<Tensors> other =
-        group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, on(1, at::ones({1}))});
+        group_[0]->rpc_async<&echo_all>("worker1", Tensors{x, moved_to(1, at::ones({1}))});
     EXPECT_TRUE(parts_are_gone(1));
     // Once a call is answered, worker0 uses another connection.
-    EXPECT_TRUE(
-        eventually([&] { return group_[0]->rpc_async<&echo>("worker1", at::ones({1})).result().ok(); }));
+    EXPECT_TRUE(eventually(
+        [&] { return group_[0]->rpc_async<&echo_in_pieces>("worker1", at::ones({1})).result().ok(); }));
     busy.release();
     // The messages travel on the next connection, with the buffers that were sent ahead on the first one.
     for (const Future<Tensors>& one : {call, other}) expect_equal(one.wait()[0], large);
   }
-  expect_equal(group_[0]->rpc_sync<&echo>("worker1", x), large);
+  expect_equal(group_[0]->rpc_sync<&echo_in_pieces>("worker1", x), large);
 }
 
 TEST_P(Pieces, ALostDeviceLeavesNoParts) {
-  const at::Tensor x = on(0, at::rand({5 * kMebi}));
+  const at::Tensor x = moved_to(0, at::rand({5 * kMebi}));
   lag::synchronize_all();
   {
     const c10::Stream stream = lag::new_stream(1);
@@ -212,14 +215,15 @@ INSTANTIATE_TEST_SUITE_P(Transports, StripedPieces, ::testing::Values("striped")
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(StripedPieces, TravelOverSeveralSockets) {
-  (void)group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));
+  (void)group_[0]->rpc_sync<&echo_in_pieces>("worker1", at::ones({1}));
   const int descriptors = transport::count_descriptors();
   const at::Tensor x = at::rand({5 * kMebi});
-  expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
+  expect_equal(group_[0]->rpc_sync<&echo_in_pieces>("worker1", moved_to(0, x)), x);
   // Both ends of each stripe are in this process.
   EXPECT_TRUE(
       eventually([&] { return transport::count_descriptors() == descriptors + 2 * Carried::kStripes; }));
-  for (int i = 0; i < 5; ++i) expect_equal(group_[0]->rpc_sync<&echo>("worker1", on(0, x)), x);
+  for (int i = 0; i < 5; ++i)
+    expect_equal(group_[0]->rpc_sync<&echo_in_pieces>("worker1", moved_to(0, x)), x);
 }
 
 }  // namespace

@@ -28,7 +28,9 @@ using transport::Direction;
 using transport::Fault;
 using transport::Message;
 
-at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
+at::Tensor on_lag(int device, const at::Tensor& x) {
+  return x.to(lag::device(device), /*non_blocking=*/true);
+}
 
 // Decides for each outgoing message.
 using Decide = std::function<Fault(const proto::Envelope&)>;
@@ -51,7 +53,8 @@ RpcBackendOptions with_faults(Decide decide) {
 void call_often(testing::Group& group, int calls, int& failed) {
   for (int i = 0; i < calls; ++i) {
     const at::Tensor x = at::rand({2000 + i});
-    const absl::StatusOr<at::Tensor> got = group[0]->rpc_async<&scale>("worker1", on(0, x) + 1, 2.0).result();
+    const absl::StatusOr<at::Tensor> got =
+        group[0]->rpc_async<&scale>("worker1", on_lag(0, x) + 1, 2.0).result();
     if (got.ok()) {
       EXPECT_TRUE(at::equal(got->cpu(), (x + 1) * 2.0));
     } else {
@@ -129,12 +132,12 @@ TEST(IpcLinks, LostProbesAreRepeated) {
   const at::Tensor x = at::ones({4});
   // Calls fail until both connections that break are known to be broken.
   EXPECT_TRUE(eventually([&] {
-    const bool ok = group[0]->rpc_async<&echo>("worker1", on(0, x)).result().ok();
+    const bool ok = group[0]->rpc_async<&echo>("worker1", on_lag(0, x)).result().ok();
     return ok && *probes > 2 && group[0]->tables().sharing_probes + group[1]->tables().sharing_probes == 0;
   }));
   {
     const lag::IpcTravel travel(group, {0});
-    EXPECT_TRUE(at::equal(group[0]->rpc_sync<&echo>("worker1", on(0, x)).cpu(), x));
+    EXPECT_TRUE(at::equal(group[0]->rpc_sync<&echo>("worker1", on_lag(0, x)).cpu(), x));
   }
   expect_nothing_left(group);
 }
@@ -158,7 +161,7 @@ TEST(IpcLinks, AKilledAgentLeavesNothingBehind) {
       ASSERT_TRUE(lag::warm_up_ipc(group[0], "worker1"));
       std::vector<Future<at::Tensor>> calls;
       for (int i = 0; i < 30; ++i)
-        calls.push_back(group[0]->rpc_async<&scale>("worker1", on(0, at::rand({3000})), 2.0));
+        calls.push_back(group[0]->rpc_async<&scale>("worker1", on_lag(0, at::rand({3000})), 2.0));
       group.kill(killed);
       for (const Future<at::Tensor>& call : calls) (void)call.result();
     }

@@ -28,7 +28,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-at::Tensor on(int device, const at::Tensor& x) { return x.to(lag::device(device), /*non_blocking=*/true); }
+at::Tensor copied_to(int device, const at::Tensor& x) {
+  return x.to(lag::device(device), /*non_blocking=*/true);
+}
 
 // This process is "client"; "worker" is another one.
 class IpcProcess : public ::testing::Test {
@@ -75,7 +77,7 @@ TEST_F(IpcProcess, TensorsTravelBothWays) {
   std::vector<at::Tensor> expected;
   for (int i = 0; i < 50; ++i) {
     const at::Tensor x = at::rand({10'000 + i});
-    at::Tensor y = on(0, x) + 1;
+    at::Tensor y = copied_to(0, x) + 1;
     results.push_back(client_->rpc_async<&scale>("worker", y, 3.0));
     y.zero_();
     expected.push_back((x + 1) * 3.0);
@@ -97,10 +99,10 @@ TEST_F(IpcProcess, AReceiverThatIsKilledFreesTheMemory) {
   ASSERT_TRUE(lag::warm_up_ipc(client_, "worker"));
   std::vector<Future<at::Tensor>> calls;
   for (int i = 0; i < 20; ++i)
-    calls.push_back(client_->rpc_async<&scale>("worker", on(0, at::rand({5000})), 2.0));
-  Future<void> death = client_->rpc_async<&die>("worker", on(0, at::rand({5000})));
+    calls.push_back(client_->rpc_async<&scale>("worker", copied_to(0, at::rand({5000})), 2.0));
+  Future<void> death = client_->rpc_async<&die>("worker", copied_to(0, at::rand({5000})));
   for (int i = 0; i < 20; ++i)
-    calls.push_back(client_->rpc_async<&scale>("worker", on(0, at::rand({5000})), 2.0));
+    calls.push_back(client_->rpc_async<&scale>("worker", copied_to(0, at::rand({5000})), 2.0));
   EXPECT_EQ(death.result().code(), absl::StatusCode::kUnavailable) << death.result();
   for (const Future<at::Tensor>& call : calls) {
     const absl::Status status = call.result().status();
@@ -116,17 +118,19 @@ TEST_F(IpcProcess, ASenderThatIsKilledIsForgotten) {
   ASSERT_TRUE(lag::warm_up_ipc(client_, "worker"));
   // Tensors of the worker arrive here.
   for (int i = 0; i < 20; ++i)
-    EXPECT_TRUE(client_->rpc_async<&echo>("worker", on(0, at::rand({500}))).result().ok());
+    EXPECT_TRUE(client_->rpc_async<&echo>("worker", copied_to(0, at::rand({500}))).result().ok());
   EXPECT_GT(lag::ipc_counts().opened_memories, 0);
   std::vector<Future<at::Tensor>> calls;
-  for (int i = 0; i < 20; ++i) calls.push_back(client_->rpc_async<&echo>("worker", on(0, at::rand({5000}))));
+  for (int i = 0; i < 20; ++i)
+    calls.push_back(client_->rpc_async<&echo>("worker", copied_to(0, at::rand({5000}))));
   worker_->kill();
   for (const Future<at::Tensor>& call : calls) {
     const absl::Status status = call.result().status();
     EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kUnavailable) << status;
   }
   EXPECT_EQ(worker_->wait(), -SIGKILL);
-  const absl::Status later = client_->rpc_async<&echo>("worker", on(0, at::rand({5}))).result().status();
+  const absl::Status later =
+      client_->rpc_async<&echo>("worker", copied_to(0, at::rand({5}))).result().status();
   EXPECT_EQ(later.code(), absl::StatusCode::kUnavailable) << later;
   calls.clear();
   expect_nothing_left();
@@ -146,7 +150,8 @@ std::vector<std::string> lines_about_sharing(const char* variable, const char* v
   const std::shared_ptr<Agent> client = Agent::start("client", 0, 2, options);
   const int64_t copies = lag::ipc_counts().copies;
   const at::Tensor x = at::rand({1000});
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(client->rpc_sync<&echo>("worker", on(0, x)).cpu(), x));
+  for (int i = 0; i < 5; ++i)
+    EXPECT_TRUE(at::equal(client->rpc_sync<&echo>("worker", copied_to(0, x)).cpu(), x));
   EXPECT_EQ(lag::ipc_counts().copies, copies);
   client->shutdown();
   EXPECT_EQ(worker.wait(), 0);

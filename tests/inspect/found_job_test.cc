@@ -90,7 +90,7 @@ TEST(InspectFoundJob, IsTheOnlyOneOfTheUserWhateverItsCredentials) {
 }
 
 TEST(InspectFoundJob, HasATokenFileThatTheLauncherWasGiven) {
-  const std::string file = absl::StrCat(testing::TempDir(), "/given_token");
+  const std::string file = absl::StrCat(::testing::TempDir(), "/given_token");
   EXPECT_EQ(LaunchProcess({"--make_token", file}).wait(), 0);
   const FoundJob job({"--standalone", absl::StrCat("--token_file=", file)});
   EXPECT_EQ(answers(run_inspect(once()).out), 2);
@@ -144,7 +144,7 @@ TEST(InspectFoundJob, FolderOfTheUserThatCannotBeUsedIsAnErrorOfTheLauncher) {
   EXPECT_THAT(launch.err(), AllOf(HasSubstr("GRADWIRE_RUNTIME_DIR"), HasSubstr("/does/not/exist")));
 }
 
-class InspectFoundJobOfEtcd : public testing::Test {
+class InspectFoundJobOfEtcd : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEED_ETCD();

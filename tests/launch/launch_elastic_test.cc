@@ -13,7 +13,7 @@
 namespace gradwire::tests {
 namespace {
 
-class LaunchElastic : public testing::Test {
+class LaunchElastic : public ::testing::Test {
  protected:
   // Starts a node. Its worker writes the size of the job and the number of restarts, and runs until it is
   // ended; SIGUSR1 makes it exit with 0.

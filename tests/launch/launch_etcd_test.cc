@@ -18,7 +18,7 @@
 namespace gradwire::tests {
 namespace {
 
-class LaunchEtcd : public testing::Test {
+class LaunchEtcd : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEED_ETCD();

@@ -35,7 +35,7 @@ TEST(LaunchFailures, WorkerThatEndsWithoutShutdownIsTheFirstFailure) {
 }
 
 TEST(LaunchFailures, ErrorFileOfAPythonWorkerIsInTheSummary) {
-  const std::string script = absl::StrCat(testing::TempDir(), "/fails.py");
+  const std::string script = absl::StrCat(::testing::TempDir(), "/fails.py");
   std::ofstream(script) << R"(import json, os, sys, time
 with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
     json.dump({"message": {"message": "ValueError: bad shape", "extraInfo":
@@ -43,7 +43,7 @@ with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
 sys.exit(1)
 )";
   LaunchProcess launch(
-      {"--standalone", "--redirects=3", absl::StrCat("--log_dir=", testing::TempDir()), script});
+      {"--standalone", "--redirects=3", absl::StrCat("--log_dir=", ::testing::TempDir()), script});
   EXPECT_EQ(launch.wait(), 1);
   expect_printed(launch, {"rank      0", "ended by  exit code 1", "message   ValueError: bad shape"});
 }
@@ -113,7 +113,7 @@ TEST(LaunchFailures, LauncherKilledDuringARestartLeavesNothing) {
 }
 
 TEST(LaunchFailures, LogsThatCannotBeWrittenLaterAreReported) {
-  const std::string directory = absl::StrCat(testing::TempDir(), "/vanishing");
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/vanishing");
   LaunchProcess launch(with_script(
       {"--standalone", "--max_restarts=1", "--redirects=1", "--run_id=id", "--log_dir=" + directory},
       absl::StrCat("rm -r ", directory, "; : >", directory, "; exit 3")));

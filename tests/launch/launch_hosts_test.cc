@@ -19,7 +19,7 @@ namespace {
 
 using bench::SplitNetwork;
 
-class LaunchHosts : public testing::Test {
+class LaunchHosts : public ::testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<SplitNetwork>> made = SplitNetwork::make();
@@ -50,7 +50,7 @@ class LaunchHosts : public testing::Test {
 
  private:
   static std::string token_file() {
-    const std::string path = absl::StrCat(testing::TempDir(), "/token");
+    const std::string path = absl::StrCat(::testing::TempDir(), "/token");
     if (access(path.c_str(), F_OK) != 0) LaunchProcess({"--make_token", path}).wait();
     return path;
   }

@@ -30,7 +30,7 @@ std::string file_text(const std::string& path) {
 }
 
 TEST(LaunchMany, OutputOf64WorkersIsNotLostOrMixed) {
-  const std::string directory = absl::StrCat(testing::TempDir(), "/many");
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/many");
   LaunchProcess launch(
       with_script({"--standalone", absl::StrCat("--nproc_per_node=", kWorkers), "--role=role", "--run_id=id",
                    "--tee=3", "--redirects=3", "--log_dir=" + directory},
@@ -60,7 +60,7 @@ TEST(LaunchMany, RestartsLeaveNoDescriptorsBehind) {
   constexpr int kRestarts = 20;
   LaunchProcess launch(with_script(
       {"--standalone", "--nproc_per_node=4", absl::StrCat("--max_restarts=", kRestarts), "--tee=3",
-       absl::StrCat("--log_dir=", testing::TempDir(), "/restarts")},
+       absl::StrCat("--log_dir=", ::testing::TempDir(), "/restarts")},
       absl::StrCat(
           "[ $RANK = 3 ] || { [ $TORCHELASTIC_RESTART_COUNT = ", kRestarts,
           " ] || sleep 1000; exit 0; }; ls /proc/$(cut -d ' ' -f 4 /proc/$PPID/stat)/fd | wc -l >&9; "

@@ -14,7 +14,7 @@ namespace gradwire::tests {
 namespace {
 
 // Several launchers on one machine that act as nodes.
-class LaunchNodes : public testing::Test {
+class LaunchNodes : public ::testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(int rank, std::vector<std::string> options, const std::string& script,
                                       int nnodes = 2) {

@@ -30,7 +30,7 @@ TEST(LaunchOptions, OneCommandStartsGroupsOfRoles) {
 }
 
 TEST(LaunchOptions, LocalRanksThatAreNotShownWriteOnlyToFiles) {
-  const std::string log_dir = absl::StrCat(testing::TempDir(), "/filter");
+  const std::string log_dir = absl::StrCat(::testing::TempDir(), "/filter");
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=3", "--local_ranks_filter=1", "-t1",
                                     "--run_id=job", absl::StrCat("--log_dir=", log_dir)},
                                    "echo out $RANK; echo err $RANK >&2"));
@@ -45,7 +45,7 @@ TEST(LaunchOptions, LocalRanksThatAreNotShownWriteOnlyToFiles) {
 }
 
 TEST(LaunchOptions, WithoutUseEnvTheLocalRankIsAnArgument) {
-  const std::string program = absl::StrCat(testing::TempDir(), "/arguments");
+  const std::string program = absl::StrCat(::testing::TempDir(), "/arguments");
   std::ofstream(program) << "#!/bin/sh\necho \"$*\"\n";
   chmod(program.c_str(), 0755);
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "--use_env=false", program, "a", "b"});
@@ -54,7 +54,7 @@ TEST(LaunchOptions, WithoutUseEnvTheLocalRankIsAnArgument) {
 }
 
 TEST(LaunchOptions, RunPathRunsADirectory) {
-  const std::string directory = absl::StrCat(testing::TempDir(), "/package");
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/package");
   mkdir(directory.c_str(), 0755);
   std::ofstream(directory + "/__main__.py")
       << "import os, sys\nprint(__name__, os.environ['RANK'], sys.argv[1:])\n";

@@ -180,7 +180,7 @@ TEST(LaunchOrphans, RestartsLeaveNoDescriptorsOrProcessesBehind) {
   constexpr int kRestarts = 20;
   LaunchProcess launch(with_script(
       {"--standalone", absl::StrCat("--max_restarts=", kRestarts), "--redirects=3",
-       absl::StrCat("--log_dir=", testing::TempDir(), "/orphans")},
+       absl::StrCat("--log_dir=", ::testing::TempDir(), "/orphans")},
       absl::StrCat(
           "launcher=$(cut -d ' ' -f 4 /proc/$PPID/stat); "
           "echo $(wc -w < /proc/$PPID/task/$PPID/children) $(ls /proc/$PPID/fd | wc -l) "

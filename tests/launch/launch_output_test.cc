@@ -16,10 +16,10 @@
 namespace gradwire::tests {
 namespace {
 
-constexpr int kLines = 10000;
-constexpr int kWorkers = 4;
+constexpr int kLinesOfWriter = 10000;
+constexpr int kWriters = 4;
 
-std::string file_text(const std::string& path) {
+std::string text_of_file(const std::string& path) {
   std::ifstream file(path);
   EXPECT_TRUE(file.good()) << path;
   std::stringstream text;
@@ -29,7 +29,7 @@ std::string file_text(const std::string& path) {
 
 std::string numbered_lines(int rank, const std::string& stream) {
   std::string text;
-  for (int i = 1; i <= kLines; ++i) absl::StrAppend(&text, stream, " ", rank, " ", i, "\n");
+  for (int i = 1; i <= kLinesOfWriter; ++i) absl::StrAppend(&text, stream, " ", rank, " ", i, "\n");
   return text;
 }
 
@@ -37,7 +37,7 @@ constexpr char kWriter[] =
     "awk -v r=$RANK 'BEGIN { for (i = 1; i <= 10000; ++i) { print \"out\", r, i; print \"err\", r, i > "
     "\"/dev/stderr\" } }'";
 
-std::string log_dir(const std::string& name) { return absl::StrCat(testing::TempDir(), "/", name); }
+std::string log_dir(const std::string& name) { return absl::StrCat(::testing::TempDir(), "/", name); }
 
 TEST(LaunchOutput, TeedLinesAreWholePrefixedAndInOrder) {
   const std::string directory = log_dir("tee");
@@ -55,12 +55,12 @@ TEST(LaunchOutput, TeedLinesAreWholePrefixedAndInOrder) {
                       line.substr(end + 1), "\n");
     }
   }
-  ASSERT_EQ(by_worker.size(), 2u * kWorkers);
-  for (int rank = 0; rank < kWorkers; ++rank) {
+  ASSERT_EQ(by_worker.size(), 2u * kWriters);
+  for (int rank = 0; rank < kWriters; ++rank) {
     for (const std::string stream : {"out", "err"}) {
       EXPECT_TRUE(by_worker[absl::StrCat("[role", rank, "]:", stream)] == numbered_lines(rank, stream))
           << stream << rank;
-      EXPECT_TRUE(file_text(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
+      EXPECT_TRUE(text_of_file(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
                   numbered_lines(rank, stream))
           << stream << rank;
     }
@@ -75,9 +75,9 @@ TEST(LaunchOutput, RedirectedLinesGoOnlyToFiles) {
   ASSERT_EQ(launch.wait(), 0);
   EXPECT_EQ(launch.out(), "");
   for (const std::string& line : lines(launch.err())) EXPECT_TRUE(absl::StartsWith(line, "launch: ")) << line;
-  for (int rank = 0; rank < kWorkers; ++rank) {
+  for (int rank = 0; rank < kWriters; ++rank) {
     for (const std::string stream : {"out", "err"}) {
-      EXPECT_TRUE(file_text(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
+      EXPECT_TRUE(text_of_file(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
                   numbered_lines(rank, stream));
     }
   }
@@ -92,8 +92,8 @@ TEST(LaunchOutput, StreamsAreChosenByLocalRank) {
   std::vector<std::string> out = lines(launch.out());
   std::sort(out.begin(), out.end());
   EXPECT_EQ(out, (std::vector<std::string>{"out 1", "out 2"}));
-  EXPECT_EQ(file_text(directory + "/id/attempt_0/0/stdout.log"), "out 0\n");
-  EXPECT_EQ(file_text(directory + "/id/attempt_0/1/stderr.log"), "err 1\n");
+  EXPECT_EQ(text_of_file(directory + "/id/attempt_0/0/stdout.log"), "out 0\n");
+  EXPECT_EQ(text_of_file(directory + "/id/attempt_0/1/stderr.log"), "err 1\n");
   EXPECT_TRUE(absl::StrContains(launch.err(), "[default1]:err 1\n")) << launch.err();
   EXPECT_TRUE(absl::StrContains(launch.err(), "err 0\n"));
   EXPECT_FALSE(std::ifstream(directory + "/id/attempt_0/2/stdout.log").good());
@@ -123,7 +123,7 @@ std::string lines_with(const std::string& text, const std::string& part) {
 
 // Kills worker 0 when all have printed; the launcher then ends the others with SIGTERM.
 void print_and_be_killed(LaunchProcess& launch) {
-  for (const std::string& event : launch.events(kWorkers)) {
+  for (const std::string& event : launch.events(kWriters)) {
     if (event[0] == '0') kill(std::stoi(event.substr(2)), SIGKILL);
   }
   EXPECT_EQ(launch.wait(), 128 + SIGKILL) << launch.err();
@@ -140,12 +140,14 @@ TEST(LaunchOutput, KilledWorkersLoseNoLineThatTheyPrinted) {
                        "--log_dir=" + directory, "tests/launch/output_worker"});
   print_and_be_killed(filed);
   EXPECT_EQ(filed.out(), "");
-  for (int rank = 0; rank < kWorkers; ++rank) {
+  for (int rank = 0; rank < kWriters; ++rank) {
     EXPECT_EQ(lines_with(plain.out(), absl::StrCat("rank ", rank, " ")), printed_by(rank));
     EXPECT_EQ(lines(lines_with(teed.out(), absl::StrCat("[default", rank, "]:rank ", rank, " "))).size(),
               100u);
-    EXPECT_EQ(file_text(absl::StrCat(directory, "/tee/attempt_0/", rank, "/stdout.log")), printed_by(rank));
-    EXPECT_EQ(file_text(absl::StrCat(directory, "/file/attempt_0/", rank, "/stdout.log")), printed_by(rank));
+    EXPECT_EQ(text_of_file(absl::StrCat(directory, "/tee/attempt_0/", rank, "/stdout.log")),
+              printed_by(rank));
+    EXPECT_EQ(text_of_file(absl::StrCat(directory, "/file/attempt_0/", rank, "/stdout.log")),
+              printed_by(rank));
   }
 }
 
@@ -182,7 +184,7 @@ TEST(LaunchOutput, ProcessThatLeftItsGroupWithThePipeIsEnded) {
 }
 
 TEST(LaunchOutput, WithoutALogDirectoryATemporaryOneIsNamed) {
-  const std::string temporary = testing::TempDir();
+  const std::string temporary = ::testing::TempDir();
   LaunchProcess launch(with_script({"--standalone", "--redirects=1"}, "echo here"), {{"TMPDIR", temporary}});
   EXPECT_EQ(launch.wait(), 0);
   constexpr char kAnnouncement[] = "the workers' output is in ";
@@ -192,7 +194,7 @@ TEST(LaunchOutput, WithoutALogDirectoryATemporaryOneIsNamed) {
   const size_t begin = at + sizeof(kAnnouncement) - 1;
   const std::string directory = err.substr(begin, err.find('\n', begin) - begin);
   EXPECT_TRUE(absl::StartsWith(directory, temporary)) << directory;
-  EXPECT_EQ(file_text(directory + "/attempt_0/0/stdout.log"), "here\n");
+  EXPECT_EQ(text_of_file(directory + "/attempt_0/0/stdout.log"), "here\n");
 }
 
 TEST(LaunchOutput, SecondRunOfOneIdDoesNotTouchTheFirstOnesFiles) {
@@ -203,7 +205,7 @@ TEST(LaunchOutput, SecondRunOfOneIdDoesNotTouchTheFirstOnesFiles) {
                     absl::StrCat("echo ", word)));
     EXPECT_EQ(launch.wait(), 0);
   }
-  EXPECT_EQ(file_text(directory + "/id/attempt_0/0/stdout.log"), "first\n");
+  EXPECT_EQ(text_of_file(directory + "/id/attempt_0/0/stdout.log"), "first\n");
 }
 
 TEST(LaunchOutput, LogDirectoryThatCannotBeCreatedExitsWithOneAndOneLine) {

@@ -27,7 +27,7 @@ std::vector<std::string> sorted(std::vector<std::string> lines) {
 std::string fails_until(int restart) {
   static int number = 0;
   const std::string file =
-      absl::StrCat(testing::TempDir(), "/said.", getpid(), ".", ++number, ".$GRADWIRE_ROUND");
+      absl::StrCat(::testing::TempDir(), "/said.", getpid(), ".", ++number, ".$GRADWIRE_ROUND");
   return absl::StrCat(
       "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS $GRADWIRE_ROUND $RANK >&9; "
       "[ $TORCHELASTIC_RESTART_COUNT -ge ",
@@ -56,7 +56,7 @@ TEST(LaunchRestart, LastFailureWithoutRestartsLeftFailsTheJob) {
 }
 
 TEST(LaunchRestart, EachStartHasLogsOfItsOwn) {
-  const std::string logs = absl::StrCat(testing::TempDir(), "/restart_logs");
+  const std::string logs = absl::StrCat(::testing::TempDir(), "/restart_logs");
   LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2", "--max_restarts=1", "--redirects=3",
                                     absl::StrCat("--log_dir=", logs), "--run_id=job"},
                                    fails_until(1)));
@@ -71,7 +71,7 @@ TEST(LaunchRestart, EachStartHasLogsOfItsOwn) {
 
 TEST(LaunchRestart, OldWorkersHaveEndedBeforeTheNewOnesStart) {
   // The old rank 0 ends slowly. The new workers fail if its file still exists.
-  const std::string lock = absl::StrCat(testing::TempDir(), "/restart_lock");
+  const std::string lock = absl::StrCat(::testing::TempDir(), "/restart_lock");
   std::filesystem::remove(lock);
   LaunchProcess launch(with_script(
       {"--standalone", "--nproc_per_node=2", "--max_restarts=1"},
@@ -92,7 +92,7 @@ TEST(LaunchRestart, SignalEndsTheJobWithoutARestart) {
   EXPECT_EQ(launch.wait(), 128 + SIGTERM) << launch.err();
 }
 
-class LaunchRestartNodes : public testing::Test {
+class LaunchRestartNodes : public ::testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(std::vector<std::string> options, const std::string& script) {
     options.insert(options.begin(), {"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_)});

@@ -57,7 +57,7 @@ TEST(Launch, WorkerKilledBySignalGivesItsNumber) {
 }
 
 TEST(Launch, WorkerThatIgnoresTermIsKilledAfterTheGracePeriod) {
-  std::remove((testing::TempDir() + "/ignores_term").c_str());
+  std::remove((::testing::TempDir() + "/ignores_term").c_str());
   LaunchProcess launch(
       with_script({"--standalone", "--nproc_per_node=2", "--grace_period=0.2"},
                   "if [ $RANK = 0 ]; then trap '' TERM; : >\"$TEST_TMPDIR/ignores_term\"; "
@@ -81,7 +81,7 @@ TEST(Launch, WorkerMayCleanUpWithinTheGracePeriod) {
   EXPECT_EQ(launch.wait(), 137);
 }
 
-class LaunchSignal : public testing::TestWithParam<int> {};
+class LaunchSignal : public ::testing::TestWithParam<int> {};
 
 TEST_P(LaunchSignal, ReachesTheWorkers) {
   LaunchProcess launch(
@@ -96,7 +96,7 @@ TEST_P(LaunchSignal, ReachesTheWorkers) {
   EXPECT_EQ(launch.wait(), 128 + GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LaunchSignal, testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
+INSTANTIATE_TEST_SUITE_P(All, LaunchSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
 
 TEST(Launch, SignalThatWasIgnoredAtTheStartStaysIgnored) {
   // nohup does the same.
@@ -142,18 +142,18 @@ TEST(Launch, WorkersInheritNoDescriptorOfTheLauncher) {
   // The program lists its descriptors that are sockets or epoll instances, as the launcher has. There must be
   // none.
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "--redirects=1",
-                        absl::StrCat("--log_dir=", testing::TempDir(), "/fds"), "--run_id=fds", "find",
+                        absl::StrCat("--log_dir=", ::testing::TempDir(), "/fds"), "--run_id=fds", "find",
                         "/proc/self/fd/", "-type", "l", "-lname", "*eventpoll*", "-o", "-lname", "*socket*"});
   EXPECT_EQ(launch.wait(), 0);
   for (const char* rank : {"0", "1"}) {
-    std::ifstream log(absl::StrCat(testing::TempDir(), "/fds/fds/attempt_0/", rank, "/stdout.log"));
+    std::ifstream log(absl::StrCat(::testing::TempDir(), "/fds/fds/attempt_0/", rank, "/stdout.log"));
     std::string found;
     EXPECT_FALSE(std::getline(log, found)) << found;
   }
 }
 
 TEST(Launch, EnvironmentIsThatOfTorchrun) {
-  const std::string log_dir = absl::StrCat(testing::TempDir(), "/env");
+  const std::string log_dir = absl::StrCat(::testing::TempDir(), "/env");
   LaunchProcess launch({"--standalone", "--nproc_per_node=2", "--role=ps", "--rdzv_id=job", "-r", "1",
                         "--log_dir", log_dir, "env"});
   EXPECT_EQ(launch.wait(), 0);
@@ -193,7 +193,7 @@ TEST(Launch, OmpNumThreadsOfTheUserStaysWithoutANote) {
 }
 
 TEST(Launch, PythonScriptRunsByPython) {
-  const std::string script = absl::StrCat(testing::TempDir(), "/worker.py");
+  const std::string script = absl::StrCat(::testing::TempDir(), "/worker.py");
   std::ofstream(script) << "import os, sys\nprint(os.environ['RANK'], sys.argv[1])\n";
   LaunchProcess launch({"--standalone", script, "--tee"});
   EXPECT_EQ(launch.wait(), 0);
@@ -215,7 +215,7 @@ TEST(Launch, VersionGoesToStandardOutput) {
 }
 
 TEST(Launch, WrongCommandLineExitsWithTwoAndOneLine) {
-  const std::string data = absl::StrCat(testing::TempDir(), "/data");
+  const std::string data = absl::StrCat(::testing::TempDir(), "/data");
   std::ofstream file(data);
   file << "no program\n";
   file.close();

@@ -22,7 +22,7 @@
 namespace gradwire::tests {
 namespace {
 
-class LaunchTrouble : public testing::Test {
+class LaunchTrouble : public ::testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(std::vector<std::string> options, const std::string& script = kWorks) {
     options.insert(options.begin(),
@@ -69,7 +69,7 @@ TEST_F(LaunchTrouble, ProgramMissingOnOneNodeIsReportedOnAll) {
 }
 
 TEST_F(LaunchTrouble, ProgramThatCannotBeExecutedOnOneNodeIsReportedOnAll) {
-  const std::string program = absl::StrCat(testing::TempDir(), "/no_first_line");
+  const std::string program = absl::StrCat(::testing::TempDir(), "/no_first_line");
   std::ofstream(program) << "no first line\n";
   chmod(program.c_str(), 0700);
   auto good = node({"--nnodes=2"});
@@ -81,7 +81,7 @@ TEST_F(LaunchTrouble, ProgramThatCannotBeExecutedOnOneNodeIsReportedOnAll) {
 }
 
 TEST_F(LaunchTrouble, LogsThatCannotBeWrittenOnOneNodeAreReportedOnAll) {
-  const std::string file = absl::StrCat(testing::TempDir(), "/no_directory");
+  const std::string file = absl::StrCat(::testing::TempDir(), "/no_directory");
   std::ofstream(file) << "x";
   auto good = node({"--nnodes=2"});
   auto bad = node({"--nnodes=2", "--redirects=3", "--log_dir=" + file});
@@ -102,7 +102,7 @@ TEST_F(LaunchTrouble, NodeOfAnotherJobIsRefused) {
 }
 
 TEST_F(LaunchTrouble, MalformedRecordIsOneLine) {
-  auto first = node({"--nnodes=2", "--redirects=3", absl::StrCat("--log_dir=", testing::TempDir())});
+  auto first = node({"--nnodes=2", "--redirects=3", absl::StrCat("--log_dir=", ::testing::TempDir())});
   wait_for_nodes(1);
   store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
   expect_end(*first, 2, {"rendezvous/state", absl::StrCat(port_)});

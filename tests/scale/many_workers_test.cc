@@ -30,7 +30,7 @@ using chaos::WorkerProcess;
 int workers = chaos::kSanitized ? 12 : 64;
 // The number of descriptors that a sanitizer may open at any time.
 constexpr int kSymbolizer = chaos::kMayHaveSymbolizer ? 2 : 0;
-std::string transport = "all";
+std::string only_transport = "all";
 
 class ManyWorkers {
  public:
@@ -38,7 +38,7 @@ class ManyWorkers {
     for (int rank = 0; rank < count; ++rank) {
       processes_.push_back(std::make_unique<WorkerProcess>(
           std::vector<std::string>{"tests/scale/scale_worker", absl::StrCat(store_.port()), "many",
-                                   absl::StrCat(rank), absl::StrCat(count), "1024", transport},
+                                   absl::StrCat(rank), absl::StrCat(count), "1024", only_transport},
           absl::StrCat(::testing::TempDir(), "/worker", rank, ".log")));
     }
   }
@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
     if (absl::ConsumePrefix(&argument, "--workers=")) {
       if (!absl::SimpleAtoi(argument, &scale::workers)) return 2;
     } else if (absl::ConsumePrefix(&argument, "--transport=")) {
-      scale::transport = std::string(argument);
+      scale::only_transport = std::string(argument);
     } else {
       std::cerr << "unknown option: got " << argv[i] << ", expected --workers=N or --transport=NAME\n";
       return 2;

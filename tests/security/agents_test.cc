@@ -242,7 +242,7 @@ TEST(SecureStore, OnlyClientsWithTheTokenUseTheStore) {
 
 // The credentials are made once: the token file may be removed while the job runs.
 TEST(SecureStore, ItsClonesNeedNoTokenFile) {
-  const std::string file = absl::StrCat(testing::TempDir(), "/token_of_clones");
+  const std::string file = absl::StrCat(::testing::TempDir(), "/token_of_clones");
   const absl::Status created = security::create_token_file(file, security::make_token());
   ASSERT_TRUE(created.ok()) << created;
   SecurityOptions security;

@@ -67,7 +67,7 @@ std::string act(const std::string& input) {
   return parts.first == "knock" ? knock(parts.second) : use_store(parts.second);
 }
 
-class OtherUserOnThisHost : public testing::Test {
+class OtherUserOnThisHost : public ::testing::Test {
  protected:
   // Before any thread: the other user's process is made by fork().
   void SetUp() override {

@@ -21,7 +21,7 @@ namespace {
 
 using transport::RecordingListener;
 
-class Purposes : public testing::TestWithParam<Protection> {
+class Purposes : public ::testing::TestWithParam<Protection> {
  protected:
   transport::TcpOptions options(const std::string& purpose) const {
     transport::TcpOptions options;
@@ -103,7 +103,7 @@ TEST_P(Purposes, WorkersAndStoreClientsAreRefusedByAProcessGroup) {
   other_rank->shutdown();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Purposes, testing::Values(Protection::kToken, Protection::kCertificates),
+INSTANTIATE_TEST_SUITE_P(All, Purposes, ::testing::Values(Protection::kToken, Protection::kCertificates),
                          [](const auto& info) { return name_of(info.param); });
 
 }  // namespace

@@ -24,7 +24,7 @@ using security::RecordParser;
 using transport::Preface;
 using Way = Relay::Way;
 
-class Attacked : public testing::TestWithParam<Protection> {
+class Attacked : public ::testing::TestWithParam<Protection> {
  protected:
   SecurityOptions security() const { return member(GetParam(), /*relayed=*/true); }
 
@@ -252,7 +252,7 @@ TEST_P(Attacked, DowngradeOnTheWayEndsTheConnection) {
   EXPECT_EQ(store_.num_keys(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Attacked, testing::Values(Protection::kToken, Protection::kCertificates),
+INSTANTIATE_TEST_SUITE_P(All, Attacked, ::testing::Values(Protection::kToken, Protection::kCertificates),
                          [](const auto& info) { return name_of(info.param); });
 
 }  // namespace

@@ -39,7 +39,7 @@ bool gets_in(int port, const TestAuthority::Pem* pem, const std::string& purpose
   return false;
 }
 
-class StolenCertificates : public testing::Test {
+class StolenCertificates : public ::testing::Test {
  protected:
   store::TcpStore store_{
       "127.0.0.1", 0, {.is_master = true, .security = options_of(job_authority().worker("job", "store"))}};

@@ -24,7 +24,7 @@ using transport::RecordingListener;
 
 constexpr std::size_t kLarge = 1'000'000;
 
-class StolenStripes : public testing::Test {
+class StolenStripes : public ::testing::Test {
  protected:
   static transport::TcpOptions options() {
     transport::TcpOptions options;

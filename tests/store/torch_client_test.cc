@@ -20,17 +20,17 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
-using testing::UnorderedElementsAre;
-using TorchStore = c10::intrusive_ptr<c10d::Store>;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+using TorchStorePtr = c10::intrusive_ptr<c10d::Store>;
 
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 // The parameter: whether the clients of PyTorch use libuv.
-class TorchClient : public testing::TestWithParam<bool> {
+class TorchClient : public ::testing::TestWithParam<bool> {
  protected:
-  TorchStore torch(std::optional<std::size_t> workers = std::nullopt) {
+  TorchStorePtr torch(std::optional<std::size_t> workers = std::nullopt) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(server_->port());
     options.numWorkers = workers;
@@ -47,13 +47,13 @@ class TorchClient : public testing::TestWithParam<bool> {
 TEST_P(TorchClient, WithoutAProofClientOfTheSameUserIsServed) {
   server_ =
       value_or_throw(TcpStoreServer::start({.host = "localhost", .allow_unauthenticated_pytorch = false}));
-  const TorchStore torch = this->torch();
+  const TorchStorePtr torch = this->torch();
   torch->set("key", "value");
   EXPECT_EQ(gradwire()->get("key"), "value");
 }
 
 TEST_P(TorchClient, BothKindsOfClientsSeeTheSameKeys) {
-  const TorchStore torch = this->torch();
+  const TorchStorePtr torch = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
   torch->set("a", "from torch");
   EXPECT_EQ(own->get("a"), "from torch");
@@ -71,7 +71,7 @@ TEST_P(TorchClient, BothKindsOfClientsSeeTheSameKeys) {
 }
 
 TEST_P(TorchClient, EveryCallHasTheMeaningThatItHasInPyTorch) {
-  const TorchStore torch = this->torch();
+  const TorchStorePtr torch = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
   EXPECT_EQ(torch->add("n", 40), 40);
   EXPECT_EQ(own->add("n", 2), 42);
@@ -92,11 +92,11 @@ TEST_P(TorchClient, EveryCallHasTheMeaningThatItHasInPyTorch) {
   own->multi_set({"m1", "m3"}, {"new", "3"});
   const std::vector<std::vector<uint8_t>> values = torch->multiGet({"m3", "m1", "m2"});
   ASSERT_EQ(values.size(), 3);
-  EXPECT_EQ(text(values[0]) + "," + text(values[1]) + "," + text(values[2]), "3,new,");
+  EXPECT_EQ(text_of(values[0]) + "," + text_of(values[1]) + "," + text_of(values[2]), "3,new,");
 }
 
 TEST_P(TorchClient, WaitsEndWithTheKeyOrTheTimeout) {
-  const TorchStore torch = this->torch(), other = this->torch();
+  const TorchStorePtr torch = this->torch(), other = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
   auto waiting = std::async(std::launch::async, [&] { other->wait({"x", "y"}); });
   auto getting = std::async(std::launch::async, [&] { return own->get("z"); });
@@ -118,15 +118,15 @@ TEST_P(TorchClient, WaitsEndWithTheKeyOrTheTimeout) {
 TEST_P(TorchClient, QueuesOfBothKindsOfClientsAreTheSame) {
   // PyTorch's clients without libuv refuse queues themselves.
   if (!GetParam()) return;
-  const TorchStore torch = this->torch(), other = this->torch();
+  const TorchStorePtr torch = this->torch(), other = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
   torch->queuePush("q", bytes("one"));
   own->queue_push("q", "two");
   EXPECT_EQ(torch->queueLen("q"), 2);
   EXPECT_EQ(own->queue_pop("q"), "one");
-  EXPECT_EQ(text(torch->queuePop("q", false)), "two");
+  EXPECT_EQ(text_of(torch->queuePop("q", false)), "two");
   EXPECT_ANY_THROW(torch->queuePop("q", false));
-  auto popping = std::async(std::launch::async, [&] { return text(other->queuePop("q", true)); });
+  auto popping = std::async(std::launch::async, [&] { return text_of(other->queuePop("q", true)); });
   own->queue_push("q", "three");
   EXPECT_EQ(popping.get(), "three");
   auto own_popping = std::async(std::launch::async, [&] { return own->queue_pop("q"); });
@@ -140,7 +140,7 @@ TEST_P(TorchClient, QueuesOfBothKindsOfClientsAreTheSame) {
 std::string pop(c10d::Store& store) {
   while (true) {
     try {
-      return text(store.queuePop("q", true));
+      return text_of(store.queuePop("q", true));
     } catch (const c10::Error& error) {
       if (!absl::StrContains(error.what_without_backtrace(), "queue is empty")) throw;
     }
@@ -158,7 +158,7 @@ TEST_P(TorchClient, EachItemGoesToOneOfTheClientsThatPop) {
   std::vector<std::string> expected, got;
   for (int i = 0; i < kPoppers; ++i) own->queue_push("q", expected.emplace_back(absl::StrCat("item", i)));
   for (std::future<std::string>& each : popping) got.push_back(each.get());
-  EXPECT_THAT(got, testing::UnorderedElementsAreArray(expected));
+  EXPECT_THAT(got, ::testing::UnorderedElementsAreArray(expected));
 }
 
 TEST_P(TorchClient, PrefixStoresMeetUnderOnePrefix) {
@@ -168,13 +168,13 @@ TEST_P(TorchClient, PrefixStoresMeetUnderOnePrefix) {
   EXPECT_EQ(own.get("key"), "value");
   EXPECT_EQ(own.num_keys(), 1);
   EXPECT_THAT(torch->listKeys(), ElementsAre("key"));
-  auto waiting = std::async(std::launch::async, [&] { return text(torch->get("late")); });
+  auto waiting = std::async(std::launch::async, [&] { return text_of(torch->get("late")); });
   own.set("late", "here");
   EXPECT_EQ(waiting.get(), "here");
 }
 
 TEST_P(TorchClient, LargeValuesAndManyKeysArrive) {
-  const TorchStore torch = this->torch();
+  const TorchStorePtr torch = this->torch();
   const std::shared_ptr<TcpStore> own = gradwire();
   std::string large(std::size_t{20} << 20, '\0');
   for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 31 >> 3);
@@ -197,7 +197,7 @@ TEST_P(TorchClient, SixtyFourClientsCountAndMeet) {
   std::vector<std::future<int64_t>> clients;
   for (int i = 0; i < kClients; ++i) {
     clients.push_back(std::async(std::launch::async, [this, i] {
-      const TorchStore store = torch(kClients);
+      const TorchStorePtr store = torch(kClients);
       store->set(absl::StrCat("rank", i), std::vector<uint8_t>());
       if (store->add("arrived", 1) == kClients) store->set("all", std::vector<uint8_t>());
       store->wait({"all", "rank0", absl::StrCat("rank", kClients - 1)});
@@ -229,21 +229,22 @@ TEST_P(TorchClient, MasterOfGradwireWaitsForTheWorkersOfPyTorch) {
 }
 
 TEST_P(TorchClient, CloneIsASecondClient) {
-  const TorchStore torch = this->torch();
+  const TorchStorePtr torch = this->torch();
   torch->set("key", "value");
   EXPECT_EQ(torch->clone()->get_to_str("key"), "value");
 }
 
 TEST_P(TorchClient, AddToATextEndsTheConnectionAlone) {
-  const TorchStore torch = this->torch(), other = this->torch();
+  const TorchStorePtr torch = this->torch(), other = this->torch();
   torch->set("word", "seven");
   EXPECT_ANY_THROW(torch->add("word", 1));
   EXPECT_EQ(other->get_to_str("word"), "seven");
 }
 
-INSTANTIATE_TEST_SUITE_P(Clients, TorchClient, testing::Bool(), [](const testing::TestParamInfo<bool>& info) {
-  return info.param ? "Libuv" : "Legacy";
-});
+INSTANTIATE_TEST_SUITE_P(Clients, TorchClient, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& info) {
+                           return info.param ? "Libuv" : "Legacy";
+                         });
 
 }  // namespace
 }  // namespace gradwire::store

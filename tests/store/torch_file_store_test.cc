@@ -25,11 +25,11 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
-using testing::UnorderedElementsAre;
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
-std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 // A store of one of the two libraries. The methods are those of Store.
 class AnyStore {
@@ -55,27 +55,27 @@ class TorchStore : public AnyStore {
  public:
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
-  void set(const std::string& key, const std::string& value) override { store_->set(key, bytes(value)); }
-  std::string get(const std::string& key) override { return text(store_->get(key)); }
+  void set(const std::string& key, const std::string& value) override { store_->set(key, to_bytes(value)); }
+  std::string get(const std::string& key) override { return to_text(store_->get(key)); }
   int64_t add(const std::string& key, int64_t n) override { return store_->add(key, n); }
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& desired) override {
-    return text(store_->compareSet(key, bytes(expected), bytes(desired)));
+    return to_text(store_->compareSet(key, to_bytes(expected), to_bytes(desired)));
   }
   void append(const std::string& key, const std::string& value) override {
-    store_->append(key, bytes(value));
+    store_->append(key, to_bytes(value));
   }
   bool delete_key(const std::string& key) override { return store_->deleteKey(key); }
   int64_t num_keys() override { return store_->getNumKeys(); }
   bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
   std::vector<std::string> multi_get(const std::vector<std::string>& keys) override {
     std::vector<std::string> values;
-    for (const std::vector<uint8_t>& value : store_->multiGet(keys)) values.push_back(text(value));
+    for (const std::vector<uint8_t>& value : store_->multiGet(keys)) values.push_back(to_text(value));
     return values;
   }
   void multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values) override {
     std::vector<std::vector<uint8_t>> all;
-    for (const std::string& value : values) all.push_back(bytes(value));
+    for (const std::string& value : values) all.push_back(to_bytes(value));
     store_->multiSet(keys, all);
   }
   bool wait(const std::vector<std::string>& keys, int64_t milliseconds) override {
@@ -126,7 +126,7 @@ class OwnStore : public AnyStore {
 constexpr int kUnknown = -1;
 
 // The parameter: whether the stores are those of PyTorch.
-class BothFileStores : public testing::TestWithParam<bool> {
+class BothFileStores : public ::testing::TestWithParam<bool> {
  protected:
   ~BothFileStores() override { std::filesystem::remove(path_); }
 
@@ -148,7 +148,7 @@ class BothFileStores : public testing::TestWithParam<bool> {
     ASSERT_EQ(status, 0);
   }
 
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/both-", random_id());
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/both-", random_id());
 };
 
 // Each of these tests passes with the stores of both libraries.
@@ -281,18 +281,18 @@ TEST_P(BothFileStores, CloneIsAMemberOfItsOwnOnlyInPyTorch) {
   EXPECT_EQ(file_exists(), !GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, BothFileStores, testing::Bool(),
-                         [](const testing::TestParamInfo<bool>& info) {
+INSTANTIATE_TEST_SUITE_P(Files, BothFileStores, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& info) {
                            return info.param ? "Torch" : "Gradwire";
                          });
 
 TEST(TorchFileStore, FilesOfTheTwoLibrariesDoNotMix) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/mixed-", random_id());
+  const std::string path = absl::StrCat(::testing::TempDir(), "/mixed-", random_id());
   const auto torch = c10::make_intrusive<c10d::FileStore>(path, 1);
-  torch->set("key", bytes("value"));
+  torch->set("key", to_bytes("value"));
   EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path, 1).status()));
-  EXPECT_EQ(text(torch->get("key")), "value");
-  EXPECT_ANY_THROW(torch->queuePush("queue", bytes("item")));
+  EXPECT_EQ(to_text(torch->get("key")), "value");
+  EXPECT_ANY_THROW(torch->queuePush("queue", to_bytes("item")));
 }
 
 }  // namespace

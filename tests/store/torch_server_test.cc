@@ -18,13 +18,13 @@
 namespace gradwire::store {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using TorchStore = c10::intrusive_ptr<c10d::TCPStore>;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using TorchTcpStorePtr = c10::intrusive_ptr<c10d::TCPStore>;
 
 std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-TorchStore torch_master(bool libuv, std::optional<std::size_t> workers = std::nullopt, int port = 0) {
+TorchTcpStorePtr torch_master(bool libuv, std::optional<std::size_t> workers = std::nullopt, int port = 0) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.isServer = true;
@@ -41,7 +41,7 @@ class TorchFixture : public StoreFixture {
   }
 
  private:
-  const TorchStore master_ = torch_master(/*libuv=*/true);
+  const TorchTcpStorePtr master_ = torch_master(/*libuv=*/true);
 };
 
 class PrefixOverTorchFixture : public TorchFixture {
@@ -53,20 +53,20 @@ class PrefixOverTorchFixture : public TorchFixture {
 
 INSTANTIATE_TEST_SUITE_P(
     Torch, StoreConformance,
-    testing::Values(StoreKind{.name = "Torch",
-                              .make = [] { return std::make_unique<TorchFixture>(); },
-                              .checks_sums = false},
-                    StoreKind{.name = "PrefixOverTorch",
-                              .make = [] { return std::make_unique<PrefixOverTorchFixture>(); },
-                              .checks_sums = false}),
-    [](const testing::TestParamInfo<StoreKind>& info) { return info.param.name; });
+    ::testing::Values(StoreKind{.name = "Torch",
+                                .make = [] { return std::make_unique<TorchFixture>(); },
+                                .checks_sums = false},
+                      StoreKind{.name = "PrefixOverTorch",
+                                .make = [] { return std::make_unique<PrefixOverTorchFixture>(); },
+                                .checks_sums = false}),
+    [](const ::testing::TestParamInfo<StoreKind>& info) { return info.param.name; });
 
 // The parameter: whether the server uses libuv.
-class TorchServer : public testing::TestWithParam<bool> {
+class TorchServer : public ::testing::TestWithParam<bool> {
  protected:
   std::shared_ptr<TcpStore> connect() { return std::make_shared<TcpStore>("localhost", master_->getPort()); }
 
-  TorchStore master_ = torch_master(GetParam());
+  TorchTcpStorePtr master_ = torch_master(GetParam());
 };
 
 TEST_P(TorchServer, BothKindsOfClientsSeeTheSameKeys) {
@@ -101,7 +101,7 @@ TEST_P(TorchServer, WaitsEndWithTheKeyOrTheTimeout) {
   const absl::Status status = own->try_wait({"late", "never"}, absl::Milliseconds(30));
   EXPECT_TRUE(is_wait_timeout(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"never\""));
-  EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("\"late\"")));
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("\"late\"")));
   EXPECT_EQ(own->get("late"), "here");
 }
 
@@ -154,7 +154,7 @@ TEST_P(TorchServer, MasterOfPyTorchWaitsForTheWorkersOfGradwire) {
     // The master may start later.
     workers.push_back(std::make_shared<TcpStore>("localhost", port, TcpStoreOptions{.world_size = 3}));
   }
-  const TorchStore joined = master.get();
+  const TorchTcpStorePtr joined = master.get();
   workers[0]->set("key", "value");
   EXPECT_EQ(text(joined->get("key")), "value");
   // The key that counts the workers is not a user's.
@@ -178,9 +178,10 @@ TEST_P(TorchServer, ManyClientsCountAndMeet) {
   for (std::future<int64_t>& each : clients) EXPECT_EQ(each.get(), count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Servers, TorchServer, testing::Bool(), [](const testing::TestParamInfo<bool>& info) {
-  return info.param ? "Libuv" : "Legacy";
-});
+INSTANTIATE_TEST_SUITE_P(Servers, TorchServer, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& info) {
+                           return info.param ? "Libuv" : "Legacy";
+                         });
 
 }  // namespace
 }  // namespace gradwire::store

@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr char kWhole[] = "; the transport reports a tensor only when it is complete";
 
-std::unique_ptr<transport::Transport> over_ucx(std::shared_ptr<transport::EventLoop> loop) {
+std::unique_ptr<transport::Transport> ucx_over_loop(std::shared_ptr<transport::EventLoop> loop) {
   transport::UcxOptions options;
   options.credentials = security::insecure_credentials();
   options.purpose = "test";
@@ -53,7 +53,7 @@ class LargeMessagesOverUcx : public ::testing::Test {
   }
 
   std::promise<void> first_sent_, go_on_;
-  TwoTransferSides sides_{over_ucx};
+  TwoTransferSides sides_{ucx_over_loop};
 };
 
 TEST_F(LargeMessagesOverUcx, LinesCountWholeTensorsAndSaySo) {

@@ -16,10 +16,10 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::AnyOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::IsSupersetOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 std::string read(const std::string& path) {
   std::stringstream text;
@@ -44,15 +44,15 @@ std::vector<nlohmann::json> figures(const std::string& path) {
 }
 
 TEST(Bench, CalibrationPrintsTheCostsOfCopies) {
-  const std::string output = testing::TempDir() + "/calibration.txt";
+  const std::string output = ::testing::TempDir() + "/calibration.txt";
   ASSERT_EQ(std::system(("tools/bench/bench --calibration >" + output).c_str()), 0);
   EXPECT_THAT(read(output), HasSubstr("chosen"));
   EXPECT_THAT(read(output), ContainsRegex("16 MiB +[0-9.]+ \\+ [0-9.]+"));
 }
 
 TEST(Bench, MeasuresEverySystemOfEverySuite) {
-  const std::string json = testing::TempDir() + "/figures.json";
-  const std::string html = testing::TempDir() + "/figures.html";
+  const std::string json = ::testing::TempDir() + "/figures.json";
+  const std::string html = ::testing::TempDir() + "/figures.html";
   ASSERT_EQ(
       run_bench(
           "--suite=rpc,rref,autograd,store,transport,scale --transports=tcp --peers=torch,grpc "
@@ -111,7 +111,7 @@ TEST(Bench, MeasuresEverySystemOfEverySuite) {
 }
 
 TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
-  const std::string json = testing::TempDir() + "/collectives.json";
+  const std::string json = ::testing::TempDir() + "/collectives.json";
   ASSERT_EQ(run_bench("--suite=collectives --peers=openmpi,gloo --seconds=0.05 --rounds=1 "
                       "--cases=all_reduce_2_ranks_4KiB,all_reduce_4_ranks_1MiB,all_gather_2_ranks_4KiB,"
                       "barrier_4_ranks,send_recv_2_ranks_8B --json=" +
@@ -134,18 +134,18 @@ TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
 }
 
 TEST(Bench, TheSuiteCudaWithoutAGpuIsOneErrorLine) {
-  const std::string errors = testing::TempDir() + "/errors";
+  const std::string errors = ::testing::TempDir() + "/errors";
   EXPECT_NE(run_bench("--suite=cuda 2>" + errors), 0);
   EXPECT_THAT(read(errors), HasSubstr("bench: the suite cuda needs a GPU: "));
   EXPECT_EQ(absl::c_count(read(errors), '\n'), 1);
 }
 
 TEST(Bench, ComparesWithAnEarlierRun) {
-  const std::string json = testing::TempDir() + "/earlier.json";
+  const std::string json = ::testing::TempDir() + "/earlier.json";
   const std::string arguments = "--suite=store --seconds=0.03 --rounds=3 ";
   ASSERT_EQ(run_bench(arguments + "--json=" + json), 0);
   for (const nlohmann::json& row : figures(json)) EXPECT_LE(row.at("rounds").size(), 3u) << row;
-  const std::string table = testing::TempDir() + "/table";
+  const std::string table = ::testing::TempDir() + "/table";
   const int status =
       std::system(("tools/bench/bench " + arguments + "--against=" + json + " >" + table).c_str());
   // Exit status 3: the later run was slower.
@@ -154,10 +154,10 @@ TEST(Bench, ComparesWithAnEarlierRun) {
 }
 
 TEST(Bench, RefusesAnEarlierRunThatIsNoJson) {
-  const std::string table = testing::TempDir() + "/table.json";
+  const std::string table = ::testing::TempDir() + "/table.json";
   std::ofstream(table) << R"({"machine":{"processor":"Some CPU"}})"
                        << "\nsuite case\n";
-  const std::string errors = testing::TempDir() + "/errors";
+  const std::string errors = ::testing::TempDir() + "/errors";
   EXPECT_NE(run_bench("--suite=store --against=" + table + " 2>" + errors), 0);
   EXPECT_THAT(read(errors), HasSubstr("line 2 is not a line that --json writes"));
   EXPECT_NE(run_bench("--suite=store --against=/nowhere 2>/dev/null"), 0);

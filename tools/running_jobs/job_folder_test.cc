@@ -38,7 +38,7 @@ mode_t mode_of(const std::string& path) {
   return info.st_mode & 07777;
 }
 
-class JobFolderTest : public testing::Test {
+class JobFolderTest : public ::testing::Test {
  protected:
   JobFolderTest() {
     EXPECT_NE(mkdtemp(parent_.data()), nullptr);
@@ -75,7 +75,7 @@ class JobFolderTest : public testing::Test {
     return static_cast<std::size_t>(std::distance(begin(all), end(all)));
   }
 
-  std::string parent_ = testing::TempDir() + "/jobs_XXXXXX";
+  std::string parent_ = ::testing::TempDir() + "/jobs_XXXXXX";
   RuntimeFolders folders_;
 };
 

@@ -19,10 +19,10 @@
 namespace gradwire::transport {
 namespace {
 
-constexpr std::size_t kRing = kMinRingBytes;
+constexpr std::size_t kOfferedRing = kMinRingBytes;
 
 // A transport that connects to a plain socket of the test.
-class HostileShmAcceptor : public testing::Test {
+class HostileShmAcceptor : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_FALSE(hostile_.address().empty());
@@ -54,7 +54,7 @@ class HostileShmAcceptor : public testing::Test {
 
   void connect_and_shake_hands() {
     ASSERT_NO_FATAL_FAILURE(connect());
-    raw_->send_hello(kRing, std::size_t{1} << 30);
+    raw_->send_hello(kOfferedRing, std::size_t{1} << 30);
   }
 
   void expect_invalid(const std::string& text) {
@@ -95,10 +95,10 @@ class HostileShmAcceptor : public testing::Test {
 
 TEST_F(HostileShmAcceptor, WrongHellosEndTheAttempt) {
   Descriptor good, other_size;
-  ASSERT_TRUE(SharedMemory::create(ring_memory_bytes(kRing), false, good).ok());
-  ASSERT_TRUE(SharedMemory::create(ring_memory_bytes(kRing) + 64, false, other_size).ok());
+  ASSERT_TRUE(SharedMemory::create(ring_memory_bytes(kOfferedRing), false, good).ok());
+  ASSERT_TRUE(SharedMemory::create(ring_memory_bytes(kOfferedRing) + 64, false, other_size).ok());
   HelloPacket hello;
-  hello.ring_bytes = kRing;
+  hello.ring_bytes = kOfferedRing;
   auto changed = [&hello](auto change) {
     HelloPacket result = hello;
     change(result);
@@ -113,7 +113,7 @@ TEST_F(HostileShmAcceptor, WrongHellosEndTheAttempt) {
       {changed([](HelloPacket& h) { h.magic = 1; }), {good.get()}},
       {changed([](HelloPacket& h) { ++h.version; }), {good.get()}},
       {changed([](HelloPacket& h) { h.ring_bytes = 0; }), {good.get()}},
-      {changed([](HelloPacket& h) { h.ring_bytes = kRing + 64; }), {good.get()}},
+      {changed([](HelloPacket& h) { h.ring_bytes = kOfferedRing + 64; }), {good.get()}},
       {changed([](HelloPacket& h) { h.ring_bytes = uint64_t{1} << 63; }), {good.get()}},
       {hello, {}},
       {hello, {good.get(), good.get()}},
@@ -206,7 +206,7 @@ TEST_F(HostileShmAcceptor, MalformedPacketClosesTheConnection) {
       },
       [&](RawPeer& raw) { raw.send(DropPacket()); },
       // A second hello.
-      [&](RawPeer& raw) { raw.send_hello(kRing, 0); },
+      [&](RawPeer& raw) { raw.send_hello(kOfferedRing, 0); },
       [&](RawPeer& raw) { raw.send("!!", 2); },
       [&](RawPeer& raw) { raw.send(std::string(300, 'x').data(), 300); },
   };
@@ -227,7 +227,7 @@ TEST_F(HostileShmAcceptor, ImpossibleTailClosesTheConnection) {
   ASSERT_NO_FATAL_FAILURE(connect());
   // Corrupt the tail before the handshake ends, so before the transport uses its ring.
   shared_word<uint64_t>(raw_->other_ring().data() + kTailOffset).store(uint64_t{1} << 40);
-  raw_->send_hello(kRing, 0);
+  raw_->send_hello(kOfferedRing, 0);
   // Send until the ring seems full: then the transport reads the tail.
   Message message;
   message.header.assign(10'000, 'x');

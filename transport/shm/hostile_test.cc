@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kRing = kMinRingBytes;
 
-class HostileShm : public testing::Test {
+class HostileShm : public ::testing::Test {
  protected:
   void SetUp() override { start(absl::Seconds(60)); }
 

@@ -128,7 +128,7 @@ class OtherProcess {
   std::unique_ptr<Transport> server_;
 };
 
-class ShmOtherUser : public testing::Test {
+class ShmOtherUser : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());

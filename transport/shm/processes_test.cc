@@ -83,7 +83,7 @@ Message text_message(std::string header) {
   return message;
 }
 
-class BetweenProcesses : public testing::TestWithParam<const char*> {
+class BetweenProcesses : public ::testing::TestWithParam<const char*> {
  protected:
   void connect(const Peer& peer) {
     ShmOptions options;
@@ -184,7 +184,7 @@ TEST_P(BetweenProcesses, APeerThatIsKilledInTheMiddleOfAMessageIsUnavailable) {
   EXPECT_EQ(count_descriptors_down_to(descriptors), descriptors);
 }
 
-INSTANTIATE_TEST_SUITE_P(Waiting, BetweenProcesses, testing::Values("default", "sleep"),
+INSTANTIATE_TEST_SUITE_P(Waiting, BetweenProcesses, ::testing::Values("default", "sleep"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -51,7 +51,7 @@ std::size_t mapped_bytes() {
   return total;
 }
 
-class ShmPair : public testing::Test {
+class ShmPair : public ::testing::Test {
  protected:
   void start(ShmOptions options = ShmOptions()) {
     options.counters = counters_;

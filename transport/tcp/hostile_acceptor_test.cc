@@ -14,8 +14,8 @@
 namespace gradwire::transport {
 namespace {
 
-constexpr int kStripes = 2;
-constexpr std::size_t kSize = 200'000;
+constexpr int kAcceptedStripes = 2;
+constexpr std::size_t kMessageBytes = 200'000;
 
 // A transport that connects to a plain socket of the test. It also has a connection to a well-behaved server,
 // which the attacks must not affect.
@@ -52,7 +52,7 @@ class HostileAcceptor : public HostileTcp {
     TcpOptions options;
     options.limits.max_message_bytes = uint64_t{1} << 30;
     options.limits.max_buffer_bytes = uint64_t{1} << 29;
-    options.stripes = kStripes;
+    options.stripes = kAcceptedStripes;
     options.stripe_from_bytes = kMinStripedBytes;
     options.user_timeout = user_timeout;
     return options;
@@ -90,7 +90,7 @@ class HostileAcceptor : public HostileTcp {
   // Requests stripes and accepts them, without sending "ready".
   void accept_stripes() {
     send_control(StripeControl::kWant);
-    for (int i = 0; i < kStripes; ++i) {
+    for (int i = 0; i < kAcceptedStripes; ++i) {
       Descriptor stripe = accept_one();
       const absl::StatusOr<Preface> preface = read_preface(stripe);
       ASSERT_TRUE(preface.ok()) << preface.status();
@@ -119,16 +119,16 @@ class HostileAcceptor : public HostileTcp {
   static Message striped_message() {
     Message message;
     message.header = "striped";
-    message.buffers = {make_test_buffer(kSize, 3)};
+    message.buffers = {make_test_buffer(kMessageBytes, 3)};
     return message;
   }
   // The bytes of the message on the connection (0) or on a stripe.
   static std::string bytes_on(int lane) {
     const Message message = striped_message();
-    const StripeShare share = stripe_share(kSize, kStripes, lane);
+    const StripeShare share = stripe_share(kMessageBytes, kAcceptedStripes, lane);
     std::string bytes(static_cast<const char*>(message.buffers[0].data()) + share.offset, share.size);
     if (lane == 0)
-      bytes = encode_frame_start(message, Striping{.stripes = kStripes}) + message.header + bytes;
+      bytes = encode_frame_start(message, Striping{.stripes = kAcceptedStripes}) + message.header + bytes;
     return bytes;
   }
 
@@ -166,7 +166,7 @@ class HostileAcceptor : public HostileTcp {
   std::shared_ptr<Connection> from_client_;
   Preface::Token token_;
   Descriptor socket_;
-  Descriptor stripes_[kStripes];
+  Descriptor stripes_[kAcceptedStripes];
 };
 
 TEST_F(HostileAcceptor, MalformedFrameClosesTheConnectionAndNamesPeerAndLimit) {
@@ -283,7 +283,7 @@ TEST_F(HostileAcceptor, StripesThatCloseBeforeReadyLeaveTheConnection) {
   EXPECT_EQ(at_client_->wait_for_messages(1).size(), 1);
   ASSERT_TRUE(from_client_->send(striped_message()).ok());
   // The whole message is sent on the single socket.
-  std::string all(encode_frame_start(striped_message()).size() + 7 + kSize, '\0');
+  std::string all(encode_frame_start(striped_message()).size() + 7 + kMessageBytes, '\0');
   EXPECT_EQ(::recv(socket_.get(), all.data(), all.size(), MSG_WAITALL), all.size());
   EXPECT_EQ(at_client_->closed_count(), 0);
 }
@@ -318,7 +318,7 @@ TEST_F(SilentAcceptor, StripesWithoutReadyAreGivenUpAndThePeerIsNamed) {
   EXPECT_NE(lines.find("within 1s"), std::string::npos) << lines;
   // The connection goes on with its one socket.
   ASSERT_TRUE(from_client_->send(striped_message()).ok());
-  std::string all(encode_frame_start(striped_message()).size() + 7 + kSize, '\0');
+  std::string all(encode_frame_start(striped_message()).size() + 7 + kMessageBytes, '\0');
   EXPECT_EQ(::recv(socket_.get(), all.data(), all.size(), MSG_WAITALL), all.size());
   EXPECT_EQ(at_client_->closed_count(), 0);
 }
@@ -336,13 +336,13 @@ TEST_F(SilentAcceptor, ReadyMayTakeLongWhileTheConnectionMakesProgress) {
     ++messages;
   }
   send_control(StripeControl::kReady);
-  for (int lane = 0; lane <= kStripes; ++lane) {
+  for (int lane = 0; lane <= kAcceptedStripes; ++lane) {
     write_all(lane == 0 ? socket_ : stripes_[lane - 1], bytes_on(lane));
   }
   const auto received = at_client_->wait_for_messages(messages + 1);
   ASSERT_EQ(received.size(), messages + 1);
   ASSERT_EQ(received.back().buffers.size(), 1);
-  EXPECT_TRUE(is_test_buffer(received.back().buffers[0], kSize, 3));
+  EXPECT_TRUE(is_test_buffer(received.back().buffers[0], kMessageBytes, 3));
 }
 
 TEST_F(HostileAcceptor, SharesInAnyOrderGiveTheMessage) {
@@ -357,7 +357,7 @@ TEST_F(HostileAcceptor, SharesInAnyOrderGiveTheMessage) {
   const auto received = at_client_->wait_for_messages(2);
   ASSERT_EQ(received.size(), 2);
   ASSERT_EQ(received[0].buffers.size(), 1);
-  EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kSize, 3));
+  EXPECT_TRUE(is_test_buffer(received[0].buffers[0], kMessageBytes, 3));
 }
 
 TEST_F(HostileAcceptor, ControlFramesOutOfPlaceAreInvalid) {

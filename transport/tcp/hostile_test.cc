@@ -14,21 +14,21 @@
 namespace gradwire::transport {
 namespace {
 
-void put(std::string& bytes, std::size_t offset, uint64_t value, int size) {
+void overwrite(std::string& bytes, std::size_t offset, uint64_t value, int size) {
   for (int i = 0; i < size; ++i) bytes[offset + i] = static_cast<char>(value >> (8 * i));
 }
 
-std::string frame_announcing(uint64_t header_bytes, uint32_t buffers) {
+std::string hostile_frame(uint64_t header_bytes, uint32_t buffers) {
   std::string bytes = encode_frame_start(Message());
-  put(bytes, 8, header_bytes, 8);
-  put(bytes, 16, buffers, 4);
+  overwrite(bytes, 8, header_bytes, 8);
+  overwrite(bytes, 16, buffers, 4);
   return bytes;
 }
 TEST_F(HostileTcp, MalformedFrameClosesTheConnectionAndNamesPeerAndLimit) {
-  std::string two_to_the_60 = frame_announcing(0, 1) + std::string(8, '\0');
-  put(two_to_the_60, 24, uint64_t{1} << 60, 8);
-  std::string too_much = frame_announcing(0, 3) + std::string(24, '\0');
-  for (int i = 0; i < 3; ++i) put(too_much, 24 + 8 * i, uint64_t{1} << 29, 8);
+  std::string two_to_the_60 = hostile_frame(0, 1) + std::string(8, '\0');
+  overwrite(two_to_the_60, 24, uint64_t{1} << 60, 8);
+  std::string too_much = hostile_frame(0, 3) + std::string(24, '\0');
+  for (int i = 0; i < 3; ++i) overwrite(too_much, 24 + 8 * i, uint64_t{1} << 29, 8);
   struct Case {
     std::string bytes;
     std::string expected;
@@ -37,10 +37,10 @@ TEST_F(HostileTcp, MalformedFrameClosesTheConnectionAndNamesPeerAndLimit) {
       {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "cannot parse a frame"},
       {std::string(100'000, '\xff'), "cannot parse a frame"},
       {std::string(1, '\0'), "cannot parse a frame"},
-      {frame_announcing(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
+      {hostile_frame(uint64_t{1} << 60, 0), "max_header_bytes = 67108864"},
       {two_to_the_60, "max_buffer_bytes = 536870912"},
       {too_much, "max_message_bytes = 1073741824"},
-      {frame_announcing(0, 70'000), "max_buffers = 65536"},
+      {hostile_frame(0, 70'000), "max_buffers = 65536"},
   };
   int before = count_descriptors();
   std::size_t index = 0;
@@ -108,7 +108,7 @@ TEST_F(HostileTcp, ConnectionsThatCloseEarlyLeaveNoDescriptors) {
   for (int i = 0; i < kConnections; ++i) {
     Descriptor socket = connect();
     if (i % 3 == 0) write_all(socket, "garbage");
-    if (i % 3 == 1) write_all(socket, frame_announcing(1'000, 5));
+    if (i % 3 == 1) write_all(socket, hostile_frame(1'000, 5));
     if (i % 5 == 0) {
       linger reset = {1, 0};
       ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));

@@ -9,8 +9,8 @@
 namespace gradwire::transport {
 namespace {
 
-constexpr absl::string_view kMagic = "GWt1";
-constexpr int kVersion = 2;
+constexpr absl::string_view kPrefaceMagic = "GWt1";
+constexpr int kPrefaceVersion = 2;
 
 int byte_at(absl::string_view bytes, std::size_t index) { return static_cast<unsigned char>(bytes[index]); }
 
@@ -18,8 +18,8 @@ int byte_at(absl::string_view bytes, std::size_t index) { return static_cast<uns
 
 std::string Preface::encode() const {
   std::string bytes(kBytes, '\0');
-  kMagic.copy(bytes.data(), kMagic.size());
-  bytes[4] = kVersion;
+  kPrefaceMagic.copy(bytes.data(), kPrefaceMagic.size());
+  bytes[4] = kPrefaceVersion;
   bytes[5] = static_cast<char>((kind == Kind::kStripe ? 1 : 0) | static_cast<int>(proof) << 4);
   bytes[6] = static_cast<char>(stripe);
   bytes[7] = static_cast<char>(stripes);
@@ -28,17 +28,19 @@ std::string Preface::encode() const {
   return bytes;
 }
 
-bool Preface::has_magic(absl::string_view bytes) { return bytes.substr(0, kMagic.size()) == kMagic; }
+bool Preface::has_magic(absl::string_view bytes) {
+  return bytes.substr(0, kPrefaceMagic.size()) == kPrefaceMagic;
+}
 
 absl::StatusOr<Preface> Preface::parse(absl::string_view bytes) {
   if (!has_magic(bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: it begins with \"",
                                                    absl::CHexEscape(bytes.substr(0, 4)), "\", expected \"",
-                                                   kMagic, "\"; it may not be a Gradwire worker"));
+                                                   kPrefaceMagic, "\"; it may not be a Gradwire worker"));
   }
-  if (byte_at(bytes, 4) != kVersion) {
+  if (byte_at(bytes, 4) != kPrefaceVersion) {
     return absl::InvalidArgumentError(absl::StrCat("cannot parse its preface: got version ",
-                                                   byte_at(bytes, 4), ", expected version ", kVersion,
+                                                   byte_at(bytes, 4), ", expected version ", kPrefaceVersion,
                                                    "; run the same release of Gradwire at both ends"));
   }
   Preface preface;

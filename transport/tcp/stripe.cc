@@ -12,7 +12,7 @@
 namespace gradwire::transport {
 namespace {
 
-constexpr int kMaxPlaces = 16;
+constexpr int kMaxDuePlaces = 16;
 
 }  // namespace
 
@@ -44,9 +44,9 @@ void Stripe::cancel_proof_in_loop() {
 }
 
 Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
-  iovec places[kMaxPlaces];
+  iovec places[kMaxDuePlaces];
   int count = 0;
-  for (; count < kMaxPlaces && count < static_cast<int>(due.size()); ++count) {
+  for (; count < kMaxDuePlaces && count < static_cast<int>(due.size()); ++count) {
     const Place& place = due[static_cast<std::size_t>(count)];
     places[count] = {place.data, place.size};
   }

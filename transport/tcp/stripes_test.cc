@@ -28,7 +28,7 @@ TcpOptions striped(int stripes = kStripes) {
   return options;
 }
 
-class TcpStripes : public testing::Test {
+class TcpStripes : public ::testing::Test {
  protected:
   // The first message has a buffer of `first` bytes. If `early`, it is sent before the client begins to
   // connect.

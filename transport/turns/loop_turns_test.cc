@@ -23,11 +23,11 @@
 namespace gradwire::transport {
 namespace {
 
-constexpr absl::Duration kUnit = absl::Microseconds(10);
+constexpr absl::Duration kWorkUnit = absl::Microseconds(10);
 // Units of work in one round. The time begins with the first question, which follows the first unit.
-const int kUnits = Turns::kRound / kUnit + 1;
+const int kUnitsInRound = Turns::kRound / kWorkUnit + 1;
 
-class LoopTurns : public testing::Test {
+class LoopTurns : public ::testing::Test {
  protected:
   void SetUp() override {
     loop_ = *EventLoop::create(clock_);
@@ -56,7 +56,7 @@ TEST_F(LoopTurns, EventsAreServedBeforeDeferredWorkAndOneDeferredTaskRunsInASpen
   std::function<void(char)> serve = [&](char peer) {
     do {
       ran += peer;
-      clock_.advance(kUnit);
+      clock_.advance(kWorkUnit);
     } while (!loop_->turns_in_loop().spent());
     loop_->turns_in_loop().defer([&serve, peer] { serve(peer); });
   };
@@ -65,12 +65,12 @@ TEST_F(LoopTurns, EventsAreServedBeforeDeferredWorkAndOneDeferredTaskRunsInASpen
   const auto handler = std::make_shared<Ringing>([&] { ran += '!'; });
   const uint64_t id = *loop_->add_in_loop(event.get(), handler, /*both_ways=*/false);
   EXPECT_EQ(loop_->poll(), Poller::kWork);
-  EXPECT_EQ(ran, std::string(kUnits, 'a'));
+  EXPECT_EQ(ran, std::string(kUnitsInRound, 'a'));
   ran.clear();
   const uint64_t one = 1;
   ASSERT_EQ(::write(event.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
   EXPECT_NE(loop_->poll(), Poller::kNothing);
-  EXPECT_EQ(ran, "!" + std::string(kUnits, 'b'));
+  EXPECT_EQ(ran, "!" + std::string(kUnitsInRound, 'b'));
   loop_->remove_in_loop(event.get(), id);
   loop_->turns_in_loop().clear();
 }
@@ -78,15 +78,15 @@ TEST_F(LoopTurns, EventsAreServedBeforeDeferredWorkAndOneDeferredTaskRunsInASpen
 TEST_F(LoopTurns, TimersThatAreDueAtTheSameTimeAreSpreadOverRounds) {
   int ran = 0;
   const absl::Time due = Clock::system().now();
-  for (int i = 0; i < 3 * kUnits; ++i) {
+  for (int i = 0; i < 3 * kUnitsInRound; ++i) {
     loop_->schedule_in_loop(due, [&] {
       ++ran;
-      clock_.advance(kUnit);
+      clock_.advance(kWorkUnit);
     });
   }
   for (int round = 1; round <= 3; ++round) {
     EXPECT_NE(loop_->poll(), Poller::kNothing);
-    EXPECT_EQ(ran, round * kUnits);
+    EXPECT_EQ(ran, round * kUnitsInRound);
   }
   EXPECT_EQ(loop_->poll(), Poller::kNothing);
 }
@@ -115,7 +115,7 @@ TEST_F(LoopTurns, TheEndOfALoopDropsDeferredTasks) {
 }
 
 TEST_F(LoopTurns, AnAcceptorTakesAsManyConnectionsAsFitIntoARound) {
-  const int kConnections = 3 * kUnits + 1;
+  const int kConnections = 3 * kUnitsInRound + 1;
   Descriptor listening(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -133,15 +133,15 @@ TEST_F(LoopTurns, AnAcceptorTakesAsManyConnectionsAsFitIntoARound) {
   const auto acceptor = std::make_shared<Acceptor>(loop_, std::move(listening),
                                                    [&](Descriptor, const sockaddr_storage&, socklen_t) {
                                                      ++accepted;
-                                                     clock_.advance(kUnit);
+                                                     clock_.advance(kWorkUnit);
                                                    });
   acceptor->start_in_loop();
   // The first round takes its time for the event, and one more connection for the deferred task.
   loop_->poll();
-  EXPECT_EQ(accepted, kUnits + 1);
+  EXPECT_EQ(accepted, kUnitsInRound + 1);
   for (int before = accepted; accepted < kConnections; before = accepted) {
     loop_->poll();
-    EXPECT_LE(accepted - before, kUnits);
+    EXPECT_LE(accepted - before, kUnitsInRound);
     ASSERT_GT(accepted, before);
   }
   acceptor->stop_in_loop();

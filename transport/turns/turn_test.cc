@@ -9,7 +9,7 @@ namespace gradwire::transport {
 namespace {
 
 // Work of a peer that has not proved who it is. Each call of serve() asks for one unit.
-class TurnTest : public testing::Test {
+class TurnTest : public ::testing::Test {
  protected:
   void serve() {
     if (turn_.take(turns_, [this] { serve(); })) ++units_;

@@ -95,7 +95,7 @@ Message text_message(std::string header) {
   return message;
 }
 
-class UcxBetweenProcesses : public testing::TestWithParam<const char*> {
+class UcxBetweenProcesses : public ::testing::TestWithParam<const char*> {
  protected:
   void connect(const Peer& peer) {
     UcxOptions options;
@@ -214,7 +214,7 @@ TEST_P(UcxBetweenProcesses, ShutdownDoesNotWaitLongForAPeerThatReceivesNothing) 
   peer.signal(SIGCONT);
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, UcxBetweenProcesses, testing::Values("", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Methods, UcxBetweenProcesses, ::testing::Values("", "tcp"),
                          [](const auto& info) { return std::string(*info.param == 0 ? "any" : info.param); });
 
 }  // namespace

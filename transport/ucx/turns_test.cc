@@ -29,7 +29,7 @@ constexpr absl::Duration kUnit = absl::Microseconds(10);
 const std::size_t kUnits = static_cast<std::size_t>(Turns::kRound / kUnit) + 1;
 const std::size_t kMany = 20 * kUnits;
 
-class UcxTurns : public testing::Test {
+class UcxTurns : public ::testing::Test {
  protected:
   // A process that connects, with a thread of its own.
   struct Client {

@@ -9,8 +9,8 @@ namespace gradwire::transport {
 namespace {
 
 using security::Credentials;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(UcxCredentials, AreATokenOrInsecure) {
   EXPECT_EQ(check_ucx_credentials(Credentials::Kind::kToken), absl::OkStatus());

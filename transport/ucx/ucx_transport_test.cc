@@ -30,9 +30,9 @@ security::CredentialsPtr token() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportConformance,
-                         testing::Values(kind("ucx", ""), kind("tcp", "tcp"), kind("sleeping", "", true),
-                                         kind("token", "", false, token()),
-                                         kind("sleeping_token", "", true, token())),
+                         ::testing::Values(kind("ucx", ""), kind("tcp", "tcp"), kind("sleeping", "", true),
+                                           kind("token", "", false, token()),
+                                           kind("sleeping_token", "", true, token())),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Ucx, IsThere) { EXPECT_TRUE(probe_ucx().ok()) << probe_ucx(); }

@@ -15,7 +15,7 @@
 
 namespace gradwire::collectives::cpu {
 
-using Kind = Effect::Kind;
+using EffectKind = Effect::Kind;
 
 Endpoint::Endpoint(const Options& options)
     : options_(options),
@@ -39,7 +39,7 @@ void Endpoint::send(const SendPtr& send, Effects& effects) {
   if (status.ok()) status = check_open(send->peer, send->channel);
   if (status.ok()) status = sends_.add(send, next_id_++, channels_.name_of(send->channel, send->peer));
   if (!status.ok()) {
-    effects.push_back({.kind = Kind::kEndSend, .send = send, .status = std::move(status)});
+    effects.push_back({.kind = EffectKind::kEndSend, .send = send, .status = std::move(status)});
     return;
   }
   // next_deadline_ is a lower bound: it is not raised when an operation ends. expire() computes it again.
@@ -84,7 +84,7 @@ void Endpoint::receive(const ReceivePtr& receive, Effects& effects) {
   absl::Status status = receive->peer == kAnyRank ? absl::OkStatus() : check(receive->peer);
   if (status.ok()) status = closed_;
   if (!status.ok()) {
-    effects.push_back({.kind = Kind::kEndReceive, .receive = receive, .status = std::move(status)});
+    effects.push_back({.kind = EffectKind::kEndReceive, .receive = receive, .status = std::move(status)});
     return;
   }
   receive->id = next_id_++;
@@ -112,7 +112,7 @@ void Endpoint::end(const SendPtr& send, absl::Status status, Effects& effects) {
 void Endpoint::end(const ReceivePtr& receive, absl::Status status, Effects& effects) {
   if (!contains(*receive)) return;
   matcher_.cancel(receive->id);
-  effects.push_back({.kind = Kind::kEndReceive, .receive = receive, .status = std::move(status)});
+  effects.push_back({.kind = EffectKind::kEndReceive, .receive = receive, .status = std::move(status)});
   receives_.erase(receive->id);
 }
 
@@ -278,11 +278,12 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
       case ActionKind::kFail: {
         const auto found = receives_.find(action.receive);
         if (found == receives_.end()) break;
-        effects.push_back({.kind = action.kind == ActionKind::kDeliver ? Kind::kDeliver : Kind::kEndReceive,
-                           .rank = action.src,
-                           .receive = std::move(found->second),
-                           .status = std::move(action.status),
-                           .payload = std::move(action.payload)});
+        effects.push_back(
+            {.kind = action.kind == ActionKind::kDeliver ? EffectKind::kDeliver : EffectKind::kEndReceive,
+             .rank = action.src,
+             .receive = std::move(found->second),
+             .status = std::move(action.status),
+             .payload = std::move(action.payload)});
         receives_.erase(found);
         break;
       }
@@ -290,7 +291,7 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
         if (to_self) {
           cts_to_self(action.message, effects);
         } else {
-          effects.push_back({.kind = Kind::kCts,
+          effects.push_back({.kind = EffectKind::kCts,
                              .rank = action.src,
                              .frame = {.kind = FrameKind::kCts, .id = action.message},
                              .receive = receives_[action.receive]});
@@ -300,7 +301,7 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
         if (to_self) {
           on_nack(action.src, action.message, action.status.code(), action.bytes, effects);
         } else {
-          effects.push_back({.kind = Kind::kReply,
+          effects.push_back({.kind = EffectKind::kReply,
                              .rank = action.src,
                              .frame = {.kind = FrameKind::kNack,
                                        .code = static_cast<uint32_t>(action.status.code()),
@@ -312,7 +313,7 @@ void Endpoint::apply(Matcher::Actions actions, Effects& effects) {
         if (to_self) {
           (void)sends_.on_credit(action.src, action.bytes);
         } else {
-          effects.push_back({.kind = Kind::kReply,
+          effects.push_back({.kind = EffectKind::kReply,
                              .rank = action.src,
                              .frame = {.kind = FrameKind::kCredit, .size = action.bytes}});
         }

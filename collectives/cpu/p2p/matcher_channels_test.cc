@@ -75,8 +75,8 @@ TEST_F(MatcherTest, ForgottenChannelDropsLateMessages) {
   EXPECT_TRUE(eager(1, "a").empty());
   EXPECT_TRUE(post(1, 1, 1, 0, 8).empty());
   Matcher::Actions actions;
-  forget(kChannel, actions);
-  forget(kChannel, actions);
+  forget(kMatcherChannel, actions);
+  forget(kMatcherChannel, actions);
   EXPECT_TRUE(actions.empty());
   forget(8, actions);
   expect_failed(actions, 1, absl::StatusCode::kCancelled);
@@ -107,11 +107,11 @@ TEST_F(MatcherTest, OnlySoManyForgottenChannelsAreKept) {
 }
 
 TEST_F(MatcherTest, ChannelNamesRanks) {
-  channels_.name_ranks(kChannel, {{0, 0}, {2, 1}});
-  EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 1");
-  EXPECT_EQ(channels_.name_of(kChannel, 1), "rank 1 of the world");
+  channels_.name_ranks(kMatcherChannel, {{0, 0}, {2, 1}});
+  EXPECT_EQ(channels_.name_of(kMatcherChannel, 2), "rank 1");
+  EXPECT_EQ(channels_.name_of(kMatcherChannel, 1), "rank 1 of the world");
   EXPECT_EQ(channels_.name_of(8, 2), "rank 2");
-  EXPECT_TRUE(matcher_.lost_status(kChannel, 2).ok());
+  EXPECT_TRUE(matcher_.lost_status(kMatcherChannel, 2).ok());
   EXPECT_TRUE(post(1, 2).empty());
   EXPECT_TRUE(post(2, 2, 1, 0, 8).empty());
   const Matcher::Actions actions = lost(2);
@@ -119,8 +119,8 @@ TEST_F(MatcherTest, ChannelNamesRanks) {
   EXPECT_EQ(actions[0].status.message(), "rank 1 is lost");
   EXPECT_EQ(actions[1].status.message(), "rank 2 is lost");
   Matcher::Actions none;
-  forget(kChannel, none);
-  EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 2");
+  forget(kMatcherChannel, none);
+  EXPECT_EQ(channels_.name_of(kMatcherChannel, 2), "rank 2");
 }
 
 }  // namespace

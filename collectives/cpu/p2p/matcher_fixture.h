@@ -11,11 +11,11 @@ namespace gradwire::collectives::cpu {
 
 using Kind = Matcher::Action::Kind;
 
-inline constexpr uint64_t kChannel = 7;
+inline constexpr uint64_t kMatcherChannel = 7;
 
 inline Payload payload(const std::string& text) { return Payload::copy_of(text.data(), text.size()); }
 
-inline std::string text_of(const Payload& payload) {
+inline std::string matched_text(const Payload& payload) {
   return std::string(static_cast<const char*>(payload.data()), payload.size());
 }
 
@@ -23,18 +23,19 @@ inline std::string text_of(const Payload& payload) {
 class MatcherTest : public testing::Test {
  protected:
   Matcher::Actions post(uint64_t receive, int src, uint64_t size = 1, int64_t tag = 0,
-                        uint64_t channel = kChannel) {
+                        uint64_t channel = kMatcherChannel) {
     Matcher::Actions actions;
     matcher_.post(receive, src, channel, tag, size, actions);
     return actions;
   }
-  Matcher::Actions eager(int src, const std::string& text, int64_t tag = 0, uint64_t channel = kChannel) {
+  Matcher::Actions eager(int src, const std::string& text, int64_t tag = 0,
+                         uint64_t channel = kMatcherChannel) {
     Matcher::Actions actions;
     EXPECT_TRUE(matcher_.on_eager(src, channel, tag, payload(text), actions).ok());
     return actions;
   }
   Matcher::Actions rts(int src, uint64_t message, uint64_t size = 1, int64_t tag = 0,
-                       uint64_t channel = kChannel) {
+                       uint64_t channel = kMatcherChannel) {
     Matcher::Actions actions;
     EXPECT_TRUE(matcher_.on_rts(src, channel, tag, size, message, actions).ok());
     return actions;
@@ -49,7 +50,7 @@ class MatcherTest : public testing::Test {
     matcher_.on_lost(src, absl::UnavailableError("is lost"), actions);
     return actions;
   }
-  Matcher::Actions abort(uint64_t channel = kChannel) {
+  Matcher::Actions abort(uint64_t channel = kMatcherChannel) {
     Matcher::Actions actions;
     const absl::Status reason = absl::AbortedError("requested by the test");
     if (channels_.abort(channel, reason)) matcher_.end_channel(channel, reason, actions);
@@ -65,7 +66,7 @@ class MatcherTest : public testing::Test {
     EXPECT_EQ(actions[0].kind, Kind::kDeliver);
     EXPECT_EQ(actions[0].receive, receive);
     EXPECT_EQ(actions[0].src, src);
-    EXPECT_EQ(text_of(actions[0].payload), text);
+    EXPECT_EQ(matched_text(actions[0].payload), text);
   }
   static void expect_failed(const Matcher::Actions& actions, uint64_t receive, absl::StatusCode code) {
     ASSERT_EQ(actions.size(), 1u);

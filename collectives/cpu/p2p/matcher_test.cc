@@ -67,16 +67,16 @@ TEST_F(MatcherTest, BypassedMessagesReturnCredit) {
 }
 
 TEST_F(MatcherTest, HasReceiveForPostedReceives) {
-  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kMatcherChannel, 0));
   EXPECT_TRUE(post(1, 1).empty());
-  EXPECT_TRUE(matcher_.has_receive_for(1, kChannel, 0));
-  EXPECT_FALSE(matcher_.has_receive_for(2, kChannel, 0));
-  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 1));
-  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel + 1, 0));
+  EXPECT_TRUE(matcher_.has_receive_for(1, kMatcherChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(2, kMatcherChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kMatcherChannel, 1));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kMatcherChannel + 1, 0));
   EXPECT_TRUE(post(2, kAnyRank, 1, /*tag=*/1).empty());
-  EXPECT_TRUE(matcher_.has_receive_for(2, kChannel, 1));
+  EXPECT_TRUE(matcher_.has_receive_for(2, kMatcherChannel, 1));
   matcher_.cancel(1);
-  EXPECT_FALSE(matcher_.has_receive_for(1, kChannel, 0));
+  EXPECT_FALSE(matcher_.has_receive_for(1, kMatcherChannel, 0));
 }
 
 TEST_F(MatcherTest, ChannelsTagsAndSourcesAreApart) {
@@ -149,7 +149,7 @@ TEST_F(MatcherTest, WaitingMessagesAreBounded) {
   Matcher::Actions actions;
   absl::Status status;
   int taken = 0;
-  while ((status = matcher_.on_eager(1, kChannel, 0, payload(large), actions)).ok()) ++taken;
+  while ((status = matcher_.on_eager(1, kMatcherChannel, 0, payload(large), actions)).ok()) ++taken;
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(taken, 15);
   // Each source has its own window.
@@ -168,7 +168,7 @@ TEST_F(MatcherTest, WaitingMessagesAreBounded) {
 TEST_F(MatcherTest, PendingRtsAreBounded) {
   Matcher::Actions actions;
   uint64_t message = 0;
-  while (matcher_.on_rts(1, kChannel, 0, 8, ++message, actions).ok()) {
+  while (matcher_.on_rts(1, kMatcherChannel, 0, 8, ++message, actions).ok()) {
   }
   EXPECT_EQ(message, kMaxPendingRts + 1);
   EXPECT_TRUE(actions.empty());
@@ -183,7 +183,7 @@ TEST_F(MatcherTest, UnreturnedCreditStaysCharged) {
   }
   Matcher::Actions actions;
   int taken = 0;
-  while (matcher_.on_eager(1, kChannel, 0, payload(large), actions).ok()) ++taken;
+  while (matcher_.on_eager(1, kMatcherChannel, 0, payload(large), actions).ok()) ++taken;
   EXPECT_EQ(taken, 12);
 }
 
@@ -192,27 +192,27 @@ TEST_F(MatcherTest, EndedMessagesAreNotPending) {
   Matcher::Actions actions;
   uint64_t message = 0;
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
+    ASSERT_TRUE(matcher_.on_rts(1, kMatcherChannel, 0, 1, ++message, actions).ok());
     matcher_.on_cancel(1, message, absl::StatusCode::kCancelled, actions);
   }
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
+    ASSERT_TRUE(matcher_.on_rts(1, kMatcherChannel, 0, 1, ++message, actions).ok());
     ASSERT_TRUE(matcher_.on_buffered(1, message, payload("x"), actions).ok());
-    matcher_.post(message, 1, kChannel, 0, 1, actions);
+    matcher_.post(message, 1, kMatcherChannel, 0, 1, actions);
   }
   for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
-    ASSERT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
-    matcher_.post(message, 1, kChannel, 0, 1, actions);
+    ASSERT_TRUE(matcher_.on_rts(1, kMatcherChannel, 0, 1, ++message, actions).ok());
+    matcher_.post(message, 1, kMatcherChannel, 0, 1, actions);
     ASSERT_TRUE(matcher_.on_data(1, message, payload("x"), actions).ok());
   }
-  EXPECT_TRUE(matcher_.on_rts(1, kChannel, 0, 1, ++message, actions).ok());
+  EXPECT_TRUE(matcher_.on_rts(1, kMatcherChannel, 0, 1, ++message, actions).ok());
   EXPECT_EQ(matcher_.size(), 2u);
 }
 
 TEST_F(MatcherTest, ProtocolViolationsAreRefused) {
   Matcher::Actions actions;
   EXPECT_TRUE(rts(1, 5).empty());
-  EXPECT_FALSE(matcher_.on_rts(1, kChannel, 0, 1, 5, actions).ok());
+  EXPECT_FALSE(matcher_.on_rts(1, kMatcherChannel, 0, 1, 5, actions).ok());
   EXPECT_FALSE(matcher_.on_data(1, 5, payload("a"), actions).ok());
   EXPECT_FALSE(matcher_.on_data(1, 6, payload("a"), actions).ok());
   expect_cts(post(1, 1), 1, 5);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kData = 4 * kRingPieceBytes;
 
-class P2pRingTest : public testing::Test {
+class P2pRingTest : public ::testing::Test {
  protected:
   struct alignas(128) Line {
     char bytes[128];

@@ -61,8 +61,8 @@ class FakeLink : public LinkSender {
   const std::shared_ptr<FakeConnection> connection = std::make_shared<FakeConnection>();
 };
 
-transport::Buffer buffer(const std::string& bytes,
-                         transport::Buffer::Sharing sharing = transport::Buffer::Sharing::kOwned) {
+transport::Buffer tensor_buffer(const std::string& bytes,
+                                transport::Buffer::Sharing sharing = transport::Buffer::Sharing::kOwned) {
   auto owner = std::make_shared<std::string>(bytes);
   return transport::Buffer(owner->data(), owner->size(), owner, sharing);
 }
@@ -73,7 +73,7 @@ using Lines = std::vector<std::string>;
 class SendAheadTest : public ::testing::Test {
  protected:
   SendAheadTest() {
-    for (const char* each : {"a", "b", "c"}) tensors_.buffers.push_back(buffer(each));
+    for (const char* each : {"a", "b", "c"}) tensors_.buffers.push_back(tensor_buffer(each));
     for (std::size_t i = 0; i < points_.size(); ++i) tensors_.progress.push_back({points_[i], i + 1});
     tensors_.copies = end_;
   }
@@ -221,7 +221,7 @@ TEST_F(SendAheadTest, WithoutALinkEverythingTravelsWithTheMessage) {
 }
 
 TEST_F(SendAheadTest, BorrowedBuffersAreNotSentAhead) {
-  tensors_.buffers[1] = buffer("b", transport::Buffer::Sharing::kBorrowed);
+  tensors_.buffers[1] = tensor_buffer("b", transport::Buffer::Sharing::kBorrowed);
   start_until_first_part();
   reach(1);
   wait_for_the_last_point();

@@ -28,7 +28,7 @@ namespace {
 using testing::Group;
 using testing::Ranks;
 
-constexpr int kSize = 2;
+constexpr int kReplicas = 2;
 // Smaller than each parameter, so every parameter has a bucket of its own.
 constexpr double kTinyMiB = 1e-6;
 
@@ -110,7 +110,7 @@ std::vector<at::Tensor> expected(const at::Tensor& batch, int steps) {
   torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.25));
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    net.forward(batch).sum().div(kSize).backward();
+    net.forward(batch).sum().div(kReplicas).backward();
     optimizer.step();
   }
   return parameters_on_host(net);
@@ -118,7 +118,7 @@ std::vector<at::Tensor> expected(const at::Tensor& batch, int steps) {
 
 template <class Net>
 void train(const std::string& backend, const at::Tensor& batch, int steps, bool set_to_none, double cap) {
-  const Ranks ranks(kSize, {.backend = backend, .timeout = absl::Seconds(60)});
+  const Ranks ranks(kReplicas, {.backend = backend, .timeout = absl::Seconds(60)});
   const std::vector<at::Tensor> wanted = expected(batch, steps);
   ranks.run([&](const Group& group) {
     const c10::Device device = lag::device(group->rank());
@@ -127,7 +127,7 @@ void train(const std::string& backend, const at::Tensor& batch, int steps, bool 
         net, {.group = group, .device_ids = {group->rank()}, .output_device = device, .bucket_cap_mb = cap});
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.25));
     // On the CPU: forward moves it.
-    const at::Tensor share = batch.chunk(kSize)[group->rank()];
+    const at::Tensor share = batch.chunk(kReplicas)[group->rank()];
     for (int step = 0; step < steps; ++step) {
       optimizer.zero_grad(set_to_none);
       model.forward(share).sum().backward();
@@ -170,15 +170,15 @@ TEST_F(LagDdp, ReductionWaitsForAllStreamsOfItsBucket) {
 // layer's gradients. A reduction that did not wait for that stream would run now, without the gradient, and
 // the copy would later overwrite the average.
 TEST_F(LagDdp, ReductionWaitsForAStreamThatIsLate) {
-  const Ranks ranks(kSize, {.timeout = absl::Seconds(60)});
+  const Ranks ranks(kReplicas, {.timeout = absl::Seconds(60)});
   const at::Tensor batch = integers({12, 4}, 1);
   NetImpl whole;
-  whole.forward(batch).sum().div(kSize).backward();
+  whole.forward(batch).sum().div(kReplicas).backward();
   ranks.run([&](const Group& group) {
     const c10::Device device = lag::device(group->rank());
     auto net = std::make_shared<TwoStreamsImpl>(device);
     DistributedDataParallel<TwoStreamsImpl> model(net, {.group = group});
-    const at::Tensor share = batch.chunk(kSize)[group->rank()].to(device);
+    const at::Tensor share = batch.chunk(kReplicas)[group->rank()].to(device);
     for (int pass = 0; pass < 2; ++pass) model.forward(share).sum().backward();
     net->zero_grad();
     std::optional<lag::StreamHold> hold;
@@ -197,17 +197,17 @@ TEST_F(LagDdp, ReductionWaitsForAStreamThatIsLate) {
 // The gradient of the first layer is computed last. When the pass comes to it, the reductions of the second
 // layer have started, and no host thread has waited for a device.
 TEST_F(LagDdp, ReductionsOverlapBackwardAndBlockNoHostThread) {
-  const Ranks ranks(kSize, {.timeout = absl::Seconds(60)});
+  const Ranks ranks(kReplicas, {.timeout = absl::Seconds(60)});
   std::atomic<int> overlapped = 0;
-  std::vector<std::shared_ptr<NetImpl>> nets(kSize);
-  std::vector<std::unique_ptr<DistributedDataParallel<NetImpl>>> models(kSize);
-  std::vector<at::Tensor> shares(kSize);
+  std::vector<std::shared_ptr<NetImpl>> nets(kReplicas);
+  std::vector<std::unique_ptr<DistributedDataParallel<NetImpl>>> models(kReplicas);
+  std::vector<at::Tensor> shares(kReplicas);
   ranks.run([&](const Group& group) {
     const int rank = group->rank();
     nets[rank] = std::make_shared<NetImpl>(lag::device(rank));
     models[rank] = std::make_unique<DistributedDataParallel<NetImpl>>(
         nets[rank], DistributedDataParallelOptions{.group = group, .bucket_cap_mb = kTinyMiB});
-    shares[rank] = integers({12, 4}, 1).chunk(kSize)[rank].to(lag::device(rank));
+    shares[rank] = integers({12, 4}, 1).chunk(kReplicas)[rank].to(lag::device(rank));
     // The first pass arranges the buckets, which needs the host.
     for (int pass = 0; pass < 2; ++pass) models[rank]->forward(shares[rank]).sum().backward();
     nets[rank]->first_layer->weight.register_hook([&, rank](const at::Tensor&) {
@@ -223,9 +223,9 @@ TEST_F(LagDdp, ReductionsOverlapBackwardAndBlockNoHostThread) {
         [&](const Group& group) { models[group->rank()]->forward(shares[group->rank()]).sum().backward(); });
     EXPECT_EQ(lag::counts().host_waits, waits);
   }
-  EXPECT_EQ(overlapped, kSize);
+  EXPECT_EQ(overlapped, kReplicas);
   NetImpl whole;
-  whole.forward(integers({12, 4}, 1)).sum().div(kSize).backward();
+  whole.forward(integers({12, 4}, 1)).sum().div(kReplicas).backward();
   for (const auto& net : nets) {
     for (std::size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(at::equal(net->parameters()[i].grad().cpu(), whole.parameters()[i].grad())) << i;
@@ -236,7 +236,7 @@ TEST_F(LagDdp, ReductionsOverlapBackwardAndBlockNoHostThread) {
 // A local step waits for its operation. During the pass this would make the stream of the pass wait, and the
 // rest of the pass would not overlap with the reductions.
 TEST_F(LagDdp, LocalStepsRunAfterTheLastGradient) {
-  const Ranks ranks(kSize, {.timeout = absl::Seconds(60)});
+  const Ranks ranks(kReplicas, {.timeout = absl::Seconds(60)});
   ranks.run([&](const Group& group) {
     const c10::Device device = lag::device(group->rank());
     auto net = std::make_shared<NetImpl>(device);
@@ -255,8 +255,8 @@ TEST_F(LagDdp, LocalStepsRunAfterTheLastGradient) {
     }));
     const at::Tensor batch = integers({12, 4}, 1);
     NetImpl whole;
-    whole.forward(batch).sum().div(kSize).backward();
-    model.forward(batch.chunk(kSize)[group->rank()].to(device)).sum().backward();
+    whole.forward(batch).sum().div(kReplicas).backward();
+    model.forward(batch.chunk(kReplicas)[group->rank()].to(device)).sum().backward();
     EXPECT_EQ(buckets, 4);
     EXPECT_EQ(ran, 4);
     for (std::size_t i = 0; i < net->parameters().size(); ++i) {

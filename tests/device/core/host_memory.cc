@@ -1,6 +1,5 @@
 #include "gradwire/tests/device/core/host_memory.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -9,12 +8,8 @@
 namespace gradwire::lag {
 namespace {
 
-constexpr size_t kSmallest = 256;
+constexpr size_t kSmallestHostBlock = 256;
 constexpr std::align_val_t kAlignment{64};
-
-bool all_passed(const std::vector<Point>& points) {
-  return std::all_of(points.begin(), points.end(), [](const Point& point) { return point.passed(); });
-}
 
 }  // namespace
 
@@ -24,7 +19,7 @@ HostMemory::~HostMemory() {
 }
 
 void* HostMemory::allocate(size_t bytes) {
-  size_t capacity = kSmallest;
+  size_t capacity = kSmallestHostBlock;
   while (capacity < bytes) capacity *= 2;
   MutexLock lock(mutex_);
   collect_locked();

@@ -19,10 +19,6 @@ constexpr size_t kMega = 1 << 20;
 // How often an allocation waits for freed memory of other streams.
 constexpr int kMaxAttempts = 8;
 
-bool all_passed(const std::vector<Point>& points) {
-  return std::all_of(points.begin(), points.end(), [](const Point& point) { return point.passed(); });
-}
-
 void launch_poison(Stream& stream, void* data, size_t size) {
   stream.launch_at_once([data, size] { poison(data, size); });
 }

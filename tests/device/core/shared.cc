@@ -19,13 +19,13 @@ std::string thread_name() {
   return name;
 }
 
-bool all_passed(const std::vector<Point>& points) {
-  return std::all_of(points.begin(), points.end(), [](const Point& point) { return point.passed(); });
-}
-
 }  // namespace
 
 bool Point::passed() const { return stream == nullptr || stream->done() >= step; }
+
+bool all_passed(const std::vector<Point>& points) {
+  return std::all_of(points.begin(), points.end(), [](const Point& point) { return point.passed(); });
+}
 
 absl::Status Shared::status(int device) const {
   MutexLock lock(mutex_);

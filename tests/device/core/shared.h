@@ -23,6 +23,9 @@ struct Point {
   bool passed() const;
 };
 
+// Whether the streams have passed all of these points.
+bool all_passed(const std::vector<Point>& points);
+
 // One call in which a host thread waited for a device.
 struct HostWait {
   // The name and the kernel's id of the thread.

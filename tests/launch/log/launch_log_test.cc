@@ -83,7 +83,7 @@ std::vector<std::string> teed_lines(std::vector<std::string> options,
   for (const char* option : {"--standalone", "--nproc_per_node=2", "--role=trainer", "--tee=1"}) {
     options.push_back(option);
   }
-  options.push_back(absl::StrCat("--log_dir=", testing::TempDir(), "/prefix"));
+  options.push_back(absl::StrCat("--log_dir=", ::testing::TempDir(), "/prefix"));
   LaunchProcess launch(with_script(options, "echo hello"), environment);
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   std::vector<std::string> all = lines(launch.out());

@@ -15,7 +15,7 @@
 namespace gradwire::tests {
 namespace {
 
-class ProtectedNodes : public testing::Test {
+class ProtectedNodes : public ::testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(int rank, std::vector<std::string> options,
                                       const std::vector<std::string>& program = {

@@ -58,7 +58,7 @@ std::string act(const std::string& input) {
 }
 
 // The process of another user is made before the test starts anything else.
-class OtherUserOfAJob : public testing::Test {
+class OtherUserOfAJob : public ::testing::Test {
  protected:
   void SetUp() override {
     GRADWIRE_NEEDS("root", OtherUser::available());

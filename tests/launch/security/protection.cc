@@ -35,7 +35,7 @@ absl::Status try_store(int port, const SecurityOptions& security) {
 }
 
 std::string token_file(const std::string& name, const std::string& token) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/", name);
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
   std::ofstream(path) << token << "\n";
   std::filesystem::permissions(path,
                                std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);

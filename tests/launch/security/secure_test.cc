@@ -90,7 +90,7 @@ TEST(LaunchSecure, KeysAreRemovedWhenTheLauncherIsKilled) {
 }
 
 // Two nodes with certificates that an authority of the user has signed.
-class CertifiedNodes : public testing::Test {
+class CertifiedNodes : public ::testing::Test {
  protected:
   void SetUp() override {
     const absl::StatusOr<security::JobAuthority> authority =
@@ -105,7 +105,7 @@ class CertifiedNodes : public testing::Test {
     }
   }
 
-  static std::string path(const std::string& name) { return absl::StrCat(testing::TempDir(), "/", name); }
+  static std::string path(const std::string& name) { return absl::StrCat(::testing::TempDir(), "/", name); }
   static void write(const std::string& name, absl::string_view text) {
     std::filesystem::remove(path(name));
     std::ofstream(path(name)) << text;

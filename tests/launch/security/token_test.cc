@@ -122,7 +122,7 @@ TEST(LaunchToken, FileThatOthersCanReadIsRefused) {
 }
 
 TEST(LaunchToken, MakeTokenWritesANewFile) {
-  const std::string file = absl::StrCat(testing::TempDir(), "/made");
+  const std::string file = absl::StrCat(::testing::TempDir(), "/made");
   EXPECT_EQ(LaunchProcess({"--make_token", file}).wait(), 0);
   struct stat status {};
   ASSERT_EQ(stat(file.c_str(), &status), 0);

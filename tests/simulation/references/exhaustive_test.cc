@@ -65,7 +65,7 @@ class Exploration {
   std::vector<std::string> trace_;
 };
 
-class SmallScopeTest : public testing::TestWithParam<std::tuple<int, bool, SmallScope::Fault>> {};
+class SmallScopeTest : public ::testing::TestWithParam<std::tuple<int, bool, SmallScope::Fault>> {};
 
 TEST_P(SmallScopeTest, EveryOrderIsSafeAndEnds) {
   const auto [forks, by_request, fault] = GetParam();
@@ -78,19 +78,19 @@ TEST_P(SmallScopeTest, EveryOrderIsSafeAndEnds) {
             << (exploration.complete() ? "" : "; stopped at the limit of states") << "\n";
 }
 
-std::string name(const testing::TestParamInfo<std::tuple<int, bool, SmallScope::Fault>>& info) {
+std::string name(const ::testing::TestParamInfo<std::tuple<int, bool, SmallScope::Fault>>& info) {
   static constexpr const char* kFaults[] = {"Nothing", "Loss", "Duplicate", "Crash", "BrokenLink", "GiveUp"};
   return std::string(std::get<1>(info.param) ? "Created" : "Owned") + "With" +
          kFaults[static_cast<int>(std::get<2>(info.param))];
 }
 
 const auto kFaults =
-    testing::Values(SmallScope::Fault::kNone, SmallScope::Fault::kLoss, SmallScope::Fault::kDuplicate,
-                    SmallScope::Fault::kCrash, SmallScope::Fault::kBrokenLink, SmallScope::Fault::kGiveUp);
+    ::testing::Values(SmallScope::Fault::kNone, SmallScope::Fault::kLoss, SmallScope::Fault::kDuplicate,
+                      SmallScope::Fault::kCrash, SmallScope::Fault::kBrokenLink, SmallScope::Fault::kGiveUp);
 INSTANTIATE_TEST_SUITE_P(TwoForks, SmallScopeTest,
-                         testing::Combine(testing::Values(2), testing::Bool(), kFaults), name);
+                         ::testing::Combine(::testing::Values(2), ::testing::Bool(), kFaults), name);
 INSTANTIATE_TEST_SUITE_P(ThreeForks, SmallScopeTest,
-                         testing::Combine(testing::Values(3), testing::Bool(), kFaults), name);
+                         ::testing::Combine(::testing::Values(3), ::testing::Bool(), kFaults), name);
 
 }  // namespace
 }  // namespace gradwire::references_simulation

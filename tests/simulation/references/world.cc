@@ -6,7 +6,7 @@
 
 namespace gradwire::references_simulation {
 
-using Kind = Event::Kind;
+using EventKind = Event::Kind;
 
 namespace {
 
@@ -62,7 +62,7 @@ void World::plan() {
 
   // Two thirds of the user actions happen close to a fault.
   std::vector<Time> fault_times;
-  auto fault = [&](Kind kind, int times, int b = 0, Time shortest = 0, Time longest = 0) {
+  auto fault = [&](EventKind kind, int times, int b = 0, Time shortest = 0, Time longest = 0) {
     for (int i = 0; i < times; ++i) {
       const Time at = random_.between(0, scenario_.long_faults ? scenario_.span / 3 : scenario_.span);
       const Time duration = longest > 0 ? random_.between(shortest, longest) : 0;
@@ -74,16 +74,20 @@ void World::plan() {
   };
   const Time shortest = scenario_.long_faults ? kDeadAfter + 2 * kInterval : 1000;
   const Time longest = scenario_.long_faults ? kDeadAfter + 5 * kInterval : 120'000;
-  fault(Kind::kCrash, scenario_.crashes);
-  fault(Kind::kJoin, scenario_.joins);
-  fault(Kind::kLeave, scenario_.leaves);
-  fault(Kind::kPause, scenario_.pauses, 0, shortest, longest);
+  fault(EventKind::kCrash, scenario_.crashes);
+  fault(EventKind::kJoin, scenario_.joins);
+  fault(EventKind::kLeave, scenario_.leaves);
+  fault(EventKind::kPause, scenario_.pauses, 0, shortest, longest);
   for (int i = 0; i < scenario_.cuts; ++i) {
     const int kind = static_cast<int>(random_.below(4));
-    fault(Kind::kCut, 1, kind == 0 ? kAll : kind == 1 && scenario_.store ? kStore : 0, shortest, longest);
+    fault(EventKind::kCut, 1,
+          kind == 0                      ? kAll
+          : kind == 1 && scenario_.store ? kStore
+                                         : 0,
+          shortest, longest);
   }
   if (scenario_.store_loss) {
-    scheduler_.add(random_.between(0, scenario_.span / 4), Kind::kLoseStore, 0, 0,
+    scheduler_.add(random_.between(0, scenario_.span / 4), EventKind::kLoseStore, 0, 0,
                    scenario_.store_loss_of_all ? 1 : 0);
   }
   for (int i = 0; i < scenario_.actions; ++i) {
@@ -91,14 +95,14 @@ void World::plan() {
     if (!fault_times.empty() && random_.below(3) != 0) {
       at = fault_times[random_.below(fault_times.size())] + random_.between(-15'000, 25'000);
     }
-    scheduler_.add(std::max<Time>(at, 0), Kind::kAct);
+    scheduler_.add(std::max<Time>(at, 0), EventKind::kAct);
   }
 }
 
 bool World::step() {
   const Event event = scheduler_.take();
   now_ = std::max(now_, event.time);
-  if (event.kind != Kind::kTick) ++steps_;
+  if (event.kind != EventKind::kTick) ++steps_;
   if (steps_ > kMaxSteps) {
     violate("the schedule does not end");
     return false;
@@ -108,42 +112,42 @@ bool World::step() {
 }
 
 void World::dispatch(const Event& event) {
-  const bool picks_node = event.kind == Kind::kAct || event.kind == Kind::kCrash ||
-                          event.kind == Kind::kJoin || event.kind == Kind::kLeave ||
-                          event.kind == Kind::kPause || event.kind == Kind::kCut ||
-                          event.kind == Kind::kLoseStore || event.kind == Kind::kRestart;
-  const int actor = event.kind == Kind::kDeliver ? network_.at(event.arg).to : event.a;
+  const bool picks_node = event.kind == EventKind::kAct || event.kind == EventKind::kCrash ||
+                          event.kind == EventKind::kJoin || event.kind == EventKind::kLeave ||
+                          event.kind == EventKind::kPause || event.kind == EventKind::kCut ||
+                          event.kind == EventKind::kLoseStore || event.kind == EventKind::kRestart;
+  const int actor = event.kind == EventKind::kDeliver ? network_.at(event.arg).to : event.a;
   if (!picks_node) {
     Node& node = *nodes_[actor];
     if (node.paused_until > now_ && node.running) {
       // The node handles its events when it runs again, in random order.
       const Time at = node.paused_until + random_.between(0, 2000);
-      if (event.kind == Kind::kTick) {
+      if (event.kind == EventKind::kTick) {
         if (event.time != node.next_tick) return;
         node.next_tick = at;
       }
       scheduler_.add(at, event.kind, event.a, event.b, event.arg);
       return;
     }
-    if (!node.running && event.kind != Kind::kDeliver) return;
+    if (!node.running && event.kind != EventKind::kDeliver) return;
   }
   switch (event.kind) {
-    case Kind::kDeliver:
+    case EventKind::kDeliver:
       return deliver(event.arg);
-    case Kind::kAct:
+    case EventKind::kAct:
       return act();
-    case Kind::kRetry:
+    case EventKind::kRetry:
       return retry(*nodes_[event.a]);
-    case Kind::kTick:
+    case EventKind::kTick:
       if (event.time == nodes_[event.a]->next_tick) tick(*nodes_[event.a]);
       return;
-    case Kind::kFollow:
+    case EventKind::kFollow:
       return follow(*nodes_[event.a]);
-    case Kind::kAppend:
+    case EventKind::kAppend:
       return try_append(*nodes_[event.a], event.arg);
-    case Kind::kProbed:
+    case EventKind::kProbed:
       return probed(*nodes_[event.a], *nodes_[event.b]);
-    case Kind::kBroken: {
+    case EventKind::kBroken: {
       Node& node = *nodes_[event.a];
       const uint64_t peer = nodes_[event.b]->incarnation;
       if (network_.linked(event.a, event.b) || node.references.peers().is_lost(peer)) return;
@@ -152,9 +156,9 @@ void World::dispatch(const Event& event) {
       node.detector.disconnected(peer, absl::UnixEpoch() + absl::Microseconds(now_), actions);
       return process(node, actions);
     }
-    case Kind::kEndCreation:
+    case EventKind::kEndCreation:
       return end_creation(*nodes_[event.a], {nodes_[event.a]->incarnation, event.arg}, true);
-    case Kind::kEndOwnCreation:
+    case EventKind::kEndOwnCreation:
       return end_own_creation(*nodes_[event.a], {nodes_[event.a]->incarnation, event.arg});
     default:
       break;
@@ -163,7 +167,7 @@ void World::dispatch(const Event& event) {
   Node* node = random_member();
   if (calm_) return;
   switch (event.kind) {
-    case Kind::kCrash: {
+    case EventKind::kCrash: {
       int running = 0;
       for (const auto& other : nodes_) running += other->running ? 1 : 0;
       if (node == nullptr || running < 2) return;
@@ -171,34 +175,34 @@ void World::dispatch(const Event& event) {
       for (int i = 0; i < 2 && scenario_.restarts > 0; ++i) {
         // Sometimes a worker is restarted twice at the same time, by mistake.
         if (i == 0 || random_.below(6) == 0) {
-          scheduler_.add(now_ + random_.between(1000, 60'000), Kind::kRestart, node->index);
+          scheduler_.add(now_ + random_.between(1000, 60'000), EventKind::kRestart, node->index);
         }
       }
       return;
     }
-    case Kind::kRestart:
+    case EventKind::kRestart:
       return restart(nodes_[event.a]->name, nodes_[event.a]->wanted_id);
-    case Kind::kJoin:
+    case EventKind::kJoin:
       if (scenario_.open) restart(absl::StrCat("n", nodes_.size()), -1);
       return;
-    case Kind::kLeave:
+    case EventKind::kLeave:
       if (node == nullptr || node->leaving || truth_.members().size() < 2) return;
       if (trace_) trace_->line(now_, node_name(node->index), " leaves");
       node->leaving = true;
       return request(*node,
                      {.kind = rpc::RosterEntry::Kind::kLeave, .worker = {.incarnation = node->incarnation}},
                      false);
-    case Kind::kPause:
+    case EventKind::kPause:
       if (node != nullptr) pause(*node, event.arg);
       return;
-    case Kind::kCut: {
+    case EventKind::kCut: {
       if (node == nullptr) return;
       if (event.b == kAll || event.b == kStore) return cut(node->index, event.b, event.arg);
       Node* other = random_member();
       if (other != nullptr && other != node) cut(node->index, other->index, event.arg);
       return;
     }
-    case Kind::kLoseStore:
+    case EventKind::kLoseStore:
       for (const auto& other : nodes_) {
         if (other->running && (event.arg == 1 || other.get() == node)) lose_store(*other);
       }

@@ -44,7 +44,7 @@ TEST(TextTable, ShowsCostsAndTheChoice) {
 }
 
 TEST(TextTable, SaysWhatWasNotMeasured) {
-  EXPECT_THAT(text_table(ReaderPlace::kOtherCore, {}), testing::HasSubstr("only on one core"));
+  EXPECT_THAT(text_table(ReaderPlace::kOtherCore, {}), ::testing::HasSubstr("only on one core"));
 }
 
 }  // namespace

@@ -95,13 +95,13 @@ Outcome run(int ranks, bool spoiled) {
 
 TEST(CollectiveRun, AllRanksMakeTheSameCallsAndTheFirstTimesThem) {
   const Outcome outcome = run(3, false);
-  EXPECT_THAT(outcome.correct, testing::Each(1));
-  EXPECT_THAT(outcome.calls, testing::Each(outcome.calls[0]));
+  EXPECT_THAT(outcome.correct, ::testing::Each(1));
+  EXPECT_THAT(outcome.calls, ::testing::Each(outcome.calls[0]));
   EXPECT_GE(outcome.samples[0], 3);
   EXPECT_EQ(outcome.samples[1], 0);
 }
 
-TEST(CollectiveRun, AWrongResultIsFound) { EXPECT_THAT(run(2, true).correct, testing::Each(0)); }
+TEST(CollectiveRun, AWrongResultIsFound) { EXPECT_THAT(run(2, true).correct, ::testing::Each(0)); }
 
 TEST(CollectivePage, IsSharedByAllThatOpenItsPath) {
   CollectivePage made = CollectivePage::make();

@@ -6,9 +6,9 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(CompareRounds, TheSameDistributionIsUnchanged) {
   const RoundsComparison result =
@@ -68,7 +68,7 @@ TEST(ParseEarlierRun, ReadsTheMachineAndEachFigureOnce) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->processor, "Some CPU");
   ASSERT_EQ(run->rows.size(), 2u);
-  EXPECT_THAT(run->rows[0].rounds, testing::ElementsAre(4, 5, 6));
+  EXPECT_THAT(run->rows[0].rounds, ::testing::ElementsAre(4, 5, 6));
 }
 
 TEST(ParseEarlierRun, AnErrorSaysTheNumberOfTheLine) {

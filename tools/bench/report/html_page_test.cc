@@ -7,9 +7,9 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Report report() {
   Report report;

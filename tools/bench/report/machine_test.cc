@@ -9,10 +9,10 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::Contains;
-using testing::Pair;
+using ::testing::Contains;
+using ::testing::Pair;
 
-class MachineTest : public testing::Test {
+class MachineTest : public ::testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) const {
     const std::filesystem::path file = root_ + path;
@@ -21,7 +21,7 @@ class MachineTest : public testing::Test {
   }
 
   const std::string root_ =
-      testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+      ::testing::TempDir() + "/" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(MachineTest, ReadsTheFilesOfTheKernel) {

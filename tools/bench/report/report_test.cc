@@ -6,8 +6,8 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::EndsWith;
-using testing::HasSubstr;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 Row row() {
   return {.suite = "rpc",

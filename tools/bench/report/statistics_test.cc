@@ -6,9 +6,9 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
-using testing::Field;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::Field;
 
 Round round_of(std::vector<float> micros, double cpu_us = 0) {
   Measurement member{.micros = std::move(micros)};

@@ -17,9 +17,9 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 class FakeProcess final : public BenchProcess {
  public:
@@ -179,6 +179,6 @@ int main(int argc, char** argv) {
     gradwire::bench::serve_process(kChannelFd, process);
   }
   if (argc > 1 && std::strcmp(argv[1], "--participant=unknown") == 0) return 2;
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

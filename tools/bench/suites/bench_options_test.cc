@@ -10,14 +10,14 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::Contains;
-using testing::Each;
-using testing::ElementsAre;
-using testing::Field;
-using testing::HasSubstr;
-using testing::IsSupersetOf;
-using testing::Not;
-using testing::UnorderedElementsAre;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 TEST(BenchOptions, AllSuitesMeansEveryOneInOrder) {
   const auto options = complete_options({.suites = {"all"}});

@@ -15,9 +15,9 @@
 namespace gradwire::bench {
 namespace {
 
-using testing::ElementsAre;
-using testing::Field;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
 
 // Counts the steps of each kind.
 struct Counts {

@@ -31,7 +31,7 @@ c10::intrusive_ptr<c10::ivalue::Future> call_in_context(trpc::RpcAgent& agent, c
 
 namespace {
 
-at::Tensor add_along(const at::Tensor& x, const at::Tensor& y, int64_t additions) {
+at::Tensor add_along_by_operator(const at::Tensor& x, const at::Tensor& y, int64_t additions) {
   at::Tensor sum = x.add(y);
   if (additions <= 1) return sum;
   static const auto& op =
@@ -85,7 +85,8 @@ int64_t sgd_step(int64_t context) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(aten, library) {
-  library.def("gradwire_bench_add_along(Tensor x, Tensor y, int additions) -> Tensor", &add_along);
+  library.def("gradwire_bench_add_along(Tensor x, Tensor y, int additions) -> Tensor",
+              &add_along_by_operator);
   library.def("gradwire_bench_make_layer(int number) -> int", &make_layer);
   library.def("gradwire_bench_layer(Tensor x) -> Tensor", &layer_forward);
   library.def("gradwire_bench_sgd_step(int context) -> int", &sgd_step);

@@ -19,7 +19,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Stage = proto::CallSummary;
 
-std::vector<Finding> found(const JobView& job, Finding::Kind kind, const Thresholds& thresholds = {}) {
+std::vector<Finding> slowness_found(const JobView& job, Finding::Kind kind,
+                                    const Thresholds& thresholds = {}) {
   std::vector<Finding> of_kind;
   for (Finding& finding : analyze(job, thresholds)) {
     if (finding.kind == kind) of_kind.push_back(std::move(finding));
@@ -41,7 +42,8 @@ JobBuilder queue_behind(int waiters, absl::Duration age) {
 }
 
 TEST(FindHotObjects, AQueueNamesTheClassAndTheMethodThatRuns) {
-  const std::vector<Finding> hot = found(queue_behind(8, absl::Seconds(2)).job, Finding::Kind::kHotObject);
+  const std::vector<Finding> hot =
+      slowness_found(queue_behind(8, absl::Seconds(2)).job, Finding::Kind::kHotObject);
   ASSERT_THAT(hot, SizeIs(1));
   EXPECT_EQ(hot[0].title,
             "hot object: 8 calls wait for a turn on an object of class \"Table\" at \"server\", where "
@@ -52,10 +54,12 @@ TEST(FindHotObjects, AQueueNamesTheClassAndTheMethodThatRuns) {
 }
 
 TEST(FindHotObjects, ShortAndYoungQueuesAreNone) {
-  EXPECT_THAT(found(queue_behind(7, absl::Seconds(2)).job, Finding::Kind::kHotObject), IsEmpty());
-  EXPECT_THAT(found(queue_behind(8, absl::Milliseconds(900)).job, Finding::Kind::kHotObject), IsEmpty());
-  EXPECT_THAT(found(queue_behind(2, absl::Seconds(2)).job, Finding::Kind::kHotObject, {.hot_queue = 2}),
-              SizeIs(1));
+  EXPECT_THAT(slowness_found(queue_behind(7, absl::Seconds(2)).job, Finding::Kind::kHotObject), IsEmpty());
+  EXPECT_THAT(slowness_found(queue_behind(8, absl::Milliseconds(900)).job, Finding::Kind::kHotObject),
+              IsEmpty());
+  EXPECT_THAT(
+      slowness_found(queue_behind(2, absl::Seconds(2)).job, Finding::Kind::kHotObject, {.hot_queue = 2}),
+      SizeIs(1));
 }
 
 TEST(FindHotObjects, AQueueBehindADeadlockBelongsToTheDeadlock) {
@@ -65,8 +69,8 @@ TEST(FindHotObjects, AQueueBehindADeadlockBelongsToTheDeadlock) {
   for (int i = 0; i < 20; ++i) {
     builder.waits_for_turn("a", builder.call("b", "a", "A::f", absl::Seconds(8), Stage::QUEUED), outer);
   }
-  EXPECT_THAT(found(builder.job, Finding::Kind::kDeadlock), SizeIs(1));
-  EXPECT_THAT(found(builder.job, Finding::Kind::kHotObject), IsEmpty());
+  EXPECT_THAT(slowness_found(builder.job, Finding::Kind::kDeadlock), SizeIs(1));
+  EXPECT_THAT(slowness_found(builder.job, Finding::Kind::kHotObject), IsEmpty());
 }
 
 proto::StoreState& store_of(JobBuilder& builder, const std::string& worker, uint32_t calls,
@@ -85,7 +89,7 @@ TEST(FindSlowStores, OneWorkerThatFindsItSlow) {
   JobBuilder builder({"a", "b"});
   store_of(builder, "a", 30, absl::Milliseconds(300));
   store_of(builder, "b", 30, absl::Milliseconds(1));
-  const std::vector<Finding> slow = found(builder.job, Finding::Kind::kSlowStore);
+  const std::vector<Finding> slow = slowness_found(builder.job, Finding::Kind::kSlowStore);
   ASSERT_THAT(slow, SizeIs(1));
   EXPECT_EQ(slow[0].title,
             "slow store: a call takes 300 ms on average at \"a\", but not at the other workers; the store is "
@@ -102,7 +106,7 @@ TEST(FindSlowStores, AllWorkersAndCallsWithoutAnAnswer) {
   proto::StoreState& hangs = store_of(builder, "b", 0, absl::ZeroDuration());
   hangs.set_open_us(7'000'000);
   hangs.set_open_operation("compare_set");
-  const std::vector<Finding> slow = found(builder.job, Finding::Kind::kSlowStore);
+  const std::vector<Finding> slow = slowness_found(builder.job, Finding::Kind::kSlowStore);
   ASSERT_THAT(slow, SizeIs(1));
   EXPECT_EQ(
       slow[0].title,
@@ -132,7 +136,7 @@ TEST(FindWrongClocks, TheClockThatDiffersFromTheMajority) {
   clock_of(builder, "a", absl::Milliseconds(30));
   clock_of(builder, "b", -absl::Hours(1));
   clock_of(builder, "c", -absl::Milliseconds(30));
-  const std::vector<Finding> wrong = found(builder.job, Finding::Kind::kWrongClock);
+  const std::vector<Finding> wrong = slowness_found(builder.job, Finding::Kind::kWrongClock);
   ASSERT_THAT(wrong, SizeIs(1));
   EXPECT_THAT(wrong[0].title,
               HasSubstr("the wall clock of \"b\" on host \"host-b\" is 1 h 0 min behind the other"));
@@ -144,7 +148,7 @@ TEST(FindWrongClocks, TheObserverDecidesBetweenTwoWorkers) {
   JobBuilder builder({"a", "b"});
   clock_of(builder, "a", absl::Seconds(90));
   clock_of(builder, "b", absl::ZeroDuration());
-  const std::vector<Finding> wrong = found(builder.job, Finding::Kind::kWrongClock);
+  const std::vector<Finding> wrong = slowness_found(builder.job, Finding::Kind::kWrongClock);
   ASSERT_THAT(wrong, SizeIs(1));
   EXPECT_THAT(wrong[0].title, HasSubstr("\"a\" on host \"host-a\" is 1 min 30 s ahead of"));
 }

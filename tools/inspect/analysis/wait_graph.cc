@@ -6,8 +6,6 @@
 
 namespace gradwire::inspect {
 
-using Stage = proto::CallSummary::Stage;
-
 namespace {
 
 constexpr std::size_t kLongestChain = 256;

@@ -29,7 +29,7 @@ constexpr off_t kMaxFile = off_t{256} << 20;
 constexpr std::size_t kMaxLine = 8192;
 constexpr std::size_t kMaxFiles = 65'536;
 // The launcher's --trace has one folder for each round, and in it one for each worker.
-constexpr int kMaxDepth = 3;
+constexpr int kMaxFolderDepth = 3;
 constexpr int kVersion = 1;
 // Names of workers and titles of groups are shorter. Each span of a trace has a copy.
 constexpr std::size_t kMaxTitle = 256;
@@ -207,7 +207,7 @@ absl::Status add_flight_files(const std::string& directory, int depth, std::vect
     const std::string path = absl::StrCat(directory, "/", entry->d_name);
     if (absl::EndsWith(entry->d_name, ".jsonl")) {
       if (paths.size() < kMaxFiles) paths.push_back(path);
-    } else if (entry->d_name[0] != '.' && depth < kMaxDepth && folders.size() < kMaxFiles) {
+    } else if (entry->d_name[0] != '.' && depth < kMaxFolderDepth && folders.size() < kMaxFiles) {
       struct stat info {};
       if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
     }

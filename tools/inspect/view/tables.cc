@@ -44,7 +44,7 @@ const char* standing_of(const WorkerView& worker) {
 }
 
 // The name of a worker without quotes.
-Cell name_of(const JobView& job, uint64_t incarnation) {
+Cell name_cell(const JobView& job, uint64_t incarnation) {
   const WorkerView* worker = job.find(incarnation);
   return text(worker == nullptr ? "?" : worker->record.name());
 }
@@ -184,14 +184,14 @@ Table calls_table(const JobView& job) {
       const char* const maker = maker_of(call.parent().kind());
       table.rows.push_back(
           {{age(call.age_us()), left(call.left_us()), text(call.callee()), text(worker.record.name()),
-            name_of(job, call.peer()), text(stage_of(call)), text(maker)},
+            name_cell(job, call.peer()), text(stage_of(call)), text(maker)},
            self});
     }
     for (const proto::CallSummary& call : worker.state.served()) {
       const std::string waits =
           call.has_waits_for() ? absl::StrCat("waits for ", call.waits_for_callee()) : std::string();
       table.rows.push_back(
-          {{age(call.age_us()), left(call.left_us()), text(call.callee()), name_of(job, call.peer()),
+          {{age(call.age_us()), left(call.left_us()), text(call.callee()), name_cell(job, call.peer()),
             text(worker.record.name()), text(stage_of(call)), text(waits)},
            self});
     }
@@ -239,8 +239,8 @@ Table rrefs_table(const JobView& job) {
     for (const proto::RRefState& group : worker.state.rrefs()) {
       table.rows.push_back(
           {{text(worker.record.name()), text(group.type().empty() ? "(not made yet)" : group.type()),
-            group.holder() == 0 ? text("(own process)") : name_of(job, group.holder()), count(group.count()),
-            age(group.oldest_us()), text(group.holder_lost() ? "lost" : "alive")},
+            group.holder() == 0 ? text("(own process)") : name_cell(job, group.holder()),
+            count(group.count()), age(group.oldest_us()), text(group.holder_lost() ? "lost" : "alive")},
            worker.record.incarnation()});
     }
   }
@@ -256,9 +256,9 @@ Table passes_table(const JobView& job) {
     if (!worker.answered()) continue;
     for (const proto::PassSummary& pass : worker.state.autograd().passes()) {
       std::vector<std::string> waits;
-      for (const uint64_t other : pass.waits_for()) waits.push_back(name_of(job, other).text);
+      for (const uint64_t other : pass.waits_for()) waits.push_back(name_cell(job, other).text);
       table.rows.push_back({{text(worker.record.name()),
-                             name_of(job, pass.root()),
+                             name_cell(job, pass.root()),
                              age(pass.age_us()),
                              left(pass.left_us()),
                              text(pass.running() ? "running" : "marking"),

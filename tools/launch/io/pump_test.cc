@@ -66,7 +66,7 @@ TEST(LinePrefixer, LinesThatPassThroughAreUnchanged) {
 }
 
 // A fixture whose output pipe is read only when the test calls take().
-class Pumping : public testing::Test {
+class Pumping : public ::testing::Test {
  protected:
   Pumping() : loop_(*EventLoop::create()), output_(*make_pipe()), input_(*make_pipe()) {
     signal(SIGPIPE, SIG_IGN);

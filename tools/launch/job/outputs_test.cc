@@ -18,15 +18,15 @@ namespace {
 
 // A fixture that redirects the test's standard error to a file, from which printed() reads the launcher's
 // lines.
-class Outputs : public testing::Test {
+class Outputs : public ::testing::Test {
  protected:
-  Outputs() : loop_(*EventLoop::create()), path_(testing::TempDir() + "/outputs.err") {
+  Outputs() : loop_(*EventLoop::create()), path_(::testing::TempDir() + "/outputs.err") {
     fflush(stderr);
     saved_ = Descriptor(dup(STDERR_FILENO));
     FILE* file = fopen(path_.c_str(), "w");
     dup2(fileno(file), STDERR_FILENO);
     fclose(file);
-    options_.log_dir = testing::TempDir();
+    options_.log_dir = ::testing::TempDir();
     options_.nproc_per_node = 2;
     options_.roles = {{"a", 2}};
     options_.streams.redirects = *StreamSpec::parse("1");

@@ -33,7 +33,7 @@ TEST(RoundKeys, OnlyThoseOfPyTorchsGroupsAndRpcAreRemoved) {
   store::HashStore keys;
   for (const char* key : {"default_pg/0", "rpc_prefix_1/a", "mine", "default"}) keys.set(key, "");
   EXPECT_TRUE(remove_round_keys(keys, clock, clock.now() + absl::Seconds(1)).ok());
-  EXPECT_THAT(keys.list_keys(), testing::ElementsAre("default", "mine"));
+  EXPECT_THAT(keys.list_keys(), ::testing::ElementsAre("default", "mine"));
 }
 
 TEST(RoundKeys, AllCallsShareOneDeadline) {

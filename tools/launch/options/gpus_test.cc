@@ -9,7 +9,7 @@ namespace gradwire::tools {
 namespace {
 
 // A fixture with directories like those of the driver.
-class CountVisibleGpus : public testing::Test {
+class CountVisibleGpus : public ::testing::Test {
  protected:
   CountVisibleGpus() {
     std::filesystem::create_directories(devices_);
@@ -24,7 +24,7 @@ class CountVisibleGpus : public testing::Test {
     return count_visible_gpus(chosen, devices_, driver_);
   }
 
-  const std::string root_ = testing::TempDir() + "/gpus";
+  const std::string root_ = ::testing::TempDir() + "/gpus";
   const std::string devices_ = root_ + "/dev", driver_ = root_ + "/proc";
 };
 

@@ -16,7 +16,7 @@ using Args = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
 using Kind = LaunchSecurity::Kind;
 
-absl::StatusOr<LaunchOptions> parse(Args args, const Environment& environment = {}) {
+absl::StatusOr<LaunchOptions> parse_arguments(Args args, const Environment& environment = {}) {
   args.push_back("program");
   return parse_launch_options(args, {.variable = [&](const std::string& name) -> std::optional<std::string> {
                                        const auto found = environment.find(name);
@@ -28,14 +28,14 @@ absl::StatusOr<LaunchOptions> parse(Args args, const Environment& environment = 
 }
 
 LaunchSecurity good(const Args& args, const Environment& environment = {}) {
-  absl::StatusOr<LaunchOptions> options = parse(args, environment);
+  absl::StatusOr<LaunchOptions> options = parse_arguments(args, environment);
   EXPECT_TRUE(options.ok()) << options.status();
   return options.ok() ? options->security : LaunchSecurity();
 }
 
 void expect_refused(const Args& args, const Environment& environment, const std::vector<std::string>& parts) {
-  const absl::Status status = parse(args, environment).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << testing::PrintToString(args);
+  const absl::Status status = parse_arguments(args, environment).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << ::testing::PrintToString(args);
   for (const std::string& part : parts) EXPECT_TRUE(absl::StrContains(status.message(), part)) << status;
   EXPECT_FALSE(absl::StrContains(status.message(), "\n")) << status;
 }
@@ -43,7 +43,7 @@ void expect_refused(const Args& args, const Environment& environment, const std:
 TEST(LaunchSecurity, JobOnOneNodeGetsANewToken) {
   for (const Args& args : {Args{}, Args{"--standalone"}, Args{"--master_addr=host"},
                            Args{"--rdzv_backend=etcd", "--rdzv_endpoint=e"}}) {
-    EXPECT_EQ(good(args).kind, Kind::kNewToken) << testing::PrintToString(args);
+    EXPECT_EQ(good(args).kind, Kind::kNewToken) << ::testing::PrintToString(args);
     // A launcher that is itself a worker does not use the token of its job for another one.
     EXPECT_EQ(good(args, {{"GRADWIRE_TOKEN_FD", "100"}}).kind, Kind::kNewToken);
   }
@@ -73,7 +73,7 @@ TEST(LaunchSecurity, NodesOfThisHostNeedNone) {
   for (const Args& args :
        {Args{"--nnodes=2"}, Args{"--nnodes=1:2", "--rdzv_endpoint=127.0.0.1:29400"},
         Args{"--nnodes=2", "--rdzv_backend=etcd", "--rdzv_endpoint=localhost,[::1]:1", "--rdzv_id=j"}}) {
-    EXPECT_EQ(good(args).kind, Kind::kThisHost) << testing::PrintToString(args);
+    EXPECT_EQ(good(args).kind, Kind::kThisHost) << ::testing::PrintToString(args);
   }
 }
 
@@ -133,7 +133,7 @@ TEST(LaunchSecurity, ContradictionsAreRefused) {
 
 TEST(LaunchSecurity, MakeTokenNeedsNoProgram) {
   EXPECT_EQ(parse_launch_options({"--make_token=/t"})->make_token, "/t");
-  EXPECT_EQ(parse({}, {{"PET_MAKE_TOKEN", "/t"}})->make_token, "");
+  EXPECT_EQ(parse_arguments({}, {{"PET_MAKE_TOKEN", "/t"}})->make_token, "");
 }
 
 }  // namespace

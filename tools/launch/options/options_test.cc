@@ -308,9 +308,9 @@ TEST(ParseLaunchOptions, EnvironmentIsReadForMissingArguments) {
   });
 }
 
-const Environment kStep = {{"SLURM_JOB_ID", "9"},         {"SLURM_STEP_ID", "0"},
-                           {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_NUM_TASKS", "4"},
-                           {"SLURM_NODEID", "2"},         {"SLURM_STEP_NODELIST", "n[1-4]"}};
+const Environment kSlurm = {{"SLURM_JOB_ID", "9"},         {"SLURM_STEP_ID", "0"},
+                            {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_NUM_TASKS", "4"},
+                            {"SLURM_NODEID", "2"},         {"SLURM_STEP_NODELIST", "n[1-4]"}};
 const Environment kMpi = {
     {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
 const Environment kPod = {{"JOB_COMPLETION_INDEX", "2"}};
@@ -323,37 +323,37 @@ TEST(ParseLaunchOptions, SchedulerIsReadForMissingOptions) {
          return o.max_nodes == 4 && o.node_rank == 2 && o.run_id == "9.0" &&
                 has_store(o, RendezvousBackend::kStatic, "n1", 29500);
        },
-       kStep},
+       kSlurm},
       {"Slurm's nodes in a store",
        {"--rdzv_backend=store", "p"},
        [](const LaunchOptions& o) {
          return o.max_nodes == 4 && !o.node_rank && has_store(o, RendezvousBackend::kStore, "n1", 29400);
        },
-       kStep},
+       kSlurm},
       {"Slurm's first node for an elastic job",
        {"--nnodes=2:4", "p"},
        [](const LaunchOptions& o) {
          return o.elastic() && !o.node_rank && has_store(o, RendezvousBackend::kStore, "n1", 29400);
        },
-       kStep},
+       kSlurm},
       {"an endpoint wins over Slurm's",
        {"--rdzv_endpoint=h:1", "p"},
        [](const LaunchOptions& o) {
          return o.max_nodes == 4 && !o.node_rank && has_store(o, RendezvousBackend::kStore, "h", 1);
        },
-       kStep},
+       kSlurm},
       {"options of templates for torchrun",
        {"--nnodes=4", "--node_rank=2", "--master_addr=n1", "--rdzv_id=x", "p"},
        [](const LaunchOptions& o) { return o.node_rank == 2 && o.master_addr == "n1" && o.run_id == "x"; },
-       kStep},
+       kSlurm},
       {"standalone in a step",
        {"--standalone", "p"},
        [](const LaunchOptions& o) { return o.max_nodes == 1 && o.master_addr == "localhost"; },
-       kStep},
+       kSlurm},
       {"a separate job on one node of a step",
        {"--nnodes=1", "p"},
        [](const LaunchOptions& o) { return o.node_rank == 0 && o.master_addr == "127.0.0.1"; },
-       kStep},
+       kSlurm},
       {"alone in an allocation",
        {"p"},
        [](const LaunchOptions& o) { return o.max_nodes == 1 && o.notes.size() == 2; },
@@ -474,7 +474,7 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
   for (const BadRow& row : rows) {
     absl::StatusOr<LaunchOptions> options = parse(row.args, row.environment);
     ASSERT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument)
-        << testing::PrintToString(row.args);
+        << ::testing::PrintToString(row.args);
     const std::string message(options.status().message());
     for (const std::string& named : row.named) {
       EXPECT_NE(message.find(named), std::string::npos) << message << "\n  lacks " << named;

@@ -13,7 +13,7 @@
 namespace gradwire::tools {
 namespace {
 
-class ErrorFile : public testing::Test {
+class ErrorFile : public ::testing::Test {
  protected:
   ErrorFile() {
     unlink(path_.c_str());
@@ -34,7 +34,7 @@ class ErrorFile : public testing::Test {
     return record.ok() ? record->message : "";
   }
 
-  const std::string path_ = absl::StrCat(testing::TempDir(), "/error.json");
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/error.json");
 };
 
 TEST_F(ErrorFile, ReadsWhatWasWritten) {
@@ -57,7 +57,7 @@ TEST_F(ErrorFile, InvalidUtf8IsReplaced) {
 }
 
 TEST_F(ErrorFile, UnwritablePathIsIgnored) {
-  setenv("TORCHELASTIC_ERROR_FILE", absl::StrCat(testing::TempDir(), "/absent/error.json").c_str(), 1);
+  setenv("TORCHELASTIC_ERROR_FILE", absl::StrCat(::testing::TempDir(), "/absent/error.json").c_str(), 1);
   write_error_file(absl::InternalError("x"));
   unsetenv("TORCHELASTIC_ERROR_FILE");
   write_error_file(absl::InternalError("x"));
@@ -110,7 +110,7 @@ TEST_F(ErrorFile, SpecialFilesAreNotRead) {
   unlink(path_.c_str());
   ASSERT_EQ(symlink("/etc/passwd", path_.c_str()), 0);
   EXPECT_EQ(read_error_file(path_).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(read_error_file(testing::TempDir()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(read_error_file(::testing::TempDir()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CleanLine, CutsBetweenCharacters) {

@@ -33,7 +33,7 @@ std::string detached(const std::string& first) {
   return absl::StrCat("(setsid sh -c '", first, "; echo $$; while :; do sleep 0.02; done' &);");
 }
 
-class Reaping : public testing::Test {
+class Reaping : public ::testing::Test {
  protected:
   Reaping() : reaper_(*ProcessReaper::start()), pipe_(*make_pipe()) {}
 
@@ -245,7 +245,7 @@ TEST(StoppedReaper, IsKilledWithWorkersAndLauncherWhenItDoesNotAnswer) {
         const pid_t worker = start_and_stop(reaper, pipe);
         (void)reaper.ending(worker);
       },
-      testing::KilledBySignal(SIGKILL), "parent process .* has not answered within 300ms");
+      ::testing::KilledBySignal(SIGKILL), "parent process .* has not answered within 300ms");
   EXPECT_TRUE(reaches_its_end(pipe));
 }
 
@@ -259,7 +259,7 @@ TEST(StoppedReaper, EndsWithItsOwner) {
 }
 
 TEST(ReaperFolder, IsRemovedAfterTheWorkersHaveEnded) {
-  std::string folder = absl::StrCat(testing::TempDir(), "/folder_XXXXXX");
+  std::string folder = absl::StrCat(::testing::TempDir(), "/folder_XXXXXX");
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   Pipe pipe = *make_pipe();
   {

@@ -12,9 +12,9 @@ namespace {
 
 using Argv = std::vector<std::string>;
 
-class ResolveCommand : public testing::Test {
+class ResolveCommand : public ::testing::Test {
  protected:
-  ResolveCommand() : directory_(testing::TempDir() + "/resolve") {
+  ResolveCommand() : directory_(::testing::TempDir() + "/resolve") {
     mkdir(directory_.c_str(), 0755);
     write("python3", 0755);
     write("train", 0755);

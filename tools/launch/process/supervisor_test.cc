@@ -13,7 +13,7 @@
 namespace gradwire::tools {
 namespace {
 
-class Supervising : public testing::Test {
+class Supervising : public ::testing::Test {
  protected:
   Supervising() : reaper_(*ProcessReaper::start()), loop_(*EventLoop::create()) {}
 

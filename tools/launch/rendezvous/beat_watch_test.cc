@@ -7,7 +7,7 @@ namespace {
 
 constexpr absl::Duration kInterval = absl::Seconds(5);
 
-class BeatWatchTest : public testing::Test {
+class BeatWatchTest : public ::testing::Test {
  protected:
   void read(std::vector<std::optional<std::string>> beats, absl::Duration later = kInterval) {
     now_ += later;

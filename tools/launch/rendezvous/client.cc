@@ -14,7 +14,7 @@
 namespace gradwire::rendezvous {
 namespace {
 
-constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
+constexpr absl::Duration kReconnectInterval = absl::Milliseconds(100);
 
 ClientOptions filled_in(ClientOptions options, Clock& clock) {
   if (options.node.node_id.empty()) options.node.node_id = absl::StrFormat("%016x", random_id());
@@ -111,7 +111,7 @@ absl::Status RendezvousClient::open() {
                                                  absl::FormatDuration(options_.node.join_timeout), ": ",
                                                  opened.status().message()));
     }
-    pause(kRetryInterval);
+    pause(kReconnectInterval);
   }
 }
 

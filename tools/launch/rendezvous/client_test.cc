@@ -18,7 +18,7 @@ namespace {
 
 using Kind = RendezvousUpdate::Kind;
 
-class RendezvousClientTest : public testing::Test {
+class RendezvousClientTest : public ::testing::Test {
  protected:
   std::unique_ptr<RendezvousClient> start(const std::string& host, Settings settings,
                                           ClientOptions options = {}) {

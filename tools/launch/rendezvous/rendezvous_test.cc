@@ -16,7 +16,7 @@ using Kind = RendezvousUpdate::Kind;
 
 // Several state machines around one store that always answers. settle() runs them in turn until none wants an
 // operation.
-class RendezvousTest : public testing::Test {
+class RendezvousTest : public ::testing::Test {
  protected:
   Rendezvous& add(const std::string& host, Settings settings, std::optional<int> rank = std::nullopt,
                   bool hosts_store = false) {

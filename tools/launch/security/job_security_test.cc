@@ -56,7 +56,7 @@ TEST(JobSecurity, NewTokenIsInADescriptorThatIsInherited) {
 }
 
 TEST(JobSecurity, TokenOfAFileIsHandedOnWithoutTheFile) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/token");
+  const std::string path = absl::StrCat(::testing::TempDir(), "/token");
   const std::string token(64, 'a');
   std::ofstream(path) << token << "\n";
   std::filesystem::permissions(path, std::filesystem::perms::owner_read);
@@ -71,7 +71,7 @@ TEST(JobSecurity, TokenOfAFileIsHandedOnWithoutTheFile) {
 }
 
 TEST(JobSecurity, TokenFileThatOthersCanReadIsRefused) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/open_token");
+  const std::string path = absl::StrCat(::testing::TempDir(), "/open_token");
   std::ofstream(path) << std::string(64, 'a') << "\n";
   std::filesystem::permissions(path, std::filesystem::perms(0644));
   const absl::Status status =

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // Connects the two sides of an arena directly.
-class Arena : public testing::Test {
+class Arena : public ::testing::Test {
  protected:
   void make(std::size_t max_bytes, std::size_t max_idle_bytes = 0) {
     peer_ = std::make_unique<ArenaPeer>(max_bytes);

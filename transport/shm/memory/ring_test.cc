@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kRingBytes = kMinRingBytes;
 
-class Ring : public testing::Test {
+class Ring : public ::testing::Test {
  protected:
   void SetUp() override {
     Descriptor descriptor;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kSize = 8'000'017;
 
-class TcpArriving : public testing::TestWithParam<int> {};
+class TcpArriving : public ::testing::TestWithParam<int> {};
 
 TEST_P(TcpArriving, LargeMessagesAreAnnouncedBeforeTheyAreComplete) {
   TcpOptions options;
@@ -53,7 +53,7 @@ TEST_P(TcpArriving, LargeMessagesAreAnnouncedBeforeTheyAreComplete) {
   server->shutdown();
 }
 
-INSTANTIATE_TEST_SUITE_P(Stripes, TcpArriving, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Stripes, TcpArriving, ::testing::Values(0, 2));
 
 }  // namespace
 }  // namespace gradwire::transport

@@ -43,7 +43,7 @@ TcpOptions options_with(CredentialsPtr credentials, std::string name = "", std::
 
 std::shared_ptr<ConnectionListener> refuse(const std::shared_ptr<Connection>&) { return nullptr; }
 
-class SecureTcp : public testing::Test {
+class SecureTcp : public ::testing::Test {
  protected:
   ~SecureTcp() override {
     if (client_ != nullptr) client_->shutdown();

@@ -17,8 +17,8 @@ namespace gradwire::transport {
 namespace {
 
 using security::PeerIdentity;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using Kind = UcxHead::Kind;
 using Outgoing = UcxOpening::Outgoing;
 using Reaction = UcxOpening::Reaction;

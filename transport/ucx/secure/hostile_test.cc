@@ -20,7 +20,7 @@ namespace gradwire::transport {
 namespace {
 
 using security::CredentialsPtr;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Kind = UcxHead::Kind;
 
 CredentialsPtr token() {
@@ -28,7 +28,7 @@ CredentialsPtr token() {
                                            true);
 }
 
-class HostileUcx : public testing::Test {
+class HostileUcx : public ::testing::Test {
  protected:
   static UcxOptions options(const CredentialsPtr& credentials = token()) {
     UcxOptions options;
@@ -138,7 +138,7 @@ TEST_F(HostileUcx, ManyMessagesAtOnceAreRefused) {
   // The first one may be answered before the second one has arrived.
   std::string sentence = peer->receive_refusal();
   if (sentence == "(another record)") sentence = peer->receive_refusal();
-  EXPECT_THAT(sentence, testing::AnyOf(HasSubstr("two messages"), HasSubstr("expected \"proof\"")));
+  EXPECT_THAT(sentence, ::testing::AnyOf(HasSubstr("two messages"), HasSubstr("expected \"proof\"")));
   EXPECT_TRUE(peer->wait_closed());
   EXPECT_EQ(accepted_, 0);
   expect_serving();

@@ -21,8 +21,8 @@ namespace {
 
 using security::CredentialsPtr;
 using security::PeerIdentity;
-using testing::HasSubstr;
-using testing::SizeIs;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 CredentialsPtr token(const char* text = "a token of the job, of 32 bytes at least") {
   return *security::make_token_credentials(security::Secret(text), true);
@@ -38,7 +38,7 @@ UcxOptions options_with(const CredentialsPtr& credentials, const std::string& na
   return options;
 }
 
-class SecureUcx : public testing::Test {
+class SecureUcx : public ::testing::Test {
  protected:
   ~SecureUcx() override { shut_down(); }
 
