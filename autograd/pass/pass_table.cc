@@ -104,28 +104,39 @@ absl::StatusOr<std::shared_ptr<Pass>> PassTable::join(const proto::Pass& header,
 }
 
 void PassTable::release(ContextState& context) {
-  absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
   {
     MutexLock lock(context.mutex);
-    // From now on pass_of() aborts new passes, so no pass is added after the swap.
-    // The passes hold the context, so the context must release them to break the cycle.
+    // From now on pass_of() aborts new passes, so no pass is added after they have been taken.
     context.released = true;
-    passes.swap(context.passes);
-    context.pass_order.clear();
-    nodes.swap(context.send_nodes);
   }
-  for (const auto& [id, pass] : passes) pass->part().abort(released_status(context.id));
+  const Held held = take(context);
+  for (const auto& [id, pass] : held.passes) pass->part().abort(released_status(context.id));
 }
 
-// `stopped_` is set first. pass_of() reads it with the lock of the context held, so it has stored a pass that
-// was not refused before all() reads the passes of the context.
+// 1. Refuse new passes. pass_of() reads `stopped_` with the lock of the context held, so it has stored a pass
+//    that was not refused before step 2.
+// 2. Take the passes and the send nodes out of the contexts. They hold the context, and the graph behind a
+//    node may hold the agent. Nobody releases the contexts of an agent that has shut down, so this is the
+//    last chance to break these cycles.
+// 3. Abort the passes, and then destroy them, without a lock.
 void PassTable::shutdown(const absl::Status& reason) {
   {
     MutexLock lock(mutex_);
     stopped_ = reason;
   }
-  for (const auto& pass : all()) pass->part().abort(stopped(pass->id()));
+  for (const auto& context : contexts_.all()) {
+    const Held held = take(*context);
+    for (const auto& [id, pass] : held.passes) pass->part().abort(stopped(id));
+  }
+}
+
+PassTable::Held PassTable::take(ContextState& context) {
+  Held held;
+  MutexLock lock(context.mutex);
+  held.passes.swap(context.passes);
+  context.pass_order.clear();
+  held.nodes.swap(context.send_nodes);
+  return held;
 }
 
 absl::Status PassTable::stopped(const rpc::Id& pass) const {

@@ -36,8 +36,9 @@ class PassTable {
   std::vector<std::shared_ptr<Pass>> all() const;
   // Aborts the passes of a released context and drops its send nodes.
   static void release(ContextState& context);
-  // Aborts all passes: those of which this worker is the root with `reason`, the others with an error that
-  // says that this worker is lost. Messages that arrive later cannot begin a pass: it is aborted too.
+  // Aborts and forgets all passes, and drops the send nodes. The error of a pass of which this worker is the
+  // root is `reason`; that of the others says that this worker is lost. Messages that arrive later cannot
+  // begin a pass: it is aborted too.
   void shutdown(const absl::Status& reason);
 
  private:
@@ -47,6 +48,13 @@ class PassTable {
   // the lock. Returns false if no pass has ended.
   static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
+
+  // The parts of a context that hold it. They are destroyed without a lock.
+  struct Held {
+    absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes;
+    absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
+  };
+  static Held take(ContextState& context);
 
   // OK until shutdown(); then the error that ends the pass.
   absl::Status stopped(const rpc::Id& pass) const;
