@@ -196,6 +196,8 @@ TEST(DataParallelErrors, UnexpectedSparseGradientsAndCreateGraphAreRefused) {
     const at::Tensor loss = model.forward(at::ones({1, 3})).square().sum();
     expect_error(thrown_by([&] { loss.backward({}, true, /*create_graph=*/true); }),
                  absl::StatusCode::kInvalidArgument, {"create_graph"});
+    // With create_graph a gradient and its parameter hold each other.
+    linear->zero_grad();
   });
 }
 

@@ -35,7 +35,7 @@ void spin_until(const std::function<bool()>& condition) {
 }
 
 // A connection whose loop is driven only by the test, so only a doorbell makes it check the ring again.
-class ShmRoom : public testing::Test {
+class ShmRoom : public ::testing::Test {
  protected:
   void SetUp() override {
     auto loop = EventLoop::create();
@@ -59,6 +59,8 @@ class ShmRoom : public testing::Test {
   void TearDown() override {
     connection_.reset();
     transport_->shutdown();
+    // A task that the connection has deferred holds it, and the connection holds the loop.
+    end(*loop_);
   }
 
   bool drive_until(const std::function<bool()>& condition) {
