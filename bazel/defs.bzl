@@ -1,56 +1,10 @@
 """Rules for code with registrations for Gradwire, and for Gradwire's own tests and protocol messages."""
 
-# The prefix of Gradwire's headers in includes: a user's workspace may have folders of the same names.
-_INCLUDE_PREFIX = "gradwire"
+load("//bazel:precompile.bzl", "precompile", _OPTIMISED = "OPTIMISED")
+load("//bazel:units.bzl", "INCLUDE_PREFIX", "add_to_unit", "in_unit", "joined", "uses_libtorch", "with_units", _unit = "unit")
 
-# The folders that .bazelrc compiles with optimisation under the sanitizers.
-_OPTIMISED_FOLDERS = ("autograd/pass", "collectives/cpu", "tests/fuzz", "transport")
-
-# Options of the compiler for a target that every configuration optimises. No others have a precompiled header.
-OPTIMISED = [
-    "-O2",
-    "-DNDEBUG",
-]
-
-def _precompiled(name, kwargs):
-    """Adds a precompiled header to the attributes of a C++ rule, in the builds that use them.
-
-    A target with options of its own gets none: clang refuses a precompiled header that other options were used for.
-
-    Args:
-      name: the header: a target in //bazel/pch.
-      kwargs: the attributes, which are changed.
-    """
-    copts = kwargs.get("copts", [])
-    if copts == OPTIMISED and name == "standard":
-        name = "standard_optimised"
-        sanitizer = name
-    elif copts:
-        return
-    else:
-        folder = native.package_name()
-        optimised = [each for each in _OPTIMISED_FOLDERS if folder == each or folder.startswith(each + "/")]
-        sanitizer = name
-        if optimised:  # The tests of the sanitizers use nothing with libtorch.
-            sanitizer = "" if name.startswith("torch") else name + "_sanitizer"
-    kwargs["copts"] = copts + select({
-        "//bazel:pch": _flags(name),
-        "//bazel:pch_unoptimised": _flags(sanitizer) if sanitizer else [],
-        "//conditions:default": [],
-    })
-    kwargs["deps"] = kwargs.get("deps", []) + select({
-        "//bazel:pch": ["//bazel/pch:" + name],
-        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer] if sanitizer else [],
-        "//conditions:default": [],
-    })
-
-def _flags(name):
-    # -MMD: without it clang lists all precompiled headers as inputs, by paths that Bazel does not know.
-    return ["-include-pch", "$(BINDIR)/bazel/pch/%s.pch" % name, "-MMD", "-Wno-unused-command-line-argument"]
-
-def _uses_libtorch(deps):
-    # A label of a repository's main target has no "//".
-    return type(deps) == "list" and [each for each in deps if (each + "//").startswith("@libtorch//")] != []
+OPTIMISED = _OPTIMISED
+unit = _unit
 
 def gradwire_cc_library(**kwargs):
     """A cc_library whose static registrars (GRADWIRE_RPC and similar macros) remain in a static link.
@@ -81,19 +35,36 @@ def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
         native.cc_library(
             name = name + ".own_headers",
             hdrs = own,
-            include_prefix = _INCLUDE_PREFIX,
+            include_prefix = INCLUDE_PREFIX,
             strip_include_prefix = "/",
             testonly = kwargs.get("testonly", False),
             visibility = ["//visibility:private"],
         )
-        deps = deps + [":" + name + ".own_headers"]
     if hdrs:
-        kwargs["include_prefix"] = _INCLUDE_PREFIX
+        kwargs["include_prefix"] = INCLUDE_PREFIX
         kwargs["strip_include_prefix"] = "/"
-    kwargs["deps"] = deps
-    if sources:
-        _precompiled("torch" if _uses_libtorch(deps) else "standard", kwargs)
+    all_deps = deps + [":" + name + ".own_headers"] if own else deps
+    if in_unit(name, sources, deps, kwargs):
+        label = add_to_unit(name, sources, hdrs + own, deps, kwargs.get("alwayslink", False))
+        sources = with_units(sources, [])
+        if hdrs:
+            hdrs = with_units(hdrs, [])
+            kwargs["include_prefix"] = with_units(INCLUDE_PREFIX, None)
+            kwargs["strip_include_prefix"] = with_units("/", None)
+        all_deps = with_units(all_deps, [label])
+    else:
+        sources, all_deps = _joined(name, sources, all_deps, kwargs.get("testonly", False))
+    kwargs["deps"] = all_deps
+    if srcs:
+        precompile("torch" if uses_libtorch(deps) else "standard", kwargs)
     native.cc_library(name = name, srcs = sources, hdrs = hdrs, **kwargs)
+
+def _joined(name, srcs, deps, testonly):
+    # A single file needs no other that includes it. The label of a target may stand for several.
+    if type(srcs) != "list" or not srcs or (len(srcs) == 1 and srcs[0].endswith(".cc")):
+        return srcs, deps
+    srcs, further = joined(name, srcs, testonly)
+    return srcs, deps + further
 
 def cc_binary(name, deps = [], **kwargs):
     """A cc_binary of Gradwire.
@@ -105,7 +76,8 @@ def cc_binary(name, deps = [], **kwargs):
     """
     kwargs["deps"] = deps
     if "srcs" in kwargs:
-        _precompiled("torch_modules" if _uses_libtorch(deps) else "standard", kwargs)
+        kwargs["srcs"], kwargs["deps"] = _joined(name, kwargs["srcs"], deps, kwargs.get("testonly", False))
+        precompile("torch_modules" if uses_libtorch(deps) else "standard", kwargs)
     native.cc_binary(name = name, **kwargs)
 
 def gradwire_cc_test(
@@ -117,29 +89,31 @@ def gradwire_cc_test(
         plain = False,
         sanitizers = True,
         concurrent = False,
+        deep = False,
         tags = [],
         env = {},
         **kwargs):
     """A GoogleTest test.
 
-    tools/test runs each test in the configuration that finds the most: a test with libtorch without sanitizers, and a
-    test without libtorch under ASan and UBSan, and under TSan too if it starts threads.
+    tools/test runs each test in the configurations that find the most: under ASan and UBSan, and, if it starts threads
+    and does not link libtorch, under TSan. In builds with units its sources are compiled together.
 
     Args:
       name: the target's name.
       deps: as in cc_test.
-      torch: the test links libtorch, which is not instrumented. The sanitizer runs leave it out.
+      torch: the test links libtorch, which is not instrumented. TSan leaves it out.
       grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see, and some of whose threads
         may end after main().
       threads: False for a test that starts no thread. The TSan run leaves it out. The linked
         //base/testing:no_threads ends the test if it starts a thread.
-      plain: True for a test without libtorch that must also run without sanitizers: it is much shorter under them, or
-        finds mistakes that occur only at full speed.
+      plain: True for a test that must also run without sanitizers: it is much shorter under them, or finds mistakes that
+        occur only at full speed.
       sanitizers: False for a test of a feature that sanitizers replace, for example crash handlers. It runs only
         without them.
       concurrent: True for a test most of whose cases wait for a timeout or for another process. Its cases run at the
         same time, each in a process and with a TEST_TMPDIR of its own (//base/testing:concurrent_cases). The cases must
         not share anything by name, for example a port.
+      deep: True for a test that takes long for what it finds. Only tools/test --all runs it, without sanitizers.
       tags: as in cc_test.
       env: as in cc_test.
       **kwargs: as in cc_test.
@@ -151,17 +125,19 @@ def gradwire_cc_test(
     tags = list(tags)
     if torch:
         tags.append("torch")
-    elif not sanitizers:
+    if not sanitizers:
         tags.append("no-sanitizer")
-    elif not plain:
-        tags.append("sanitized")
+    if plain:
+        tags.append("plain")
+    if deep:
+        tags.append("deep")
     main = "//base/testing:concurrent_cases" if concurrent else "@system//:gtest_main"
-    deps = deps + ["//base/testing:tsan_suppressions", main]
+    deps = deps + ["//base/testing:suppressions", main]
     if not threads:
         tags.append("no-tsan")
         deps.append("//base/testing:no_threads")
-    kwargs["deps"] = deps
-    _precompiled("torch_tests" if torch else "tests", kwargs)
+    kwargs["srcs"], kwargs["deps"] = _joined(name, kwargs.get("srcs", []), deps, True)
+    precompile("torch_tests" if torch else "tests", kwargs)
     native.cc_test(
         name = name,
         tags = tags,
@@ -234,4 +210,4 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, include_prefix = 
 
 def own_proto_library(**kwargs):
     """A gradwire_proto_library of Gradwire itself, whose files are imported as "gradwire/FOLDER/FILE"."""
-    gradwire_proto_library(include_prefix = _INCLUDE_PREFIX, **kwargs)
+    gradwire_proto_library(include_prefix = INCLUDE_PREFIX, **kwargs)

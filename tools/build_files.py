@@ -18,6 +18,12 @@ import sys
 VISIBILITY = ("visibility", "default_visibility", "packages")
 # The macro cc_library (bazel/defs.bzl) moves the headers in a target's `srcs` to a target of its name with this ending.
 OWN_HEADERS = ".own_headers"
+# The condition of the builds that compile several sources together (bazel/units.bzl). They depend on more than a target
+# declares, so the targets are read as in the other builds.
+UNITS = "//bazel:units"
+# The endings of the targets that only those builds use.
+UNIT_PARTS = (".included", ".member", ".unit")
+MEMBER = ".member"
 
 
 class Target:
@@ -103,13 +109,18 @@ class Reader:
     def __init__(self, root):
         self.root = root
         self.targets = []
+        self.members = set()  # The labels that mark the libraries that are compiled together (bazel/units.bzl).
         self.loads = []  # Triples (BUILD or .bzl file, line, label of the .bzl file that it loads).
         self.package = ""
         self.modules = {}  # The path of a .bzl file, and the names that it defines.
 
     def rule(self, kind, defaults=()):
         def called(*_, **arguments):
-            if "name" in arguments:
+            if "name" not in arguments:
+                return
+            if arguments["name"].endswith(MEMBER):
+                self.members.add(f"//{self.package}:{arguments['name']}")
+            elif not arguments["name"].endswith(UNIT_PARTS):
                 self.targets.append(Target(self.package, kind, self.line(), {**dict(defaults), **arguments}))
         return called
 
@@ -133,7 +144,7 @@ class Reader:
             return None
 
         return {"glob": self.glob, "package": nothing, "exports_files": nothing,
-                "package_name": lambda: self.package, "repository_name": lambda: "@"}
+                "package_name": lambda: self.package, "repository_name": lambda: "@", "existing_rules": dict}
 
     def globals(self, path):
         """The names that a BUILD or .bzl file can use without loading them, except rules."""
@@ -141,6 +152,7 @@ class Reader:
             return None
 
         def select(branches, **_):
+            branches = {label: value for label, value in branches.items() if label != UNITS}
             values = [each for value in branches.values() for each in ([value] if isinstance(value, str) else value)]
             return Select(values, branches)
 
@@ -197,6 +209,7 @@ class Graph:
             reader.build_file(path)
         self.root = root
         self.loads = reader.loads
+        self.members = reader.members
         self.targets = {target.label: target for target in reader.targets}
         self._closures = {}
 
@@ -241,6 +254,6 @@ class Graph:
         """The headers of a target that its dependents include as `prefix`/PATH, because the target has this
         `include_prefix`."""
         target = self.targets.get(label)
-        if not target or target.arguments.get("include_prefix") != prefix:
+        if not target or target.arguments.get("include_prefix") not in (prefix, [prefix]):
             return []
         return [path for name in ("hdrs", "textual_hdrs") for each in target.labels(name) for path in self.files(each)]

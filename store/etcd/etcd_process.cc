@@ -25,13 +25,6 @@
 #include "gradwire/base/random_id.h"
 #include "gtest/gtest.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-// Debian's c-ares, with which gRPC resolves names, leaks the ten bytes of "localhost" each time.
-extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so\n"; }
-#endif
-#endif
-
 namespace gradwire::store {
 namespace {
 

@@ -18,10 +18,12 @@ namespace {
 
 using gradwire::rpc::testing::Group;
 
-// The number of programs, by default, of the family with exact results. The generator makes every situation
-// in so many programs. Set by --programs=N.
-uint64_t exact_programs = 400;
-constexpr uint64_t kRealPrograms = 60;
+// The number of programs of the family with exact results, and of each of the two others. Set by --programs=N
+// and --real_programs=N.
+uint64_t exact_programs = 100;
+uint64_t real_programs = 20;
+// The generator makes every situation in so many programs.
+constexpr uint64_t kProgramsWithAll = 400;
 // The test stops after this number of failures, because more would rarely show anything new.
 constexpr int kFailures = 3;
 
@@ -63,7 +65,7 @@ TEST(RandomPrograms, GradientsAreThoseOfOneProcess) {
 
 void expect_the_bits_of_one_process(Family family) {
   Group wide(4), narrow(4, {.num_worker_threads = 1});
-  for_seeds(family, kRealPrograms, [&](uint64_t seed) {
+  for_seeds(family, real_programs, [&](uint64_t seed) {
     return try_real({&wide, &narrow}, 2, seed, {.family = family});
   });
   wide.expect_empty();
@@ -99,7 +101,7 @@ TEST(RandomPrograms, ContainEverySituation) {
   std::set<Kind> kinds;
   for (int kind = 0; kind <= static_cast<int>(Kind::kWait); ++kind) kinds.insert(static_cast<Kind>(kind));
   for (Kind kind : {Kind::kSin, Kind::kTanh}) kinds.erase(kind);
-  for (uint64_t seed = 1; seed <= exact_programs; ++seed) {
+  for (uint64_t seed = 1; seed <= kProgramsWithAll; ++seed) {
     const Program program = generate(seed, {});
     const auto has = [&](const char* what, bool does) {
       if (does) missing.erase(what);
@@ -150,6 +152,7 @@ TEST(RandomPrograms, ContainEverySituation) {
 }
 
 bool parse(absl::string_view argument) {
+  if (absl::ConsumePrefix(&argument, "--real_programs=")) return absl::SimpleAtoi(argument, &real_programs);
   return absl::ConsumePrefix(&argument, "--programs=") && absl::SimpleAtoi(argument, &exact_programs);
 }
 
@@ -160,7 +163,8 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (programs::parse(argv[i])) continue;
-    std::cerr << "cannot parse the command line: got " << argv[i] << ", expected --programs=N\n";
+    std::cerr << "cannot parse the command line: got " << argv[i]
+              << ", expected --programs=N or --real_programs=N\n";
     return 2;
   }
   return RUN_ALL_TESTS();

@@ -351,12 +351,12 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // GRADWIRE_DEVICE_PASSES: how many programs run for each group.
 int programs() {
   const char* number = std::getenv("GRADWIRE_DEVICE_PASSES");
-  return number == nullptr ? 100 : std::atoi(number);
+  return number == nullptr ? 25 : std::atoi(number);
 }
 
 void run_programs(const rpc::testing::Group& group, const Maps& maps) {
   int with_gradients = 0;
-  for (int seed = 1; seed <= programs() && !testing::Test::HasFailure(); ++seed) {
+  for (int seed = 1; seed <= programs() && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     lag::set_lag(lag::Profile::seeded(static_cast<uint64_t>(seed)));
     const Outcome expected = Program(seed, maps, nullptr).run();
@@ -374,20 +374,20 @@ void run_programs(const rpc::testing::Group& group, const Maps& maps) {
   group.expect_empty();
 }
 
-rpc::RpcBackendOptions with_channel(const char* channel) {
+rpc::RpcBackendOptions over_channel(const char* channel) {
   rpc::RpcBackendOptions options;
   options.channels = {channel};
   return options;
 }
 
 // The parameter: the channel.
-class RandomPasses : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Channels, RandomPasses, testing::Values("local", "ipc", "host"),
+class RandomPasses : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Channels, RandomPasses, ::testing::Values("local", "ipc", "host"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(RandomPasses, GiveTheBitsOfOneProcessOnTheCpu) {
   {
-    const rpc::testing::Group group(kWorkers, with_channel(GetParam()));
+    const rpc::testing::Group group(kWorkers, over_channel(GetParam()));
     const auto ipc = lag::IpcTravel::by(GetParam(), group, lag::IpcTravel::all_devices(), programs());
     run_programs(group, {});
   }
@@ -396,7 +396,7 @@ TEST_P(RandomPasses, GiveTheBitsOfOneProcessOnTheCpu) {
 
 TEST_P(RandomPasses, GiveTheSameBitsWithDeviceMaps) {
   // Each worker calls the next one, and the one before, by other devices.
-  rpc::RpcBackendOptions options = with_channel(GetParam());
+  rpc::RpcBackendOptions options = over_channel(GetParam());
   const rpc::DeviceMap turn = {{"cpu", "lag:2"}, {"lag:2", "lag:1"}, {"lag:1", "lag:0"}, {"lag:0", "cpu"}};
   const rpc::DeviceMap swap = {{"cpu", "cpu"}, {"lag:0", "lag:1"}, {"lag:1", "lag:0"}, {"lag:2", "lag:2"}};
   options.set_device_map("worker1", turn);

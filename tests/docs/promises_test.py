@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks that every row in the table of promises of a document names TEST cases that exist.
 
-The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test`, followed by cases of that
+The last column names targets and cases, each in backquotes: `//rpc/caller:tests`, followed by cases of that
 target, `Retry.LostRequestIsSentAgain`. The test searches a case in the .cc file that has the name of the target and
-is in its folder, and for a target x_test also in x_cases.cc, which several targets share. Cases of a parameterised suite (TEST_P) are named without their prefix. Any other text in backquotes
-is a command.
+is in its folder, and for a target x_test also in x_cases.cc, which several targets share. For a target whose name ends
+in "tests" it searches in all such files of the folder. Cases of a parameterised suite (TEST_P) are named without their
+prefix. Any other text in backquotes is a command.
 """
+import glob
 import os
 import re
 import sys
@@ -33,8 +35,11 @@ def rows(text):
 def cases_of(package, target):
     """The cases in the source files of a target. Empty if no file exists."""
     cases = set()
-    for name in (target, re.sub("_test$", "_cases", target)):
-        path = os.path.join(package, name + ".cc")
+    names = (target, re.sub("_test$", "_cases", target))
+    paths = [os.path.join(package, name + ".cc") for name in names]
+    if target.endswith("tests"):
+        paths = glob.glob(os.path.join(package, "*_test.cc")) + glob.glob(os.path.join(package, "*_cases.cc"))
+    for path in paths:
         if os.path.exists(path):
             with open(path, encoding="utf-8") as source:
                 cases |= {f"{suite}.{case}" for suite, case in DEFINITION.findall(source.read())}
@@ -65,12 +70,12 @@ def check_row(cells):
 
 def self_check():
     """Checks that check_row() accepts a good row and refuses bad ones."""
-    good = "`//rpc/agent:shutdown_test` `Shutdown.DeadMemberIsNamedByAllSoon`"
+    good = "`//rpc/agent:tests` `Shutdown.DeadMemberIsNamedByAllSoon`"
     assert check_row(["a", "b", good]) == [], check_row(["a", "b", good])
     for bad in (
-        "`//rpc/agent:shutdown_test`",
+        "`//rpc/agent:tests`",
         "`Shutdown.DeadMemberIsNamedByAllSoon`",
-        "`//rpc/agent:shutdown_test` `Shutdown.NoSuchCase`",
+        "`//rpc/agent:tests` `Shutdown.NoSuchCase`",
         "`//rpc:no_such_test` `Shutdown.DeadMemberIsNamedByAllSoon`",
         "nothing",
     ):

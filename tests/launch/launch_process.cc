@@ -56,13 +56,13 @@ void suppress(const char* sanitizer, const std::string& file) {
 void prepare_environment() {
   for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE"}) unsetenv(name);
   suppress("TSAN_OPTIONS", "base/testing/tsan_suppressions.txt");
-  suppress("LSAN_OPTIONS", "tests/launch/lsan_suppressions.txt");
+  suppress("LSAN_OPTIONS", "base/testing/lsan_suppressions.txt");
 }
 
 LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment,
                              int network) {
   static std::atomic<int> number{0};
-  const std::string stem = absl::StrCat(testing::TempDir(), "/launch.", getpid(), ".", ++number);
+  const std::string stem = absl::StrCat(::testing::TempDir(), "/launch.", getpid(), ".", ++number);
   out_path_ = stem + ".out";
   err_path_ = stem + ".err";
   int ends[2];
@@ -137,7 +137,7 @@ std::string LaunchProcess::read(const std::string& path) {
   return text.str();
 }
 
-std::string runtime_folder() { return absl::StrCat(testing::TempDir(), "/jobs.", getpid()); }
+std::string runtime_folder() { return absl::StrCat(::testing::TempDir(), "/jobs.", getpid()); }
 
 std::vector<std::string> with_script(std::vector<std::string> options, const std::string& script) {
   for (const std::string& arg : {std::string("sh"), std::string("-c"), script}) options.push_back(arg);

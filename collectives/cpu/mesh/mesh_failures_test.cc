@@ -9,10 +9,12 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Transports, MeshTest, testing::Values("shm", "tcp", "default"),
+using MeshFailures = MeshTest;
+
+INSTANTIATE_TEST_SUITE_P(Transports, MeshFailures, ::testing::Values("shm", "tcp", "default"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(MeshTest, OperationOverTheSizeLimitIsRefusedAtOnce) {
+TEST_P(MeshFailures, OperationOverTheSizeLimitIsRefusedAtOnce) {
   Mesh::Options options;
   options.store = std::make_shared<store::HashStore>();
   options.transports = transports();
@@ -29,7 +31,7 @@ TEST_P(MeshTest, OperationOverTheSizeLimitIsRefusedAtOnce) {
   EXPECT_EQ(sent.code(), absl::StatusCode::kInvalidArgument) << sent;
 }
 
-TEST_P(MeshTest, DeadlinesNameTheRank) {
+TEST_P(MeshFailures, DeadlinesNameTheRank) {
   World world(2, transports());
   std::string data(1, 'x');
   std::string large(kEager + 1, 'x');
@@ -50,7 +52,7 @@ TEST_P(MeshTest, DeadlinesNameTheRank) {
   EXPECT_TRUE(mark.result().ok());
 }
 
-TEST_P(MeshTest, CancelReleasesTheMemoryAtOnce) {
+TEST_P(MeshFailures, CancelReleasesTheMemoryAtOnce) {
   World world(2, transports(), std::size_t{2} << 20);
   for (int i = 0; i < 20; ++i) {
     // By the eager and by the rendezvous protocol.
@@ -69,7 +71,7 @@ TEST_P(MeshTest, CancelReleasesTheMemoryAtOnce) {
   }
 }
 
-TEST_P(MeshTest, AnotherSizeFailsBothSidesAndNamesBothSizes) {
+TEST_P(MeshFailures, AnotherSizeFailsBothSidesAndNamesBothSizes) {
   World world(2, transports());
   std::string sent(kEager + 1, 'x');
   std::string received(7, 'x');
@@ -85,7 +87,7 @@ TEST_P(MeshTest, AnotherSizeFailsBothSidesAndNamesBothSizes) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(MeshTest, MessageOverTheLimitIsRefusedOnBothSides) {
+TEST_P(MeshFailures, MessageOverTheLimitIsRefusedOnBothSides) {
   World world(2, transports());
   const Span large{nullptr, std::size_t{1} << 62};
   EXPECT_EQ(world[0].send(1, kChannel, 0, large, timeout()).result().code(),
@@ -94,7 +96,7 @@ TEST_P(MeshTest, MessageOverTheLimitIsRefusedOnBothSides) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(MeshTest, MessagesOfARankThatLeftCanBeReceived) {
+TEST_P(MeshFailures, MessagesOfARankThatLeftCanBeReceived) {
   World world(3, transports());
   std::string sent = "a";
   std::string received(1, 'x');
@@ -126,7 +128,7 @@ TEST_P(MeshTest, MessagesOfARankThatLeftCanBeReceived) {
   EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
 }
 
-TEST_P(MeshTest, AbortEndsOneChannel) {
+TEST_P(MeshFailures, AbortEndsOneChannel) {
   World world(2, transports());
   std::string large(kEager + 1, 'x');
   std::string data(1, 'x');
@@ -148,7 +150,7 @@ TEST_P(MeshTest, AbortEndsOneChannel) {
   EXPECT_TRUE(going_on.result().ok());
 }
 
-TEST_P(MeshTest, MessagesForAForgottenChannelAreDropped) {
+TEST_P(MeshFailures, MessagesForAForgottenChannelAreDropped) {
   World world(2, transports());
   std::string small = bytes(kEager, 1);
   std::string large(kEager + 1, 'x');
@@ -170,7 +172,7 @@ TEST_P(MeshTest, MessagesForAForgottenChannelAreDropped) {
   EXPECT_TRUE(world[0].send(1, kChannel + 1, 0, span(small), timeout()).wait_for(absl::Seconds(30)));
 }
 
-TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
+TEST_P(MeshFailures, ErrorsNameRanksAsTheChannelDoes) {
   World world(3, transports());
   std::string data(1, 'x');
   std::string large(kEager + 1, 'x');
@@ -193,7 +195,7 @@ TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
   says(world[0].send(2, kChannel, 0, span(data), timeout()).result(), "rank 1 ");
 }
 
-TEST_P(MeshTest, ShutdownCancelsOperations) {
+TEST_P(MeshFailures, ShutdownCancelsOperations) {
   World world(2, transports());
   std::string large(kEager + 1, 'x');
   std::string data(1, 'x');
@@ -207,7 +209,7 @@ TEST_P(MeshTest, ShutdownCancelsOperations) {
             absl::StatusCode::kCancelled);
 }
 
-TEST_P(MeshTest, WrongArgumentsAreRefused) {
+TEST_P(MeshFailures, WrongArgumentsAreRefused) {
   World world(1, transports());
   std::string data(1, 'x');
   for (const int rank : {-2, 1}) {

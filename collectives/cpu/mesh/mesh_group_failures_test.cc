@@ -14,7 +14,7 @@ namespace {
 
 TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
   for (const std::size_t count : {1, 100'000}) {
-    World world(3, "default", /*absent=*/{1});
+    GroupWorld world(3, "default", /*absent=*/{1});
     world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
     const absl::Time start = Clock::system().now();
     world.run([&, count = count](MeshGroup& group, int rank) {
@@ -23,7 +23,7 @@ TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
           group.all_reduce(span(data), PlainReducer<double, Sum>(), in(absl::Milliseconds(300)));
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_NE(status.message().find("rank "), std::string::npos) << status;
-      const absl::Status next = group.barrier(timeout());
+      const absl::Status next = group.barrier(group_timeout());
       EXPECT_EQ(next.code(), absl::StatusCode::kAborted) << next;
       EXPECT_NE(next.message().find("timed out"), std::string::npos) << next;
     });
@@ -35,9 +35,9 @@ TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
 // too.
 TEST(MeshGroupFailureTest, LeavingMemberFailsTheOperationOnAllOthers) {
   for (const std::size_t count : {1, 1'000'000}) {
-    World world(5, "default");
+    GroupWorld world(5, "default");
     world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(timeout()).ok()); });
+    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(group_timeout()).ok()); });
     const absl::Time start = Clock::system().now();
     world.run([&, count = count](MeshGroup& group, int rank) {
       if (rank == 3) {
@@ -45,25 +45,25 @@ TEST(MeshGroupFailureTest, LeavingMemberFailsTheOperationOnAllOthers) {
         return;
       }
       std::vector<double> data = values<double>(count, rank);
-      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout());
+      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), group_timeout());
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       EXPECT_NE(status.message().find("rank 3"), std::string::npos) << status;
-      EXPECT_EQ(group.barrier(timeout()).code(), absl::StatusCode::kAborted);
+      EXPECT_EQ(group.barrier(group_timeout()).code(), absl::StatusCode::kAborted);
     });
     EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
   }
 }
 
 TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
-  World world(3, "default");
+  GroupWorld world(3, "default");
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([](MeshGroup& group, int rank) {
     if (rank == 0) {
       group.abort("aborted by the test");
-      EXPECT_EQ(group.barrier(timeout()).code(), absl::StatusCode::kAborted);
+      EXPECT_EQ(group.barrier(group_timeout()).code(), absl::StatusCode::kAborted);
       return;
     }
-    const absl::Status status = group.barrier(timeout());
+    const absl::Status status = group.barrier(group_timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     EXPECT_NE(status.message().find("aborted by the test"), std::string::npos) << status;
   });
@@ -72,7 +72,7 @@ TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
 // A group of some ranks of the world, which have other ranks in the group.
 // Also before the first connection has been made.
 TEST(MeshGroupFailureTest, MemberThatIsDestroyedAfterAFailureStillInformsTheOthers) {
-  World world(3, "default");
+  GroupWorld world(3, "default");
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([&](MeshGroup& group, int rank) {
     if (rank == 0) {
@@ -80,14 +80,14 @@ TEST(MeshGroupFailureTest, MemberThatIsDestroyedAfterAFailureStillInformsTheOthe
       world.groups[0] = nullptr;
       return;
     }
-    const absl::Status status = group.barrier(timeout());
+    const absl::Status status = group.barrier(group_timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     EXPECT_NE(status.message().find("no more data"), std::string::npos) << status;
   });
 }
 
 TEST(MeshGroupFailureTest, ErrorsNameMembersByTheirRankInTheGroup) {
-  World world(3, "default");
+  GroupWorld world(3, "default");
   const auto make = [&](int position, int rank) {
     return std::make_unique<MeshGroup>(
         MeshGroup::Options{.mesh = world.meshes[static_cast<std::size_t>(rank)],
@@ -99,28 +99,28 @@ TEST(MeshGroupFailureTest, ErrorsNameMembersByTheirRankInTheGroup) {
   const std::unique_ptr<MeshGroup> first = make(0, 0);
   std::unique_ptr<MeshGroup> second = make(1, 2);
   second->abort("aborted by the test");
-  EXPECT_EQ(first->barrier(timeout()).message(), "barrier: rank 1 reports: aborted by the test");
+  EXPECT_EQ(first->barrier(group_timeout()).message(), "barrier: rank 1 reports: aborted by the test");
 }
 
 TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
-  World world(2, "default");
+  GroupWorld world(2, "default");
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([](MeshGroup& group, int rank) {
     std::vector<double> data(static_cast<std::size_t>(rank + 1));
-    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout());
+    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), group_timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   });
 }
 
 TEST(MeshGroupFailureTest, GroupsOfOneMeshAreIndependent) {
-  World world(2, "default");
+  GroupWorld world(2, "default");
   world.make_groups(1024, 4096);
   std::vector<std::unique_ptr<MeshGroup>> first = std::move(world.groups);
   world.groups.resize(2);
   world.make_groups(1024, 4096);
   first[0]->abort("over");
-  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(timeout()).ok()); });
-  EXPECT_FALSE(first[1]->barrier(timeout()).ok());
+  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(group_timeout()).ok()); });
+  EXPECT_FALSE(first[1]->barrier(group_timeout()).ok());
 }
 
 }  // namespace

@@ -43,32 +43,32 @@ void check_everything(MeshGroup& group, int rank, std::size_t count, bool all_ro
   const auto ok = [&](const absl::Status& status) {
     ASSERT_TRUE(status.ok()) << "rank " << rank << ": " << status;
   };
-  ok(group.barrier(timeout()));
+  ok(group.barrier(group_timeout()));
   {
     std::vector<T> data = values<T>(count, rank);
-    ok(group.all_reduce(span(data), reducer, timeout()));
+    ok(group.all_reduce(span(data), reducer, group_timeout()));
     EXPECT_EQ(data, sums<T>(count, size));
   }
   for (int root = all_roots ? 0 : size / 2; root < size; root += all_roots ? 1 : size) {
     std::vector<T> data = values<T>(count, rank);
-    ok(group.broadcast(span(data), root, timeout()));
+    ok(group.broadcast(span(data), root, group_timeout()));
     EXPECT_EQ(data, values<T>(count, root));
     data = values<T>(count, rank);
-    ok(group.reduce(span(data), root, reducer, timeout()));
+    ok(group.reduce(span(data), root, reducer, group_timeout()));
     EXPECT_EQ(data, rank == root ? sums<T>(count, size) : values<T>(count, rank));
 
     std::vector<T> mine = values<T>(count, rank);
     std::vector<std::vector<T>> list(rank == root ? n : 0, std::vector<T>(count));
-    ok(group.gather(span(mine), spans(list), root, timeout()));
+    ok(group.gather(span(mine), spans(list), root, group_timeout()));
     for (std::size_t i = 0; i < list.size(); ++i) EXPECT_EQ(list[i], values<T>(count, static_cast<int>(i)));
     std::fill(mine.begin(), mine.end(), T(0));
-    ok(group.scatter(span(mine), spans(list), root, timeout()));
+    ok(group.scatter(span(mine), spans(list), root, group_timeout()));
     EXPECT_EQ(mine, values<T>(count, rank));
   }
   {
     std::vector<T> mine = values<T>(count, rank);
     std::vector<std::vector<T>> list(n, std::vector<T>(count));
-    ok(group.all_gather(span(mine), spans(list), timeout()));
+    ok(group.all_gather(span(mine), spans(list), group_timeout()));
     for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(list[i], values<T>(count, static_cast<int>(i)));
   }
   {
@@ -77,20 +77,20 @@ void check_everything(MeshGroup& group, int rank, std::size_t count, bool all_ro
     for (int to = 0; to < size; ++to)
       inputs.push_back(values<T>(count + static_cast<std::size_t>(to), rank, to));
     std::vector<T> output(count + own);
-    ok(group.reduce_scatter(span(output), spans(inputs), reducer, timeout()));
+    ok(group.reduce_scatter(span(output), spans(inputs), reducer, group_timeout()));
     EXPECT_EQ(output, sums<T>(count + own, size, rank));
     for (int to = 0; to < size; ++to)
       EXPECT_EQ(inputs[static_cast<std::size_t>(to)],
                 values<T>(count + static_cast<std::size_t>(to), rank, to));
     std::vector<std::vector<T>> outputs;
     for (int from = 0; from < size; ++from) outputs.emplace_back(count + own);
-    ok(group.all_to_all(spans(outputs), spans(inputs), timeout()));
+    ok(group.all_to_all(spans(outputs), spans(inputs), group_timeout()));
     for (int from = 0; from < size; ++from)
       EXPECT_EQ(outputs[static_cast<std::size_t>(from)], values<T>(count + own, from, rank));
   }
 }
 
-class MeshGroupTest : public testing::TestWithParam<std::tuple<int, std::string>> {
+class MeshGroupTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {
  protected:
   void SetUp() override {
     descriptors_ = transport::count_descriptors();
@@ -107,14 +107,14 @@ class MeshGroupTest : public testing::TestWithParam<std::tuple<int, std::string>
 };
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MeshGroupTest,
-                         testing::Combine(testing::Range(1, 8), testing::Values("default", "tcp")),
+                         ::testing::Combine(::testing::Range(1, 8), ::testing::Values("default", "tcp")),
                          [](const auto& info) {
                            return absl::StrCat(std::get<1>(info.param), std::get<0>(info.param));
                          });
 
 TEST_P(MeshGroupTest, EveryOperationMatchesANaiveOne) {
   const auto& [size, transport] = GetParam();
-  World world(size, transport);
+  GroupWorld world(size, transport);
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   for (const std::size_t count : {0, 1, 7, 1000}) {
     world.run([&, count = count](MeshGroup& group, int rank) {
@@ -126,7 +126,7 @@ TEST_P(MeshGroupTest, EveryOperationMatchesANaiveOne) {
 
 TEST_P(MeshGroupTest, EveryOperationWithLongData) {
   const auto& [size, transport] = GetParam();
-  World world(size, transport);
+  GroupWorld world(size, transport);
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([&](MeshGroup& group, int rank) {
     check_everything<double>(group, rank, (std::size_t{1} << 20) / 8, false);
@@ -143,7 +143,7 @@ TEST_P(MeshGroupTest, EveryOperationWithLongData) {
 // The sum of these numbers depends on the order of additions.
 TEST_P(MeshGroupTest, AllRanksGetTheSameBits) {
   const auto& [size, transport] = GetParam();
-  World world(size, transport);
+  GroupWorld world(size, transport);
   world.make_groups(1024, 4096);
   for (const std::size_t count : {3, 100, 5000}) {
     std::vector<std::vector<double>> results(static_cast<std::size_t>(size));
@@ -151,7 +151,7 @@ TEST_P(MeshGroupTest, AllRanksGetTheSameBits) {
       std::vector<double> data(count);
       for (std::size_t i = 0; i < count; ++i)
         data[i] = 1.0 / static_cast<double>(3 + i * 13 + static_cast<std::size_t>(rank) * 7919);
-      ASSERT_TRUE(group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout()).ok());
+      ASSERT_TRUE(group.all_reduce(span(data), PlainReducer<double, Sum>(), group_timeout()).ok());
       results[static_cast<std::size_t>(rank)] = data;
     });
     for (const std::vector<double>& result : results) {
@@ -163,7 +163,7 @@ TEST_P(MeshGroupTest, AllRanksGetTheSameBits) {
 
 TEST_P(MeshGroupTest, WrongArgumentsBreakNothing) {
   const auto& [size, transport] = GetParam();
-  World world(size, transport);
+  GroupWorld world(size, transport);
   world.make_groups(1024, 4096);
   world.run([size = size](MeshGroup& group, int) {
     std::vector<char> data(12);
@@ -172,13 +172,13 @@ TEST_P(MeshGroupTest, WrongArgumentsBreakNothing) {
     const auto wrong = [](const absl::Status& status) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     };
-    wrong(group.all_reduce(span(data), reducer, timeout()));
-    wrong(group.broadcast(span(data), -1, timeout()));
-    wrong(group.reduce(span(data), size, PlainReducer<char, Sum>(), timeout()));
-    wrong(group.all_gather(span(data), list, timeout()));
-    wrong(group.all_to_all(list, list, timeout()));
-    wrong(group.reduce_scatter(span(data), list, PlainReducer<char, Sum>(), timeout()));
-    EXPECT_TRUE(group.barrier(timeout()).ok());
+    wrong(group.all_reduce(span(data), reducer, group_timeout()));
+    wrong(group.broadcast(span(data), -1, group_timeout()));
+    wrong(group.reduce(span(data), size, PlainReducer<char, Sum>(), group_timeout()));
+    wrong(group.all_gather(span(data), list, group_timeout()));
+    wrong(group.all_to_all(list, list, group_timeout()));
+    wrong(group.reduce_scatter(span(data), list, PlainReducer<char, Sum>(), group_timeout()));
+    EXPECT_TRUE(group.barrier(group_timeout()).ok());
   });
 }
 

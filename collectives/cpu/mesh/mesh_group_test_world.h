@@ -13,14 +13,14 @@
 
 #include "gradwire/base/clock.h"
 #include "gradwire/collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/collectives/cpu/mesh/mesh_test_world.h"
 #include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
 
 // Helpers for the tests of MeshGroup.
 namespace gradwire::collectives::cpu {
 
-inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
-inline absl::Time timeout() { return in(absl::Seconds(120)); }
+inline absl::Time group_timeout() { return in(absl::Seconds(120)); }
 
 template <class T>
 Span span(std::vector<T>& values) {
@@ -38,9 +38,9 @@ std::vector<T> values(std::size_t count, int rank, int block = 0) {
 }
 
 // Meshes and groups of all ranks, in one process.
-class World {
+class GroupWorld {
  public:
-  World(int size, std::string transport, std::vector<int> absent = {}) : size_(size) {
+  GroupWorld(int size, std::string transport, std::vector<int> absent = {}) : size_(size) {
     for (int rank = 0; rank < size; ++rank) {
       meshes.push_back(nullptr);
       groups.push_back(nullptr);

@@ -22,7 +22,7 @@ namespace gradwire::collectives::cpu {
 namespace {
 
 // A stranger that speaks the transport's protocol, and may know the world's secret.
-class HostileMesh : public testing::Test {
+class HostileMesh : public ::testing::Test {
  protected:
   HostileMesh() : world_(0, {}) {
     world_.meshes.push_back(world_.make(0, 3, {"tcp"}, kEager));

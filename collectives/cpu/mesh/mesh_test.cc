@@ -12,7 +12,7 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Transports, MeshTest, testing::Values("shm", "tcp", "default"),
+INSTANTIATE_TEST_SUITE_P(Transports, MeshTest, ::testing::Values("shm", "tcp", "default"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(MeshTest, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {

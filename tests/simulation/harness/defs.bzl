@@ -32,7 +32,8 @@ _sources_with_bugs = rule(
     },
 )
 
-# A simulation_test runs many thousands of schedules, so every configuration compiles it with optimisation.
+# A simulation_test runs many thousands of schedules, so every configuration compiles it with optimisation. The sanitizers
+# have nothing to find in it that they do not find in the tests of the state machines, and would run it much longer.
 def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, test_size):
     """Defines a simulator: simulation_test, bugs_test, and the program replay.
 
@@ -89,7 +90,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         srcs = ["simulation_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
-        plain = True,
+        sanitizers = False,
         threads = False,
         deps = [":world", "//tests/simulation/harness:simulation_main"],
     )
@@ -99,7 +100,7 @@ def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, te
         srcs = ["//tests/simulation/harness:bugs_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
-        plain = True,
+        sanitizers = False,
         threads = False,
         deps = [
             ":world_with_bugs",

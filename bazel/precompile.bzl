@@ -1,0 +1,44 @@
+"""Precompiled headers for C++ targets."""
+
+# The folders that .bazelrc compiles with optimisation under the sanitizers.
+_OPTIMISED_FOLDERS = ("tests/fuzz", "transport")
+
+# Options of the compiler for a target that every configuration optimises. No others have a precompiled header.
+OPTIMISED = [
+    "-O2",
+    "-DNDEBUG",
+]
+
+def precompile(name, kwargs):
+    """Adds a precompiled header to the attributes of a C++ rule, in the builds that use them.
+
+    A target with options of its own gets none: clang refuses a precompiled header that other options were used for.
+
+    Args:
+      name: the header: a target in //bazel/pch.
+      kwargs: the attributes, which are changed.
+    """
+    copts = kwargs.get("copts", [])
+    if copts == OPTIMISED and name == "standard":
+        name = "standard_optimised"
+        sanitizer = name
+    elif copts:
+        return
+    else:
+        folder = native.package_name()
+        optimised = [each for each in _OPTIMISED_FOLDERS if folder == each or folder.startswith(each + "/")]
+        sanitizer = name + "_sanitizer" if optimised else name
+    kwargs["copts"] = copts + select({
+        "//bazel:pch": _flags(name),
+        "//bazel:pch_unoptimised": _flags(sanitizer),
+        "//conditions:default": [],
+    })
+    kwargs["deps"] = kwargs.get("deps", []) + select({
+        "//bazel:pch": ["//bazel/pch:" + name],
+        "//bazel:pch_unoptimised": ["//bazel/pch:" + sanitizer],
+        "//conditions:default": [],
+    })
+
+def _flags(name):
+    # -MMD: without it clang lists all precompiled headers as inputs, by paths that Bazel does not know.
+    return ["-include-pch", "$(BINDIR)/bazel/pch/%s.pch" % name, "-MMD", "-Wno-unused-command-line-argument"]

@@ -1,0 +1,280 @@
+"""Translation units of several source files.
+
+The fixed cost of a compilation is larger than the cost of most source files. So the builds with
+--define=gradwire_units=1 compile the sources of a folder's libraries together, in a generated file that includes them,
+and link them as one library, the folder's unit:
+
+- //FOLDER:unit        the libraries without libtorch and gRPC
+- //FOLDER:grpc_unit   those that depend on gRPC, directly or not
+- //FOLDER:torch_unit  those that depend on libtorch, directly or not
+
+In these builds a library has no files of its own, and depends only on its unit. So its dependents see all headers of the
+unit. The other builds compile each file alone, with the headers that its target declares.
+
+A folder has a unit if its BUILD file ends with unit(). These libraries are not in it: with `testonly`, options of their
+own, tags, or a select() in `srcs` or `deps`, and those in _APART. If they, a test or a program have several sources, those
+are compiled together, too (joined()).
+"""
+
+load(":precompile.bzl", "precompile")
+
+# The prefix of Gradwire's headers in includes: a user's workspace may have folders of the same names.
+INCLUDE_PREFIX = "gradwire"
+
+# Set with --define=gradwire_units=1.
+_UNITS = "//bazel:units"
+
+# Folders whose libraries use each other have one library for all of them, in the first folder of the path. Each of them
+# still has a generated file of its own.
+_SHARED = {
+    "autograd": ["autograd/optimizer", "autograd/pass"],
+    "base": ["base/io", "base/log", "base/polling", "base/threads"],
+    "codec/torch": ["codec/torch/device", "codec/torch/ipc"],
+    "collectives": [
+        "collectives/checks",
+        "collectives/coalesce",
+        "collectives/cpu",
+        "collectives/cpu/mesh",
+        "collectives/cpu/p2p",
+        "collectives/cpu/shm_p2p",
+        "collectives/cpu/wide",
+        "collectives/flight",
+        "collectives/group",
+        "collectives/sparse",
+        "collectives/streams",
+    ],
+    "data_parallel": [
+        "data_parallel/arrangement",
+        "data_parallel/contexts",
+        "data_parallel/join",
+        "data_parallel/passes",
+    ],
+    "rpc": [
+        "rpc/agent",
+        "rpc/barrier",
+        "rpc/callee",
+        "rpc/caller",
+        "rpc/caller/copied",
+        "rpc/device",
+        "rpc/flight",
+        "rpc/inspect",
+        "rpc/limits",
+        "rpc/link",
+        "rpc/link/parts",
+        "rpc/membership",
+        "rpc/metrics",
+        "rpc/policy",
+        "rpc/rref",
+        "rpc/torch",
+        "rpc/trace",
+    ],
+    "security": ["security/tls", "security/tls/certificates", "security/token"],
+    "store": [
+        "store/c10d",
+        "store/calls",
+        "store/file",
+        "store/formation",
+        "store/init",
+        "store/memory",
+        "store/tcp",
+    ],
+    "transport/tcp": ["transport/tcp/secure", "transport/tcp/send"],
+}
+
+# Libraries that are in no unit.
+_APART = [
+    # The simulators of references and of rendezvous link copies of other files of these units.
+    "//rpc/limits:worker_counts",
+    "//rpc:options",
+    "//rpc:worker",
+    "//tools/launch/rendezvous:types",
+    # It takes longer to compile than all others of its unit, and few programs need it.
+    "//rpc:stock_modules",
+]
+
+# The kinds of units, each with the prefix of its targets.
+_KINDS = {"standard": "", "grpc": "grpc_", "torch": "torch_"}
+
+def uses_libtorch(deps):
+    # A label of a repository's main target has no "//".
+    return type(deps) == "list" and [each for each in deps if (each + "//").startswith("@libtorch//")] != []
+
+def _kind_of(deps):
+    if uses_libtorch(deps):
+        return "torch"
+    return "grpc" if "@system//:grpc++" in deps else "standard"
+
+def _head_of(folder):
+    for head, others in _SHARED.items():
+        if folder == head or folder in others:
+            return head
+    return folder
+
+def in_unit(name, srcs, deps, kwargs):
+    """Whether a library with these attributes is in its folder's unit."""
+    if "//%s:%s" % (native.package_name(), name) in _APART or type(srcs) != "list" or type(deps) != "list":
+        return False
+    own = ["copts", "data", "linkstatic", "local_defines", "tags", "testonly", "textual_hdrs"]
+    return [each for each in own if kwargs.get(each)] == []
+
+def _nothing(_):
+    return []
+
+# The parts of a library of a unit. Its attributes are not labels: it depends on nothing, and unit() reads them.
+_member = rule(
+    implementation = _nothing,
+    attrs = {
+        "alwayslink": attr.bool(),
+        "headers": attr.string_list(),
+        "links": attr.string(),
+        "needs": attr.string_list(),
+        "sources": attr.string_list(),
+    },
+)
+
+def add_to_unit(name, srcs, hdrs, deps, alwayslink):
+    """Makes a library a part of its folder's unit.
+
+    Args:
+      name: the library's name.
+      srcs: its sources, without headers.
+      hdrs: its headers, with those that only it includes.
+      deps: its dependencies.
+      alwayslink: as in cc_library.
+
+    Returns:
+      the label of the unit.
+    """
+    kind = _kind_of(deps)
+    _member(
+        name = name + ".member",
+        alwayslink = alwayslink,
+        headers = hdrs,
+        links = kind,
+        needs = deps,
+        sources = srcs,
+        tags = ["manual"],
+    )
+    return "//%s:%sunit" % (_head_of(native.package_name()), _KINDS[kind])
+
+def with_units(other, units):
+    """The value of an attribute that differs in builds with units."""
+    return select({_UNITS: units, "//conditions:default": other})
+
+def _including_file_impl(ctx):
+    sources = [each for each in ctx.files.srcs if each.extension == "cc"]
+    ctx.actions.write(ctx.outputs.out, "".join(["#include \"%s\"\n" % _path_of(each) for each in sources]))
+    return [DefaultInfo(files = depset([ctx.outputs.out]))]
+
+def _path_of(file):
+    # Relative to the root of its repository: "../NAME/" precedes the paths of another one.
+    path = file.short_path
+    return path.split("/", 2)[2] if path.startswith("../") else path
+
+# A source file that includes others.
+_including_file = rule(
+    implementation = _including_file_impl,
+    attrs = {
+        "out": attr.output(mandatory = True),
+        "srcs": attr.label_list(allow_files = True),
+    },
+)
+
+def joined(name, srcs, testonly):
+    """Compiles the sources of a target that is in no unit of a folder together, in builds with units.
+
+    Args:
+      name: the target's name.
+      srcs: its sources, without headers.
+      testonly: as in cc_library.
+
+    Returns:
+      its `srcs` for all builds, and further dependencies.
+    """
+    _including_file(
+        name = name + ".unit",
+        srcs = srcs,
+        out = name + ".unit.cc",
+        testonly = testonly,
+        tags = ["manual"],
+    )
+    native.cc_library(
+        name = name + ".included",
+        textual_hdrs = srcs,
+        testonly = testonly,
+        tags = ["manual"],
+    )
+    return with_units(srcs, [name + ".unit.cc"]), with_units([], [":%s.included" % name])
+
+
+def _outside(labels, kind, kinds, aliases, room):
+    """The labels without those of the same unit.
+
+    Args:
+      labels: dependencies of libraries of this folder.
+      kind: the kind of the unit.
+      kinds: the kinds of the members of this folder, by name.
+      aliases: the labels that the aliases of this folder stand for, by name.
+      room: the folders of the unit, if there are several.
+    """
+    own = "//" + native.package_name()
+    outside = []
+    for label in labels:
+        if label.startswith(":"):
+            label = aliases.get(label[1:], label)
+        path, _, name = label.partition(":")
+        if path == own or not path:
+            if kinds.get(name or path.rpartition("/")[2]) != kind:
+                outside.append(label)
+        elif path[2:] not in room or label in _APART:
+            outside.append(label)
+    return outside
+
+def unit():
+    """Declares the units of a folder. It is the last call of the BUILD file."""
+    folder = native.package_name()
+    head = _head_of(folder)
+    room = [head] + _SHARED[head] if head in _SHARED else []
+    rules = native.existing_rules().values()
+    members = [each for each in rules if each["kind"] == "_member"]
+    aliases = {each["name"]: each["actual"] for each in rules if each["kind"] == "alias"}
+    kinds = {each["name"][:-len(".member")]: each["links"] for each in members}
+    for kind, prefix in _KINDS.items():
+        parts = [each for each in members if each["links"] == kind]
+        if not parts and not room:
+            continue
+        sources = [label for each in parts for label in each["sources"]]
+        needs = {label: None for each in parts for label in each["needs"]}
+        name = prefix + "unit"
+        _including_file(
+            name = name + ".source",
+            srcs = sources,
+            out = name + ".cc",
+            tags = ["manual"],
+            visibility = ["//visibility:public"],
+        )
+        native.cc_library(name = name + ".included", textual_hdrs = sources, tags = ["manual"])
+        native.cc_library(
+            name = name + ".headers",
+            hdrs = {label: None for each in parts for label in each["headers"]}.keys(),
+            include_prefix = INCLUDE_PREFIX,
+            strip_include_prefix = "/",
+            deps = _outside(needs, kind, kinds, aliases, room) + [":%s.included" % name],
+            tags = ["manual"],
+            visibility = ["//visibility:public"],
+        )
+        if folder != head:
+            continue
+        attributes = {}
+        precompile("torch" if kind == "torch" else "standard", attributes)
+        native.cc_library(
+            name = name,
+            srcs = ["//%s:%s.cc" % (each, name) for each in room or [folder]],
+            # A registrar in any of the folders must remain in a static link. Only libraries with libtorch have them.
+            alwayslink = any([each["alwayslink"] for each in parts]) or (room != [] and kind == "torch"),
+            copts = attributes["copts"],
+            deps = ["//%s:%s.headers" % (each, name) for each in room or [folder]] +
+                   ([":unit"] if room and kind != "standard" else []) + attributes["deps"],
+            tags = ["manual"],
+            visibility = ["//visibility:public"],
+        )
