@@ -21,8 +21,8 @@ OWN_HEADERS = ".own_headers"
 # The condition of the builds that compile several sources together (bazel/units.bzl). They depend on more than a target
 # declares, so the targets are read as in the other builds.
 UNITS = "//bazel:units"
-# The endings of the targets that only those builds use.
-UNIT_PARTS = (".included", ".member", ".unit")
+# The endings of the targets that only those builds use. The last one marks a library that is in a unit.
+UNIT_PARTS = (".included", ".unit")
 MEMBER = ".member"
 
 
@@ -109,7 +109,7 @@ class Reader:
     def __init__(self, root):
         self.root = root
         self.targets = []
-        self.members = set()  # The labels that mark the libraries that are compiled together (bazel/units.bzl).
+        self.members = set()  # The labels of the libraries that are compiled together (bazel/units.bzl).
         self.loads = []  # Triples (BUILD or .bzl file, line, label of the .bzl file that it loads).
         self.package = ""
         self.modules = {}  # The path of a .bzl file, and the names that it defines.
@@ -119,7 +119,7 @@ class Reader:
             if "name" not in arguments:
                 return
             if arguments["name"].endswith(MEMBER):
-                self.members.add(f"//{self.package}:{arguments['name']}")
+                self.members.add(f"//{self.package}:{arguments['name'][:-len(MEMBER)]}")
             elif not arguments["name"].endswith(UNIT_PARTS):
                 self.targets.append(Target(self.package, kind, self.line(), {**dict(defaults), **arguments}))
         return called
