@@ -1,7 +1,7 @@
 """Rules for code with registrations for Gradwire, and for Gradwire's own tests and protocol messages."""
 
 load("//bazel:precompile.bzl", "precompile", _OPTIMISED = "OPTIMISED")
-load("//bazel:units.bzl", "INCLUDE_PREFIX", "add_to_unit", "in_unit", "is_apart", "joined", "uses_libtorch", "with_units", _unit = "unit")
+load("//bazel:units.bzl", "INCLUDE_PREFIX", "add_to_unit", "in_unit", "joined", "uses_libtorch", "with_units", _unit = "unit")
 
 OPTIMISED = _OPTIMISED
 unit = _unit
@@ -52,7 +52,7 @@ def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
             kwargs["include_prefix"] = with_units(INCLUDE_PREFIX, None)
             kwargs["strip_include_prefix"] = with_units("/", None)
         all_deps = with_units(all_deps, [label])
-    elif not is_apart(name):
+    else:
         sources, all_deps = _joined(name, sources, all_deps, kwargs.get("testonly", False))
     kwargs["deps"] = all_deps
     if srcs:

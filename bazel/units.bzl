@@ -81,14 +81,14 @@ _SHARED = {
     "transport/tcp": ["transport/tcp/secure", "transport/tcp/send"],
 }
 
-# Libraries that are in no unit, and whose sources are compiled one by one.
+# Libraries that are in no unit of a folder.
 _APART = [
     # The simulators of references and of rendezvous link copies of other files of these units.
     "//rpc/limits:worker_counts",
     "//rpc:options",
     "//rpc:worker",
     "//tools/launch/rendezvous:types",
-    # Its templates take minutes to compile, on as many processors as it has files, and few programs need it.
+    # Few programs need it, and it registers a hundred classes in each program that links it.
     "//rpc:stock_modules",
 ]
 
@@ -110,13 +110,9 @@ def _head_of(folder):
             return head
     return folder
 
-def is_apart(name):
-    """Whether the library is in _APART."""
-    return "//%s:%s" % (native.package_name(), name) in _APART
-
 def in_unit(name, srcs, deps, kwargs):
     """Whether a library with these attributes is in its folder's unit."""
-    if is_apart(name) or type(srcs) != "list" or type(deps) != "list":
+    if "//%s:%s" % (native.package_name(), name) in _APART or type(srcs) != "list" or type(deps) != "list":
         return False
     own = ["copts", "data", "linkstatic", "local_defines", "tags", "testonly", "textual_hdrs"]
     return [each for each in own if kwargs.get(each)] == []

@@ -155,14 +155,14 @@ Future<T> RRef<T>::to_here_async() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   if (is_owner()) {
     Promise<T> promise(agent->executor());
-    rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> owned) {
-      absl::StatusOr<std::shared_ptr<T>> value = rref_internal::value_as<T>(owned);
-      if (!value.ok()) {
-        promise.set_error(value.status());
+    rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> found) {
+      const absl::StatusOr<OwnedValue> owned = rref_internal::of_type(typeid(T), std::move(found));
+      if (!owned.ok()) {
+        promise.set_error(owned.status());
         return;
       }
       try {
-        T copy(std::as_const(**value));
+        T copy(*static_cast<const T*>(owned->value.get()));
         // The second fence keeps the memory of the copy for the streams of the user.
         StreamFencePtr fence = rref_internal::uses_of(*owned);
         if (fence != nullptr) fence = join_fences({std::move(fence), record_stream_fence_of(copy)});

@@ -30,16 +30,6 @@ class SequentialImpl;
 
 namespace gradwire::rpc {
 
-// Returns references to the parameters of a module of this process, which the current agent owns, for example
-// for a DistributedOptimizer together with those of remote modules. They share the parameters' memory. Throws
-// FailedPrecondition without an agent.
-inline std::vector<RRef<at::Tensor>> parameter_rrefs(const torch::nn::Module& module, bool recurse = true) {
-  std::vector<RRef<at::Tensor>> references;
-  for (at::Tensor& parameter : module_internal::list_parameters(module, recurse))
-    references.emplace_back(std::move(parameter));
-  return references;
-}
-
 // The values of the last parameters of M::forward for calls of RemoteModule that leave them out, as a tuple.
 // Specialise it if forward has default arguments, because a pointer to a method does not know them:
 //   template <>
@@ -76,39 +66,18 @@ auto with_defaults(const Call& call, A&&... inputs) {
   }
 }
 
-template <class M>
-std::vector<RRef<at::Tensor>> parameters_of(const RRef<M>& module, bool recurse) {
-  return parameter_rrefs(module.local_value(), recurse);
-}
-template <class M>
-void train(const RRef<M>& module, bool on) {
-  set_training(module.local_value(), on);
-}
-template <class M>
-std::map<std::string, at::Tensor> state_of(const RRef<M>& module) {
-  return read_state(module.local_value());
-}
-template <class M>
-void load_state(const RRef<M>& module, const std::map<std::string, at::Tensor>& state) {
-  write_state(module.local_value(), state);
-}
-
-template <class M>
-void move_to(const RRef<M>& module, const std::string& device) {
-  move_module(module.local_value(), device);
-}
-
 // forward() of a module on a device, with inputs that may be on others. `P`: the value types of its
 // parameters.
 template <class M, class P = typename FunctionTraits<decltype(&M::forward)>::Values>
 struct ForwardOn;
 template <class M, class... P>
 struct ForwardOn<M, std::tuple<P...>> {
-  static typename FunctionTraits<decltype(&M::forward)>::Returned call(const RRef<M>& module,
+  static typename FunctionTraits<decltype(&M::forward)>::Returned call(const ModuleReference& module,
                                                                        const std::string& device,
                                                                        P... inputs) {
     const c10::Device to(device);
-    return module.local_value().forward(device::on_device(std::move(inputs), to, /*non_blocking=*/true)...);
+    return module.template local_value_as<M>().forward(
+        device::on_device(std::move(inputs), to, /*non_blocking=*/true)...);
   }
 };
 
@@ -123,17 +92,16 @@ bool all_on_cpu(const A&... inputs) {
   });
 }
 
-// Compilers spell template arguments in different ways, so the names on the wire are given explicitly.
+// The callees for the module class M.
+template <class M>
+inline ModuleCallees callees_of_module;
+
 template <class M>
 const Callee* methods_entry() {
-  using registration_internal::function_entry;
-  const std::string& type = cpp_type_name<M>();
-  function_entry<&train<M>>(absl::StrCat(type, "::train()"));
-  function_entry<&state_of<M>>(absl::StrCat(type, "::state_dict()"));
-  function_entry<&load_state<M>>(absl::StrCat(type, "::load_state_dict()"));
-  function_entry<&move_to<M>>(absl::StrCat(type, "::to()"));
-  function_entry<&ForwardOn<M>::call>(absl::StrCat(type, "::forward()"));
-  return function_entry<&parameters_of<M>>(absl::StrCat(type, "::parameters()"));
+  using Forward = FunctionTraits<decltype(&ForwardOn<M>::call)>;
+  callees_of_module<M> = register_module(cpp_type_name<M>(), Codec<RRef<M>>::type_name(),
+                                         Forward::signature(), &serve_internal::serve<&ForwardOn<M>::call>);
+  return callees_of_module<M>.forward;
 }
 
 }  // namespace module_internal
@@ -170,8 +138,9 @@ class RemoteModule {
     return module_internal::with_defaults<M>(
         [this]<class... B>(B&&... all) {
           if (device_.is_cpu()) return module_.template rpc_sync<&M::forward>(std::forward<B>(all)...);
-          return agent()->template rpc_sync<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
-                                                        module_, device_.str(), std::forward<B>(all)...);
+          return agent()->template rpc_sync<Result>(destination(module_internal::all_on_cpu(all...)),
+                                                    on_device(), reference(), device_.str(),
+                                                    std::forward<B>(all)...);
         },
         std::forward<A>(inputs)...);
   }
@@ -181,8 +150,9 @@ class RemoteModule {
     return module_internal::with_defaults<M>(
         [this]<class... B>(B&&... all) {
           if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<B>(all)...);
-          return agent()->template rpc_async<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
-                                                         module_, device_.str(), std::forward<B>(all)...);
+          return agent()->template rpc_async<Result>(destination(module_internal::all_on_cpu(all...)),
+                                                     on_device(), reference(), device_.str(),
+                                                     std::forward<B>(all)...);
         },
         std::forward<A>(inputs)...);
   }
@@ -192,8 +162,9 @@ class RemoteModule {
     return module_internal::with_defaults<M>(
         [this]<class... B>(B&&... all) {
           if (device_.is_cpu()) return module_.template remote<&M::forward>(std::forward<B>(all)...);
-          return agent()->template remote<kForwardOn>(destination(module_internal::all_on_cpu(all...)),
-                                                      module_, device_.str(), std::forward<B>(all)...);
+          return agent()->template remote<ValueOf<Result>>(destination(module_internal::all_on_cpu(all...)),
+                                                           on_device(), reference(), device_.str(),
+                                                           std::forward<B>(all)...);
         },
         std::forward<A>(inputs)...);
   }
@@ -201,7 +172,7 @@ class RemoteModule {
   // Returns references to the parameters, in the order of M::parameters(). `recurse`: also those of the
   // modules in it.
   std::vector<RRef<at::Tensor>> remote_parameters(bool recurse = true) const {
-    return call<&module_internal::parameters_of<M>>(recurse);
+    return call<&module_internal::parameters_of>(callees().parameters, recurse);
   }
   // Returns a reference to the module itself. Makes no call.
   const RRef<M>& get_module_rref() const { return module_; }
@@ -209,38 +180,49 @@ class RemoteModule {
   const Device& device() const { return device_; }
 
   // Sets training mode, as torch::nn::Module::train does.
-  void train(bool on = true) const { call<&module_internal::train<M>>(on); }
+  void train(bool on = true) const { call<&module_internal::train>(callees().train, on); }
   // Sets evaluation mode, as torch::nn::Module::eval does.
   void eval() const { train(false); }
 
   // Returns the parameters and buffers by name, detached and on the CPU. On the owner those of a module on
   // the CPU share its memory; others are copies.
-  std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
+  std::map<std::string, at::Tensor> state_dict() const {
+    return call<&module_internal::state_of>(callees().state);
+  }
   // Copies `state` into the module's parameters and buffers. Throws InvalidArgument, which names the entries
   // that are missing, unknown or of another shape; then nothing is loaded.
   void load_state_dict(const std::map<std::string, at::Tensor>& state) const {
-    call<&module_internal::load_state<M>>(state);
+    call<&module_internal::load_state>(callees().load_state, state);
   }
 
  private:
-  static constexpr auto kForwardOn = &module_internal::ForwardOn<M>::call;
+  using Result = typename FunctionTraits<decltype(&M::forward)>::Result;
 
   template <class C, class... A>
   RemoteModule(module_internal::Location location, std::type_identity<C>, A&&... arguments)
       : module_(call_internal::remote_constructed<M, C>(Agent::current(), location.worker,
                                                         std::forward<A>(arguments)...)),
         device_(std::move(location.device)) {
-    if (!device_.is_cpu()) call<&module_internal::move_to<M>>(device_.str());
+    if (!device_.is_cpu()) call<&module_internal::move_to>(callees().move_to, device_.str());
   }
 
   std::shared_ptr<Agent> agent() const { return rref_internal::agent_of(module_.handle().get()); }
   Destination destination(bool on_cpu) const {
     return module_internal::destination_for(module_.handle()->owner(), device_, on_cpu);
   }
+  module_internal::ModuleReference reference() const {
+    return module_internal::ModuleReference(module_.handle());
+  }
+  static const module_internal::ModuleCallees& callees() { return module_internal::callees_of_module<M>; }
+  static auto on_device() {
+    return module_internal::ModuleCall<&module_internal::ForwardOn<M>::call>{callees().forward,
+                                                                             cpp_type_name<M>()};
+  }
   template <auto F, class... A>
-  auto call(A&&... arguments) const {
-    return agent()->template rpc_sync<F>(destination(/*on_cpu=*/true), module_,
-                                         std::forward<A>(arguments)...);
+  auto call(const Callee* callee, A&&... arguments) const {
+    return agent()->template rpc_sync<typename FunctionTraits<decltype(F)>::Result>(
+        destination(/*on_cpu=*/true), module_internal::ModuleCall<F>{callee, cpp_type_name<M>()}, reference(),
+        std::forward<A>(arguments)...);
   }
 
   RRef<M> module_;

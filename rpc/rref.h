@@ -54,22 +54,17 @@ std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const
 // rpc_timeout without one.
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
-// Orders the device work of this thread after the earlier uses of the value.
-void use(const OwnedValue& owned);
 // The end of the uses of the value so far; nullptr if it was made without an accelerator.
 StreamFencePtr uses_of(const OwnedValue& owned);
 // The agent of a handle. Throws FailedPrecondition for nullptr, and when the agent has been shut down.
 std::shared_ptr<Agent> agent_of(const RRefHandle* handle);
-// Throws FailedPrecondition: local_value() was called on a worker that does not own the value.
-[[noreturn]] void throw_not_owner(const Agent& agent, const RRefHandle& handle);
-
-// Returns the value as a T. InvalidArgument when the value has another type than the reference said.
-template <class T>
-absl::StatusOr<std::shared_ptr<T>> value_as(const absl::StatusOr<OwnedValue>& owned) {
-  if (!owned.ok()) return owned.status();
-  if (owned->type->id() == typeid(T)) return std::static_pointer_cast<T>(owned->value);
-  return absl::InvalidArgumentError(absl::StrCat("the value behind the RRef is a ", owned->type->name()));
-}
+// Passes the value on. InvalidArgument when it has another type than the reference said.
+absl::StatusOr<OwnedValue> of_type(const std::type_info& type, absl::StatusOr<OwnedValue> owned);
+// Returns the value behind `handle`, of any type if `type` is nullptr, after waiting until it has been made,
+// as find() does. Orders the device work of this thread after the earlier uses of the value. Throws
+// FailedPrecondition on a worker that does not own the value.
+OwnedValue local_value(const RRefHandle* handle, const std::optional<absl::Duration>& timeout,
+                       const std::type_info* type);
 
 }  // namespace rref_internal
 
@@ -173,16 +168,7 @@ class RRef {
 
 template <class T>
 T& RRef<T>::local_value() const {
-  std::shared_ptr<Agent> agent = agent_or_throw();
-  if (!is_owner()) rref_internal::throw_not_owner(*agent, *handle_);
-  Promise<OwnedValue> promise(agent->executor());
-  rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> owned) {
-    absl::Status type = rref_internal::value_as<T>(owned).status();
-    promise.set_result(type.ok() ? std::move(owned) : std::move(type), nullptr);
-  });
-  const OwnedValue owned = promise.future().wait();
-  rref_internal::use(owned);
-  return *static_cast<T*>(owned.value.get());
+  return *static_cast<T*>(rref_internal::local_value(handle_.get(), timeout_, &typeid(T)).value.get());
 }
 
 // Sends an RRef as a reference. The receiver becomes one more holder of the value.

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/function_traits.h"
@@ -64,9 +65,10 @@ void finish(Frame<Values>& frame, R value, StreamFencePtr fence = nullptr) {
   frame.call->finish(std::move(held), type_ops<R>(), std::move(fence));
 }
 
-// `run` calls the user's function with the frame's arguments.
-template <class Returned, class Values, class Run>
-void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
+// `run` calls the user's function with the frame's arguments. Its type is erased, so that all callees with
+// these parameters and this result share the code.
+template <class Returned, class Values>
+void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, absl::FunctionRef<Returned()> run) {
   try {
     if constexpr (future_internal::kIsFuture<Returned>) {
       using T = typename Returned::value_type;

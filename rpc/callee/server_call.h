@@ -11,6 +11,10 @@
 #include "gradwire/codec/encoder.h"
 #include "gradwire/proto/rpc.pb.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace gradwire::rpc {
 
 class Agent;
@@ -25,6 +29,8 @@ struct TypeOps {
   bool (*serial)() = [] { return false; };
   // The C++ type itself. A cast must not rely on the name, because names come from other processes.
   const std::type_info& (*id)() = []() -> const std::type_info& { return typeid(void); };
+  // The value as its base class torch::nn::Module; nullptr if it is not a module.
+  torch::nn::Module* (*module)(void* value) = [](void*) -> torch::nn::Module* { return nullptr; };
 };
 
 // A request that is being served. The callee takes the arguments from arguments(), and ends the call exactly

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/type_name.h"
@@ -40,6 +41,13 @@ const TypeOps* type_ops() {
       }(),
       [] { return serial_class<T>; },
       []() -> const std::type_info& { return typeid(T); },
+      [](void* value) -> torch::nn::Module* {
+        if constexpr (std::is_convertible_v<T*, torch::nn::Module*>) {
+          return static_cast<T*>(value);
+        } else {
+          return nullptr;
+        }
+      },
   };
   return &ops;
 }

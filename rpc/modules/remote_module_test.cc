@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gradwire/base/testing/status_of.h"
@@ -150,6 +152,91 @@ TEST_F(RemoteModules, AModuleOfTheProgramBecomesARemoteModule) {
   const Linear shared{RRef<torch::nn::LinearImpl>(local)};
   EXPECT_TRUE(
       at::equal(rpc_sync<&forward_through>("worker1", shared, x).detach(), local->forward(x).detach()));
+}
+
+class Unregistered : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+TEST_F(RemoteModules, AClassThatIsNotRegisteredIsNamed) {
+  AgentGuard guard(group_[0]);
+  const RemoteModule<Unregistered> remote{RRef<Unregistered>(std::make_shared<Unregistered>())};
+  const std::map<std::string, std::function<void()>> operations = {
+      {"parameters", [&] { remote.remote_parameters(); }},
+      {"train", [&] { remote.train(); }},
+      {"state_dict", [&] { remote.state_dict(); }},
+      {"load_state_dict", [&] { remote.load_state_dict({}); }},
+  };
+  for (const auto& [name, operation] : operations) {
+    const absl::Status status = status_of(operation);
+    EXPECT_TRUE(absl::IsNotFound(status)) << name;
+    EXPECT_THAT(status.message(), HasSubstr("Unregistered")) << name;
+    EXPECT_THAT(status.message(), HasSubstr("GRADWIRE_RPC_MODULE")) << name;
+  }
+}
+
+// Calls each operation of the class M for the value of `reference`. Returns the statuses by the names of the
+// operations.
+template <class M>
+std::map<std::string, absl::Status> use_as(const std::shared_ptr<RRefHandle>& reference) {
+  using module_internal::ModuleCall;
+  const module_internal::ModuleCallees& callees = module_internal::callees_of_module<M>;
+  const module_internal::ModuleReference module(reference);
+  const auto call = [&]<class R, auto F>(std::type_identity<R>, ModuleCall<F> callee,
+                                         const auto&... arguments) {
+    return status_of([&] {
+      Agent::current()->template rpc_sync<R>(reference->owner().name, callee, module, arguments...);
+    });
+  };
+  using Parameters = std::vector<RRef<at::Tensor>>;
+  using State = std::map<std::string, at::Tensor>;
+  const std::type_identity<void> nothing;
+  const std::string type = cpp_type_name<M>();
+  using namespace module_internal;
+  return {
+      {"parameters",
+       call(std::type_identity<Parameters>(), ModuleCall<&parameters_of>{callees.parameters, type}, true)},
+      {"train", call(nothing, ModuleCall<&module_internal::train>{callees.train, type}, true)},
+      {"state_dict", call(std::type_identity<State>(), ModuleCall<&state_of>{callees.state, type})},
+      {"load_state_dict", call(nothing, ModuleCall<&load_state>{callees.load_state, type}, State())},
+      {"to", call(nothing, ModuleCall<&move_to>{callees.move_to, type}, std::string("cpu"))},
+      {"forward",
+       call(std::type_identity<at::Tensor>(), ModuleCall<&ForwardOn<M>::call>{callees.forward, type},
+            std::string("cpu"), at::ones({5}))},
+  };
+}
+
+TEST_F(RemoteModules, AReferenceToAnotherClassIsRefused) {
+  AgentGuard guard(group_[0]);
+  const Linear linear("worker1", 5, 3);
+  const RRef<at::Tensor> tensor = linear.remote_parameters()[0];
+  for (const auto& reference : {linear.get_module_rref().handle(), tensor.handle()}) {
+    for (const auto& [name, status] : use_as<torch::nn::DropoutImpl>(reference)) {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << ": " << status;
+      EXPECT_THAT(status.message(), HasSubstr("DropoutImpl")) << name;
+      EXPECT_THAT(status.message(), HasSubstr(reference->type())) << name;
+    }
+  }
+  for (const auto& [name, status] : use_as<torch::nn::LinearImpl>(linear.get_module_rref().handle())) {
+    EXPECT_TRUE(status.ok() || name == "load_state_dict") << name << ": " << status;
+  }
+}
+
+// A reference from another process may have a false type.
+TEST_F(RemoteModules, TheTypeOfTheValueCounts) {
+  AgentGuard guard(group_[0]);
+  static std::string name;
+  name = cpp_type_name<torch::nn::DropoutImpl>();
+  TypeOps ops = *type_ops<torch::nn::LinearImpl>();
+  ops.name = [] { return name; };
+  const std::shared_ptr<RRefHandle> reference =
+      rref_internal::own(*group_[0], std::make_shared<torch::nn::LinearImpl>(5, 3), &ops);
+  name = cpp_type_name<torch::nn::LinearImpl>();
+  for (const auto& [operation, status] : use_as<torch::nn::DropoutImpl>(reference)) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << operation << ": " << status;
+    EXPECT_THAT(status.message(), HasSubstr("LinearImpl")) << operation;
+  }
 }
 
 }  // namespace

@@ -38,10 +38,6 @@ void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Dura
   agent.rrefs().values().find(handle.rref(), agent.services().call_deadline(timeout), std::move(found));
 }
 
-void use(const OwnedValue& owned) {
-  if (owned.order != nullptr) owned.order->wait();
-}
-
 StreamFencePtr uses_of(const OwnedValue& owned) {
   return owned.order == nullptr ? nullptr : owned.order->fence();
 }
@@ -55,10 +51,26 @@ std::shared_ptr<Agent> agent_of(const RRefHandle* handle) {
   return agent;
 }
 
-void throw_not_owner(const Agent& agent, const RRefHandle& handle) {
-  throw Error(absl::FailedPreconditionError(
-      absl::StrCat("cannot use local_value on worker \"", agent.get_worker_info().name, "\": worker \"",
-                   handle.owner().name, "\" owns the RRef; use to_here, or call a method of the RRef")));
+absl::StatusOr<OwnedValue> of_type(const std::type_info& type, absl::StatusOr<OwnedValue> owned) {
+  if (!owned.ok() || owned->type->id() == type) return owned;
+  return absl::InvalidArgumentError(absl::StrCat("the value behind the RRef is a ", owned->type->name()));
+}
+
+OwnedValue local_value(const RRefHandle* handle, const std::optional<absl::Duration>& timeout,
+                       const std::type_info* type) {
+  const std::shared_ptr<Agent> agent = agent_of(handle);
+  if (!handle->is_owner()) {
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat("cannot use local_value on worker \"", agent->get_worker_info().name, "\": worker \"",
+                     handle->owner().name, "\" owns the RRef; use to_here, or call a method of the RRef")));
+  }
+  Promise<OwnedValue> promise(agent->executor());
+  find(*agent, *handle, timeout, [promise, type](absl::StatusOr<OwnedValue> owned) {
+    promise.set_result(type == nullptr ? std::move(owned) : of_type(*type, std::move(owned)), nullptr);
+  });
+  OwnedValue owned = promise.future().wait();
+  if (owned.order != nullptr) owned.order->wait();
+  return owned;
 }
 
 }  // namespace rref_internal
