@@ -144,7 +144,7 @@ class DeviceTraining : public testing::TestWithParam<const char*> {
     const rpc::AgentGuard guard(group_[0]);
     const rpc::RemoteModule<torch::nn::LinearImpl> remote("worker1/lag:0", 5, 3);
     torch::nn::LinearImpl local(5, 3);
-    remote.load_state_dict(rpc::module_internal::read_state(local));
+    remote.load_state_dict(rpc::state_dict(local));
     const auto options = options_of(static_cast<const torch::optim::SGD*>(nullptr));
     DistributedOptimizer<torch::optim::SGD> optimizer(remote.remote_parameters(), options);
     torch::optim::SGD reference(local.parameters(), options);

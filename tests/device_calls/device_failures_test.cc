@@ -59,7 +59,7 @@ TEST_P(DeviceModules, RemoteModulesLiveOnADevice) {
   AgentGuard guard(group_[0]);
   RemoteModule<torch::nn::LinearImpl> remote("worker1/lag:1", 5, 3);
   torch::nn::LinearImpl local(5, 3);
-  const std::map<std::string, at::Tensor> state = module_internal::read_state(local);
+  const std::map<std::string, at::Tensor> state = state_dict(local);
   remote.load_state_dict(state);
   EXPECT_EQ(remote.remote_parameters()[0].rpc_sync<at::Tensor>(Op("aten::detach")).device(), lag::device(1));
   const at::Tensor x = at::rand({4, 5});

@@ -60,7 +60,7 @@ TEST(ParameterServer, GradientsOfOneStepEqualOneProcess) {
   {
     rpc::AgentGuard on_trainer(group[1]);
     rpc::RemoteModule<NetworkImpl> remote("ps", 64, kHidden, 10);
-    remote.load_state_dict(rpc::module_internal::read_state(local));
+    remote.load_state_dict(rpc::state_dict(local));
     autograd::Context context;
     autograd::backward(context, {at::cross_entropy_loss(remote.forward(batch.images), batch.labels)});
     expect_gradients(remote, local, context);
@@ -87,8 +87,8 @@ TEST(RemotePipeline, GradientsOfOneStepEqualOneProcess) {
 
     rpc::RemoteModule<FirstShardImpl> first("worker1", kChannels);
     rpc::RemoteModule<SecondShardImpl> second("worker2", kChannels, 10);
-    first.load_state_dict(rpc::module_internal::read_state(local_first));
-    second.load_state_dict(rpc::module_internal::read_state(local_second));
+    first.load_state_dict(rpc::state_dict(local_first));
+    second.load_state_dict(rpc::state_dict(local_second));
     autograd::Context context;
     scores.clear();
     for (const at::Tensor& part : parts) {
