@@ -108,8 +108,8 @@ def gradwire_cc_test(
         //base/testing:no_threads ends the test if it starts a thread.
       plain: True for a test that must also run without sanitizers: it is much shorter under them, or finds mistakes that
         occur only at full speed.
-      sanitizers: False for a test of a feature that sanitizers replace, for example crash handlers. It runs only
-        without them.
+      sanitizers: False for a test that runs only without sanitizers: of a feature that they replace, for example crash
+        handlers, or of the examples, which train for long with code that other tests run.
       concurrent: True for a test most of whose cases wait for a timeout or for another process. Its cases run at the
         same time, each in a process and with a TEST_TMPDIR of its own (//base/testing:concurrent_cases). The cases must
         not share anything by name, for example a port.
