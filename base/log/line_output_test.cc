@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/testing/test_needs.h"
 
 namespace gradwire {
 namespace {
@@ -65,7 +66,12 @@ Outcome on_terminal(const std::function<void(int terminal)>& work) {
   return run;
 }
 
-TEST(LineOutput, MovingLineIsDrawnInPlaceAndCleared) {
+class LineOutputOnATerminal : public ::testing::Test {
+ protected:
+  void SetUp() override { GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals()); }
+};
+
+TEST_F(LineOutputOnATerminal, MovingLineIsDrawnInPlaceAndCleared) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     if (!output.can_move()) _exit(1);
@@ -77,7 +83,7 @@ TEST(LineOutput, MovingLineIsDrawnInPlaceAndCleared) {
   EXPECT_EQ(run.output, absl::StrCat(kClear, "waiting (1s)", kClear, "waiting (2s)", kClear));
 }
 
-TEST(LineOutput, LinesGoAboveTheMovingLine) {
+TEST_F(LineOutputOnATerminal, LinesGoAboveTheMovingLine) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     output.write("before\n");
@@ -91,7 +97,7 @@ TEST(LineOutput, LinesGoAboveTheMovingLine) {
                                      "two\nwaiting", kClear, "after\n"));
 }
 
-TEST(LineOutput, MovingLineIsCutToTheTerminal) {
+TEST_F(LineOutputOnATerminal, MovingLineIsCutToTheTerminal) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     output.draw(&output, std::string(30, 'x') + "äöüäöüäöüäöüäöü");
@@ -100,7 +106,7 @@ TEST(LineOutput, MovingLineIsCutToTheTerminal) {
   EXPECT_EQ(run.output, absl::StrCat(kClear, std::string(30, 'x'), "äöüäöüäöü"));
 }
 
-TEST(LineOutput, OnlyTheOwnerClearsItsLine) {
+TEST_F(LineOutputOnATerminal, OnlyTheOwnerClearsItsLine) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     const int first = 0, second = 0;
@@ -118,7 +124,7 @@ TEST(LineOutput, OnlyTheOwnerClearsItsLine) {
                                      "again", kClear));
 }
 
-TEST(LineOutput, SignalThatEndsTheProcessClearsTheLine) {
+TEST_F(LineOutputOnATerminal, SignalThatEndsTheProcessClearsTheLine) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const Outcome run = on_terminal([&](int terminal) {
       LineOutput output(terminal);
@@ -131,7 +137,7 @@ TEST(LineOutput, SignalThatEndsTheProcessClearsTheLine) {
   }
 }
 
-TEST(LineOutput, HandlersOfTheProgramAreLeftAlone) {
+TEST_F(LineOutputOnATerminal, HandlersOfTheProgramAreLeftAlone) {
   const Outcome run = on_terminal([](int terminal) {
     struct sigaction action {};
     action.sa_handler = [](int) { _exit(7); };
@@ -146,7 +152,7 @@ TEST(LineOutput, HandlersOfTheProgramAreLeftAlone) {
   EXPECT_EQ(WEXITSTATUS(run.status), 7);
 }
 
-TEST(LineOutput, SignalsAreAsBeforeWithoutAMovingLine) {
+TEST_F(LineOutputOnATerminal, SignalsAreAsBeforeWithoutAMovingLine) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     output.draw(&output, "waiting");
@@ -160,7 +166,7 @@ TEST(LineOutput, SignalsAreAsBeforeWithoutAMovingLine) {
   EXPECT_EQ(run.status, 0);
 }
 
-TEST(LineOutput, ProcessInTheBackgroundDrawsNothing) {
+TEST_F(LineOutputOnATerminal, ProcessInTheBackgroundDrawsNothing) {
   const Outcome run = on_terminal([](int terminal) {
     // The child of the foreground process gets a process group of its own, as the workers of a launcher do.
     const pid_t child = fork();
@@ -179,7 +185,7 @@ TEST(LineOutput, ProcessInTheBackgroundDrawsNothing) {
   EXPECT_EQ(run.output, "line\n");
 }
 
-TEST(LineOutput, ForkedChildHasNoMovingLine) {
+TEST_F(LineOutputOnATerminal, ForkedChildHasNoMovingLine) {
   const Outcome run = on_terminal([](int terminal) {
     LineOutput output(terminal);
     output.draw(&output, "waiting");

@@ -1,6 +1,10 @@
 #include "gradwire/base/testing/test_needs.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <vector>
 
@@ -14,6 +18,14 @@ bool must_have(absl::string_view resource) {
   if (list == nullptr) return false;
   const std::vector<std::string> names = absl::StrSplit(list, ',');
   return std::find(names.begin(), names.end(), resource) != names.end();
+}
+
+absl::Status pseudo_terminals() {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  const bool good = terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0;
+  const int error = errno;
+  if (terminal >= 0) close(terminal);
+  return good ? absl::OkStatus() : absl::ErrnoToStatus(error, "cannot create a pseudo terminal");
 }
 
 std::string missing(absl::string_view resource, const absl::Status& why) {

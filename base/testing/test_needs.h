@@ -13,6 +13,10 @@ namespace gradwire::test_needs {
 // `resource`. Then this machine is expected to have the resource, and a test that does not find it fails.
 bool must_have(absl::string_view resource);
 
+// Unavailable if this process cannot create a pseudo terminal: in a container without /dev/pts. The resource
+// is named pseudo_terminals.
+absl::Status pseudo_terminals();
+
 // Text for a test that cannot run because `resource` is missing.
 std::string missing(absl::string_view resource, const absl::Status& why);
 

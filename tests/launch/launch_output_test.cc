@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "gradwire/base/testing/test_needs.h"
 #include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
@@ -130,6 +131,7 @@ void print_and_be_killed(LaunchProcess& launch) {
 }
 
 TEST(LaunchOutput, KilledWorkersLoseNoLineThatTheyPrinted) {
+  GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals());
   const std::string directory = log_dir("killed");
   LaunchProcess plain({"--standalone", "--nproc_per_node=4", "tests/launch/output_worker"});
   print_and_be_killed(plain);
@@ -152,6 +154,7 @@ TEST(LaunchOutput, KilledWorkersLoseNoLineThatTheyPrinted) {
 }
 
 TEST(LaunchOutput, StandardOutputIsATerminalUnlessDisabled) {
+  GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals());
   constexpr char kScript[] = "[ -t 1 ] && echo terminal $TERM || echo pipe $TERM; [ -t 2 ] && echo terminal";
   for (const auto& [option, expected] : std::map<std::string, std::string>{
            {"--line_buffered", "terminal dumb\n"}, {"--line_buffered=false", "pipe xterm\n"}}) {

@@ -5,12 +5,14 @@
 #include <cerrno>
 #include <string>
 
+#include "gradwire/base/testing/test_needs.h"
 #include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {
 
 TEST(Terminal, BytesPassUnchangedAlsoAfterTheWriterHasClosed) {
+  GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals());
   absl::StatusOr<Pipe> terminal = make_terminal();
   ASSERT_TRUE(terminal.ok()) << terminal.status();
   EXPECT_TRUE(isatty(terminal->write_end.get()));
@@ -30,6 +32,7 @@ TEST(Terminal, BytesPassUnchangedAlsoAfterTheWriterHasClosed) {
 }
 
 TEST(Terminal, WriterMayNotRead) {
+  GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals());
   absl::StatusOr<Pipe> terminal = make_terminal();
   ASSERT_TRUE(terminal.ok()) << terminal.status();
   char byte;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/testing/test_needs.h"
 #include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
@@ -126,6 +127,7 @@ TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
 }
 
 TEST_F(Outputs, StandardOutputIsATerminalAndStandardErrorTheLaunchersOwn) {
+  GRADWIRE_NEEDS("pseudo_terminals", test_needs::pseudo_terminals());
   WorkerOutputs outputs(loop_, options_);
   ASSERT_TRUE(outputs.prepare("terminal").ok());
   absl::StatusOr<WorkerStreams> streams = outputs.open(0, {.local_rank = 1});
