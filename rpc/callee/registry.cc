@@ -37,6 +37,13 @@ std::string stock_module_advice(CalleeKind kind, absl::string_view name) {
          "not one of them, ";
 }
 
+// The error of a caller that has not registered its callee. `registration`: what to write.
+absl::Status not_registered(CalleeKind kind, absl::string_view name, absl::string_view registration) {
+  return absl::NotFoundError(
+      absl::StrCat("\"", name, "\" is not registered in this program: ", stock_module_advice(kind, name),
+                   "put ", registration, " into its library and link that with alwayslink"));
+}
+
 absl::string_view last_part(absl::string_view name) {
   const std::size_t colon = name.rfind(':');
   return colon == absl::string_view::npos ? name : name.substr(colon + 1);
@@ -125,9 +132,11 @@ absl::Status Registry::unregistered(CalleeKind kind, absl::string_view name) {
       registration = absl::StrCat("GRADWIRE_RPC_CLASS(", name, ", ...)");
       break;
   }
-  return absl::NotFoundError(
-      absl::StrCat("\"", name, "\" is not registered in this program: ", stock_module_advice(kind, name),
-                   "put ", registration, " into its library and link that with alwayslink"));
+  return not_registered(kind, name, registration);
+}
+
+absl::Status Registry::unregistered_module(absl::string_view type) {
+  return not_registered(CalleeKind::kConstructor, type, absl::StrCat("GRADWIRE_RPC_MODULE(", type, ", ...)"));
 }
 
 void set_operator_handler(ServeHandler handler, OperatorCost cost, OperatorNames names) {

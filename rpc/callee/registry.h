@@ -63,6 +63,8 @@ class Registry {
 
   // The error of a caller that has not registered its callee: NotFound, with the registration to write.
   static absl::Status unregistered(CalleeKind kind, absl::string_view name);
+  // The same of a caller that has not registered a class as a module (rpc/remote_module.h).
+  static absl::Status unregistered_module(absl::string_view type);
 
  private:
   Registry() = default;

@@ -149,9 +149,7 @@ std::string name_of_callee(const Callee* callee, const std::string& type) {
 
 void set_callee(OutgoingCall& call, const Callee* callee, const std::string& type) {
   if (callee == nullptr) {
-    call.set_status(absl::NotFoundError(
-        absl::StrCat("\"", type, "\" is not registered as a module in this program: put GRADWIRE_RPC_MODULE(",
-                     type, ", ...) into its library and link that with alwayslink")));
+    call.set_status(Registry::unregistered_module(type));
     return;
   }
   call.request().set_function(callee->name);
