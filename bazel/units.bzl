@@ -1,15 +1,18 @@
 """Translation units of several source files.
 
-The fixed cost of a compilation is larger than the cost of most source files. So the builds with
---define=gradwire_units=1 compile the sources of a folder's libraries together, in a generated file that includes them,
-and link them as one library, the folder's unit:
+The fixed cost of a compilation is larger than the cost of most source files. So most builds, also those of other
+workspaces, compile the sources of a folder's libraries together, in a generated file that includes them, and link them as
+one library, the folder's unit:
 
 - //FOLDER:unit        the libraries without libtorch and gRPC
 - //FOLDER:grpc_unit   those that depend on gRPC, directly or not
 - //FOLDER:torch_unit  those that depend on libtorch, directly or not
 
 In these builds a library has no files of its own, and depends only on its unit. So its dependents see all headers of the
-unit. The other builds compile each file alone, with the headers that its target declares.
+unit. The others compile each file of a library alone, with the headers that its target declares:
+
+- --define=gradwire_units=tests   for developers: only the sources of tests are compiled together, a few at a time
+- --define=gradwire_units=none    all files alone
 
 A folder has a unit if its BUILD file ends with unit(). These libraries are not in it: with `testonly`, options of their
 own, tags, or a select() in `srcs` or `deps`, and those in _APART. If they, a test or a program have several sources, those
@@ -21,8 +24,12 @@ load(":precompile.bzl", "precompile")
 # The prefix of Gradwire's headers in includes: a user's workspace may have folders of the same names.
 INCLUDE_PREFIX = "gradwire"
 
-# Set with --define=gradwire_units=1.
-_UNITS = "//bazel:units"
+_NO_UNITS = "//bazel:no_units"
+_UNITS_OF_TESTS = "//bazel:units_of_tests"
+
+# So many sources of a test are compiled together in the builds with units of tests alone. A developer who changes one of
+# them waits for all.
+_SOURCES_OF_TESTS = 4
 
 # Folders whose libraries use each other have one library for all of them, in the first folder of the path. Each of them
 # still has a generated file of its own.
@@ -157,9 +164,22 @@ def add_to_unit(name, srcs, hdrs, deps, alwayslink):
     )
     return "//%s:%sunit" % (_head_of(native.package_name()), _KINDS[kind])
 
-def with_units(other, units):
-    """The value of an attribute that differs in builds with units."""
-    return select({_UNITS: units, "//conditions:default": other})
+def with_units(other, units, tests = None):
+    """The value of an attribute that differs in builds with units.
+
+    Args:
+      other: the value in builds without units.
+      units: the value in builds with units.
+      tests: the value in those with units of tests alone, if it is not `other`.
+
+    Returns:
+      the value in each build.
+    """
+    return select({
+        _NO_UNITS: other,
+        _UNITS_OF_TESTS: other if tests == None else tests,
+        "//conditions:default": units,
+    })
 
 def _including_file_impl(ctx):
     sources = [each for each in ctx.files.srcs if each.extension == "cc"]
@@ -191,20 +211,34 @@ def joined(name, srcs, testonly):
     Returns:
       its `srcs` for all builds, and further dependencies.
     """
-    _including_file(
-        name = name + ".unit",
-        srcs = srcs,
-        out = name + ".unit.cc",
-        testonly = testonly,
-        tags = ["manual"],
-    )
+    unit = _included(name, srcs, testonly)
     native.cc_library(
         name = name + ".included",
         textual_hdrs = srcs,
         testonly = testonly,
         tags = ["manual"],
     )
-    return with_units(srcs, [name + ".unit.cc"]), with_units([], [":%s.included" % name])
+    included = [":%s.included" % name]
+    if not testonly:
+        return with_units(srcs, unit), with_units([], included)
+    parts = [srcs[i:i + _SOURCES_OF_TESTS] for i in range(0, len(srcs), _SOURCES_OF_TESTS)]
+    files = unit if len(parts) == 1 else [
+        _included("%s.%d" % (name, i), part, testonly)[0]
+        for i, part in enumerate(parts)
+    ]
+    return with_units(srcs, unit, files), with_units([], included, included)
+
+def _included(name, srcs, testonly):
+    # The generated file that includes these sources.
+    out = name + ".unit.cc"
+    _including_file(
+        name = name + ".unit",
+        srcs = srcs,
+        out = out,
+        testonly = testonly,
+        tags = ["manual"],
+    )
+    return [out]
 
 def _outside(labels, kind, kinds, aliases, room):
     """The labels without those of the same unit.

@@ -18,9 +18,9 @@ import sys
 VISIBILITY = ("visibility", "default_visibility", "packages")
 # The macro cc_library (bazel/defs.bzl) moves the headers in a target's `srcs` to a target of its name with this ending.
 OWN_HEADERS = ".own_headers"
-# The condition of the builds that compile several sources together (bazel/units.bzl). They depend on more than a target
-# declares, so the targets are read as in the other builds.
-UNITS = "//bazel:units"
+# The condition of the builds that compile each file alone (bazel/units.bzl). The others depend on more than a target
+# declares, so the targets are read as in these builds.
+NO_UNITS = "//bazel:no_units"
 # The endings of the targets that only those builds use. The last one marks a library that is in a unit.
 UNIT_PARTS = (".included", ".unit")
 MEMBER = ".member"
@@ -152,7 +152,8 @@ class Reader:
             return None
 
         def select(branches, **_):
-            branches = {label: value for label, value in branches.items() if label != UNITS}
+            if NO_UNITS in branches:
+                branches = {"//conditions:default": branches[NO_UNITS]}
             values = [each for value in branches.values() for each in ([value] if isinstance(value, str) else value)]
             return Select(values, branches)
 
