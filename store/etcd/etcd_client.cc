@@ -103,6 +103,11 @@ grpc::Status EtcdClient::call_once(absl::Time deadline, const Attempt& attempt, 
     status = attempt(member, context);
   }
   if (status.ok()) return status;
+  // gRPC lets a call wait while it connects. So the code may also mean a member that cannot be reached.
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+      member.channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+    status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection could be made in time");
+  }
   const EtcdFailure failure = classify_etcd(status);
   if (failure == EtcdFailure::kToken) {
     MutexLock lock(mutex_);

@@ -296,6 +296,18 @@ TEST(EtcdGarbage, AnotherProgramIsAnErrorThatNamesTheEndpoint) {
   }
 }
 
+// Whether gRPC still connects when the time ends, or waits before it tries again, depends on the moment. The
+// user's error must not.
+TEST(EtcdGarbage, AServerThatNeverSpeaksIsUnavailable) {
+  GarbageServer server("");
+  const std::string endpoint = absl::StrCat("127.0.0.1:", server.port());
+  const absl::Status status =
+      EtcdStore::open({endpoint}, "job", {.timeout = absl::Milliseconds(200)}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(endpoint));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no connection could be made in time"));
+}
+
 // A gRPC server with one service, on a free port of this host.
 class GrpcServer {
  public:
