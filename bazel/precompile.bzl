@@ -6,6 +6,9 @@
 _OPTIMISED_FOLDERS = ("tests/fuzz", "transport")
 _OPTIMISED_LIBRARIES = ("collectives",)
 
+# Options of the compiler for these targets.
+OPTIMISED_BY_SANITIZERS = ["-O1"]
+
 # Options of the compiler for a target that every configuration optimises. No others have a precompiled header.
 OPTIMISED = [
     "-O2",
@@ -36,7 +39,7 @@ def precompile(name, kwargs):
         }.get(name, ())
         if [each for each in folders if folder == each or folder.startswith(each + "/")]:
             sanitizer = name + "_sanitizer"
-            optimise = ["-O1"]
+            optimise = OPTIMISED_BY_SANITIZERS
         else:
             sanitizer = name
     kwargs["copts"] = copts + select({

@@ -65,6 +65,13 @@ absl::StatusOr<OwnedValue> of_type(const std::type_info& type, absl::StatusOr<Ow
 // FailedPrecondition on a worker that does not own the value.
 OwnedValue local_value(const RRefHandle* handle, const std::optional<absl::Duration>& timeout,
                        const std::type_info* type);
+// Adds the reference to the message. Errors: those of Encoder::add_reference.
+absl::Status encode(const std::shared_ptr<RRefHandle>& handle, Encoder& encoder, proto::Value& out);
+// InvalidArgument when the message contains another kind of value. `type`: that of the expected reference.
+absl::StatusOr<std::shared_ptr<RRefHandle>> decode(const proto::Value& in, Decoder& decoder,
+                                                   absl::string_view type);
+// InvalidArgument for a reference to another type.
+absl::Status check_type(const RRefHandle& handle, absl::string_view type);
 
 }  // namespace rref_internal
 
@@ -178,18 +185,13 @@ struct Codec<RRef<T>> {
   static std::string type_name() { return absl::StrCat("RRef[", value_type_name<T>(), "]"); }
   // Adds the reference to the message. Errors: those of Encoder::add_reference.
   static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {
-    GRADWIRE_ASSIGN_OR_RETURN(uint32_t index, encoder.add_reference(value.handle()));
-    out.set_reference(index);
-    return absl::OkStatus();
+    return rref_internal::encode(value.handle(), encoder, out);
   }
   // InvalidArgument when the message contains another kind of value, or a reference to another type.
   static absl::StatusOr<RRef<T>> decode(const proto::Value& in, Decoder& decoder) {
-    if (in.kind_case() != proto::Value::kReference) return wrong_kind(type_name(), in);
-    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));
-    if (handle->type() != value_type_name<T>()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected an RRef to a ", value_type_name<T>(), ", got one to a ", handle->type()));
-    }
+    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle,
+                              rref_internal::decode(in, decoder, value_type_name<T>()));
+    GRADWIRE_RETURN_IF_ERROR(rref_internal::check_type(*handle, value_type_name<T>()));
     return RRef<T>(std::move(handle));
   }
 };

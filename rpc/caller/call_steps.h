@@ -161,24 +161,28 @@ std::string name_of() {
   }
 }
 
-// Sets the callee of a call (OutgoingCall, GroupCall). If the function is not registered, sets the call's
-// status to an error.
+// Sets the callee of a call (OutgoingCall, GroupCall).
+template <class Call>
+void set_callee(Call& call, const Callee& callee, CalleeKind kind) {
+  if (kind == CalleeKind::kMethod) {
+    call.request().set_method(callee.name);
+  } else {
+    call.request().set_function(callee.name);
+  }
+  call.request().set_signature(callee.signature_hash);
+  if (callee.idempotent) call.set_idempotent();
+}
+
+// The same for a C++ function. If it is not registered, sets the call's status to an error.
 template <auto F, class T = typename FunctionTraits<decltype(F)>::Object, class Call>
 void set_function(Call& call) {
-  const Callee* callee = registration_internal::entry_of<F, T>();
-  if (callee == nullptr) {
-    call.set_status(Registry::unregistered(
-        FunctionTraits<decltype(F)>::kIsMethod ? CalleeKind::kMethod : CalleeKind::kFunction,
-        name_of<F, T>()));
-    return;
-  }
-  if constexpr (FunctionTraits<decltype(F)>::kIsMethod) {
-    call.request().set_method(callee->name);
+  constexpr CalleeKind kKind =
+      FunctionTraits<decltype(F)>::kIsMethod ? CalleeKind::kMethod : CalleeKind::kFunction;
+  if (const Callee* callee = registration_internal::entry_of<F, T>()) {
+    set_callee(call, *callee, kKind);
   } else {
-    call.request().set_function(callee->name);
+    call.set_status(Registry::unregistered(kKind, name_of<F, T>()));
   }
-  call.request().set_signature(callee->signature_hash);
-  if (callee->idempotent) call.set_idempotent();
 }
 
 // Whether a T is an Object, or its class is derived from that. T need not be complete if it is an Object.

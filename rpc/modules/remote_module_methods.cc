@@ -152,8 +152,7 @@ void set_callee(OutgoingCall& call, const Callee* callee, const std::string& typ
     call.set_status(Registry::unregistered_module(type));
     return;
   }
-  call.request().set_function(callee->name);
-  call.request().set_signature(callee->signature_hash);
+  call_internal::set_callee(call, *callee, CalleeKind::kFunction);
 }
 
 }  // namespace gradwire::rpc::module_internal
@@ -162,15 +161,13 @@ namespace gradwire::rpc {
 
 absl::Status Codec<module_internal::ModuleReference>::encode(const module_internal::ModuleReference& module,
                                                              Encoder& encoder, proto::Value& out) {
-  GRADWIRE_ASSIGN_OR_RETURN(uint32_t index, encoder.add_reference(module.handle()));
-  out.set_reference(index);
-  return absl::OkStatus();
+  return rref_internal::encode(module.handle(), encoder, out);
 }
 
 absl::StatusOr<module_internal::ModuleReference> Codec<module_internal::ModuleReference>::decode(
     const proto::Value& in, Decoder& decoder) {
-  if (in.kind_case() != proto::Value::kReference) return wrong_kind(type_name(), in);
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle,
+                            rref_internal::decode(in, decoder, "torch::nn::Module"));
   return module_internal::ModuleReference(std::move(handle));
 }
 

@@ -73,5 +73,23 @@ OwnedValue local_value(const RRefHandle* handle, const std::optional<absl::Durat
   return owned;
 }
 
+absl::Status encode(const std::shared_ptr<RRefHandle>& handle, Encoder& encoder, proto::Value& out) {
+  GRADWIRE_ASSIGN_OR_RETURN(uint32_t index, encoder.add_reference(handle));
+  out.set_reference(index);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RRefHandle>> decode(const proto::Value& in, Decoder& decoder,
+                                                   absl::string_view type) {
+  if (in.kind_case() != proto::Value::kReference) return wrong_kind(absl::StrCat("RRef[", type, "]"), in);
+  return decoder.reference(in.reference());
+}
+
+absl::Status check_type(const RRefHandle& handle, absl::string_view type) {
+  if (handle.type() == type) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected an RRef to a ", type, ", got one to a ", handle.type()));
+}
+
 }  // namespace rref_internal
 }  // namespace gradwire::rpc
