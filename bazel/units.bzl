@@ -270,7 +270,13 @@ def unit():
     room = [head] + _SHARED[head] if head in _SHARED else []
     rules = native.existing_rules().values()
     members = [each for each in rules if each["kind"] == "_member"]
-    aliases = {each["name"]: each["actual"] for each in rules if each["kind"] == "alias"}
+
+    # In another workspace the labels of this one have the name of its repository.
+    aliases = {
+        each["name"]: each["actual"].replace(native.repository_name() + "//", "//")
+        for each in rules
+        if each["kind"] == "alias"
+    }
     kinds = {each["name"][:-len(".member")]: each["links"] for each in members}
     for kind, prefix in _KINDS.items():
         parts = [each for each in members if each["links"] == kind]
