@@ -205,7 +205,7 @@ class Program {
 // GRADWIRE_DEVICE_PROGRAMS: how many programs run for each channel.
 int programs() {
   const char* number = std::getenv("GRADWIRE_DEVICE_PROGRAMS");
-  return number == nullptr ? 30 : std::atoi(number);
+  return number == nullptr ? 60 : std::atoi(number);
 }
 
 class RandomPrograms : public ::testing::TestWithParam<const char*> {};
