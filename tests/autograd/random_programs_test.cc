@@ -20,8 +20,8 @@ using gradwire::rpc::testing::Group;
 
 // The number of programs of the family with exact results, and of each of the two others. Set by --programs=N
 // and --real_programs=N.
-uint64_t exact_programs = 50;
-uint64_t real_programs = 10;
+uint64_t exact_programs = 100;
+uint64_t real_programs = 20;
 // The generator makes every situation in so many programs.
 constexpr uint64_t kProgramsWithAll = 400;
 // The test stops after this number of failures, because more would rarely show anything new.

@@ -351,7 +351,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // GRADWIRE_DEVICE_PASSES: how many programs run for each group.
 int programs() {
   const char* number = std::getenv("GRADWIRE_DEVICE_PASSES");
-  return number == nullptr ? 12 : std::atoi(number);
+  return number == nullptr ? 25 : std::atoi(number);
 }
 
 void run_programs(const rpc::testing::Group& group, const Maps& maps) {
